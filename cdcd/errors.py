@@ -1,0 +1,278 @@
+"""Every error cdcd raises on purpose: one tree, each class with a code, a retry class and a hint.
+
+In: what went wrong, with the place (file, key, table, LSN) as keyword context.  Out: one clear line.
+Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only.
+`retry` says who can mend it: AUTO is tried again with back-off, OPERATOR halts and stays up until told to go
+on, NEVER ends the process. An error that is not in this tree is treated as OPERATOR.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+from cdcd.lsn import Lsn, format_lsn
+
+
+class Retry(enum.Enum):
+    """Who can mend an error."""
+
+    AUTO = "auto"
+    OPERATOR = "operator"
+    NEVER = "never"
+
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_FORCED = 130
+EXIT_FENCED = 75
+EXIT_CONFIG = 78
+
+
+class CdcdError(Exception):
+    """Base of the tree. `str(error)` is the whole story in one line."""
+
+    code: ClassVar[str] = "CDCD-ERROR"
+    retry: ClassVar[Retry] = Retry.OPERATOR
+    hint: ClassVar[str] = ""
+    exit_status: ClassVar[int] = EXIT_FAILURE
+
+    def __init__(self, message: str, *, hint: str | None = None, **context: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = self.hint if hint is None else hint
+        self.context = context
+
+    def __str__(self) -> str:
+        where = " ".join(f"{key}={_shown(key, value)}" for key, value in self.context.items())
+        parts = [f"{self.code}: {self.message}"]
+        if where:
+            parts.append(f"[{where}]")
+        if self.advice:
+            parts.append(f"-> {self.advice}")
+        return " ".join(parts)
+
+
+def _shown(key: str, value: object) -> str:
+    if isinstance(value, int) and (key == "lsn" or key.endswith("_lsn")):
+        return format_lsn(Lsn(value))
+    return str(value)
+
+
+# --- configuration -------------------------------------------------------------------------------------------
+
+
+class ConfigError(CdcdError):
+    """The configuration cannot be used; `problems` holds one line each, with the key's path."""
+
+    code = "CDCD-CONFIG"
+    retry = Retry.NEVER
+    exit_status = EXIT_CONFIG
+
+    def __init__(self, message: str, problems: tuple[str, ...] = (), **context: object) -> None:
+        super().__init__(message, **context)
+        self.problems = problems
+
+
+# --- the protocol --------------------------------------------------------------------------------------------
+
+
+class ProtocolError(CdcdError):
+    """Bytes from the server that the protocol documents do not allow."""
+
+    code = "CDCD-PROTOCOL"
+    hint = "nothing was confirmed; report the message with the server's version"
+
+
+class MessageTruncated(ProtocolError):
+    """A message ends inside a field."""
+
+    code = "CDCD-PROTOCOL-TRUNCATED"
+
+
+class MessageTrailing(ProtocolError):
+    """A message has bytes after its last field."""
+
+    code = "CDCD-PROTOCOL-TRAILING"
+
+
+class MessageUnknown(ProtocolError):
+    """A message type, tuple kind or flag that no supported version knows."""
+
+    code = "CDCD-PROTOCOL-UNKNOWN"
+
+
+class MessageOutOfOrder(ProtocolError):
+    """A message that may not follow in this state (F31)."""
+
+    code = "CDCD-PROTOCOL-ORDER"
+
+
+class RelationUnknown(ProtocolError):
+    """A row of a relation that this session has not described (F43)."""
+
+    code = "CDCD-PROTOCOL-RELATION"
+
+
+class FeatureUnsupported(CdcdError):
+    """The server sent what this version of cdcd cannot take yet."""
+
+    code = "CDCD-UNSUPPORTED"
+
+
+# --- the source ----------------------------------------------------------------------------------------------
+
+
+class SourceError(CdcdError):
+    """A failure on PostgreSQL's side."""
+
+    code = "CDCD-SOURCE"
+
+
+class SourceUnavailable(SourceError):
+    """The server cannot be reached, went away, or is starting or stopping."""
+
+    code = "CDCD-SOURCE-UNAVAILABLE"
+    retry = Retry.AUTO
+
+
+class SourceAuthentication(SourceError):
+    """The server refused the role or its password."""
+
+    code = "CDCD-SOURCE-AUTH"
+    retry = Retry.AUTO  # secrets are re-read at the next connection, so a mended one is picked up
+    hint = "check source.dsn, source.password_file and pg_hba.conf"
+
+
+class SlotActive(SourceError):
+    """Another walsender holds the slot (F18, F74)."""
+
+    code = "CDCD-SLOT-ACTIVE"
+    retry = Retry.AUTO
+
+
+class SlotMissing(SourceError):
+    """The slot of the stored position is gone (F10)."""
+
+    code = "CDCD-SLOT-MISSING"
+
+
+class SlotLost(SourceError):
+    """The slot was invalidated (F23)."""
+
+    code = "CDCD-SLOT-LOST"
+
+
+class SlotAhead(SourceError):
+    """The slot was confirmed beyond what cdcd wrote: something else consumed it (F3)."""
+
+    code = "CDCD-SLOT-AHEAD"
+
+
+class SlotUnusable(SourceError):
+    """The slot exists but is not one that cdcd can read from."""
+
+    code = "CDCD-SLOT-UNUSABLE"
+
+
+class SourceIdentity(SourceError):
+    """The server is not the one the stored position belongs to (F58, F62)."""
+
+    code = "CDCD-SOURCE-IDENTITY"
+
+
+class PublicationMissing(SourceError):
+    """A publication is not there, so its changes would be lost (F39, F72)."""
+
+    code = "CDCD-PUBLICATION-MISSING"
+
+
+class SourceSetup(SourceError):
+    """The server, database or role is not set up for logical replication."""
+
+    code = "CDCD-SOURCE-SETUP"
+    hint = "run `cdcd check --config FILE`"
+
+
+# --- rows and schemas ----------------------------------------------------------------------------------------
+
+
+class SchemaError(CdcdError):
+    """A relation that has no Avro schema (name collision, unknown type shape)."""
+
+    code = "CDCD-SCHEMA"
+
+
+class ValueUnencodable(CdcdError):
+    """A value its column's Avro type cannot hold; names table, column, type, LSN, never the value."""
+
+    code = "CDCD-VALUE"
+
+
+class RegistryUnavailable(CdcdError):
+    """The schema registry cannot be reached or answers with a server error (F55)."""
+
+    code = "CDCD-REGISTRY-UNAVAILABLE"
+    retry = Retry.AUTO
+
+
+class RegistryRefused(CdcdError):
+    """The registry refused a schema or the credentials (F55)."""
+
+    code = "CDCD-REGISTRY-REFUSED"
+
+
+# --- the sink ------------------------------------------------------------------------------------------------
+
+
+class SinkError(CdcdError):
+    """A failure on Kafka's side that an operator has to mend."""
+
+    code = "CDCD-SINK"
+
+
+class SinkUnavailable(SinkError):
+    """Kafka cannot be reached or cannot make the writes durable now."""
+
+    code = "CDCD-SINK-UNAVAILABLE"
+    retry = Retry.AUTO
+
+
+class SinkFenced(SinkError):
+    """Another producer with the same transactional id took over (F69)."""
+
+    code = "CDCD-SINK-FENCED"
+    retry = Retry.NEVER
+    hint = "another cdcd with this slot is running; only one may"
+    exit_status = EXIT_FENCED
+
+
+class SinkAuthorization(SinkError):
+    """The broker refused an operation (F68)."""
+
+    code = "CDCD-SINK-AUTH"
+
+
+class TopicMissing(SinkError):
+    """A topic does not exist and topics are not created here."""
+
+    code = "CDCD-TOPIC-MISSING"
+
+
+class TopicMismatch(SinkError):
+    """A topic has another number of partitions than keys were hashed for (F66)."""
+
+    code = "CDCD-TOPIC-MISMATCH"
+
+
+class RecordTooLarge(SinkError):
+    """A record is larger than the broker or the topic takes (F65)."""
+
+    code = "CDCD-RECORD-TOO-LARGE"
+    hint = "raise message.max.bytes (broker), max.message.bytes (topic) and sink.properties.message.max.bytes"
+
+
+class ProgressUnreadable(SinkError):
+    """The progress topic holds what this version cannot read."""
+
+    code = "CDCD-PROGRESS"

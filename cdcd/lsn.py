@@ -1,0 +1,25 @@
+"""Log sequence numbers as PostgreSQL writes and reads them.
+
+In: an LSN as the server's text `X/Y` or as a 64-bit number.  Out: the other form.
+Invariant: inside cdcd an LSN is always an `int` (bytes into the WAL); text exists only at SQL, logs and humans.
+"""
+
+from __future__ import annotations
+
+Lsn = int
+
+INVALID_LSN: Lsn = 0
+MAX_LSN: Lsn = (1 << 64) - 1
+
+
+def parse_lsn(text: str) -> Lsn:
+    """Return the number of an LSN written as `16/B374D848`. Raises ValueError on anything else."""
+    high, separator, low = text.partition("/")
+    if not separator or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+        raise ValueError(f"not an LSN: {text!r}")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def format_lsn(lsn: Lsn) -> str:
+    """Return the LSN as PostgreSQL prints it, `16/B374D848`."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -1,0 +1,153 @@
+"""The nouns that several rooms share. Values only: frozen, slotted, without behaviour that does I/O.
+
+Invariant: LSNs are ints (`cdcd.lsn`), timestamps are microseconds since 2000-01-01 UTC where the name ends in
+`_pg_us` (PostgreSQL's TimestampTz as on the wire) and since 1970-01-01 UTC where it ends in `_us`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from cdcd.lsn import Lsn
+
+POSTGRES_EPOCH_US = 946_684_800_000_000
+"""2000-01-01 00:00:00 UTC in microseconds of the Unix epoch."""
+
+
+class ReplicaIdentity(enum.Enum):
+    """`pg_class.relreplident`, as the Relation message carries it."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as the Relation message describes it. `is_key`: part of the replica identity."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One table as the Relation message describes it (`schema` is "pg_catalog" where the wire has "")."""
+
+    relid: int
+    schema: str
+    name: str
+    identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PgType:
+    """One row of `pg_type`, as far as a reading needs it.
+
+    `kind` is `typtype`: b base, c composite, d domain, e enum, r range, m multirange, p pseudo.
+    `element_oid` is the element's oid for a true array (typcategory A and typelem set), else 0.
+    `base_oid` and `base_typmod` are set for a domain.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    element_oid: int = 0
+    base_oid: int = 0
+    base_typmod: int = -1
+    delimiter: str = ","
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive row frames (Insert, Update, Delete) of one transaction.
+
+    `frames` is a sequence of `length int32 | lsn int64 | payload`, big-endian, `length` being the payload's;
+    `count` the number of frames. Inside a stream segment `xid` is the (sub)transaction that the rows carry,
+    and the payloads still hold it; outside it is None.
+    """
+
+    frames: bytes
+    count: int
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Any pgoutput message that is not a row, undecoded, with the LSN of its XLogData header."""
+
+    lsn: Lsn
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """Primary keepalive message: `wal_end_lsn` is the end of what the walsender has decoded (F11)."""
+
+    wal_end_lsn: Lsn
+    sent_at_pg_us: int
+    reply_requested: bool
+
+
+Item = Run | Control | Keepalive
+"""What the drain yields, in the order of the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """What every row of one committed transaction shares.
+
+    `commit_lsn` is where the commit record begins (Begin's final LSN), the first half of the sequence.
+    """
+
+    xid: int
+    commit_lsn: Lsn
+    commit_pg_us: int
+    origin: str | None = None
+    origin_lsn: Lsn | None = None
+    snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One Kafka record, ready to be produced."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """Which slot of which server a position belongs to (F10, F58)."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one Kafka transaction made durable: the value of the progress record.
+
+    `end_lsn` is what may be confirmed to PostgreSQL, `commit_lsn` the last transaction written (transactions
+    with a commit LSN up to it are dropped on replay, F4). `phase` is "snapshot" while the initial snapshot is
+    incomplete, else "streaming". `offsets` maps topic -> partition -> next offset for what this one touched.
+    `snapshot_tables` are the topics that an incomplete snapshot has begun to write.
+    """
+
+    identity: SourceIdentity
+    phase: str
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_us: int
+    offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+    snapshot_tables: tuple[str, ...] = ()
