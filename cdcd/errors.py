@@ -59,7 +59,7 @@ def _shown(key: str, value: object) -> str:
     return str(value)
 
 
-# --- configuration -------------------------------------------------------------------------------------------
+# --- configuration ---
 
 
 class ConfigError(CdcdError):
@@ -69,12 +69,14 @@ class ConfigError(CdcdError):
     retry = Retry.NEVER
     exit_status = EXIT_CONFIG
 
-    def __init__(self, message: str, problems: tuple[str, ...] = (), **context: object) -> None:
-        super().__init__(message, **context)
+    def __init__(
+        self, message: str, problems: tuple[str, ...] = (), *, hint: str | None = None, **context: object
+    ) -> None:
+        super().__init__(message, hint=hint, **context)
         self.problems = problems
 
 
-# --- the protocol --------------------------------------------------------------------------------------------
+# --- the protocol ---
 
 
 class ProtocolError(CdcdError):
@@ -120,7 +122,7 @@ class FeatureUnsupported(CdcdError):
     code = "CDCD-UNSUPPORTED"
 
 
-# --- the source ----------------------------------------------------------------------------------------------
+# --- the source ---
 
 
 class SourceError(CdcdError):
@@ -175,7 +177,7 @@ class SlotUnusable(SourceError):
     code = "CDCD-SLOT-UNUSABLE"
 
 
-class SourceIdentity(SourceError):
+class SourceMismatch(SourceError):
     """The server is not the one the stored position belongs to (F58, F62)."""
 
     code = "CDCD-SOURCE-IDENTITY"
@@ -194,7 +196,7 @@ class SourceSetup(SourceError):
     hint = "run `cdcd check --config FILE`"
 
 
-# --- rows and schemas ----------------------------------------------------------------------------------------
+# --- rows and schemas ---
 
 
 class SchemaError(CdcdError):
@@ -222,7 +224,7 @@ class RegistryRefused(CdcdError):
     code = "CDCD-REGISTRY-REFUSED"
 
 
-# --- the sink ------------------------------------------------------------------------------------------------
+# --- the sink ---
 
 
 class SinkError(CdcdError):
