@@ -1,0 +1,64 @@
+"""Relations that a session has described, and those that each streamed transaction has (F29, F43).
+
+In: Relation messages with the order in which they came.  Out: `model.Relation`s by relid.
+Invariant: a streamed transaction's relations touch nothing but its own cache until it commits; at the commit
+of two descriptions of a relid the one that came later on the wire is the session's, since that is the last one
+the server believes to have sent.
+Must not: outlive its walsender session; relids are described anew in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cdcd.errors import RelationUnknown
+from cdcd.model import Column, Relation, ReplicaIdentity
+from cdcd.pgoutput import messages
+
+
+def relation_of(message: messages.Relation) -> Relation:
+    """Return the Relation message as the rest of cdcd knows it: an empty namespace means pg_catalog."""
+    return Relation(
+        relid=message.relid,
+        schema=schema_of(message.namespace),
+        name=message.name,
+        identity=ReplicaIdentity(message.identity),
+        columns=tuple(Column(c.name, c.type_oid, c.typmod, c.is_key) for c in message.columns),
+    )
+
+
+def schema_of(namespace: str) -> str:
+    """Return the schema's name for a namespace on the wire."""
+    return namespace or "pg_catalog"
+
+
+class RelationCache:
+    """Relations by relid, each with the ordinal of the message that described it last."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, Relation]] = {}
+
+    def see(self, relation: Relation, ordinal: int) -> None:
+        """Remember a description; it replaces the relid's former one."""
+        self._seen[relation.relid] = (ordinal, relation)
+
+    def resolve(self, relids: tuple[int, ...]) -> tuple[Relation, ...]:
+        """Return the relations of these relids; RelationUnknown for one that was not described (F43)."""
+        for relid in relids:
+            if relid not in self._seen:
+                raise RelationUnknown(f"relation {relid} was not described before its use", relid=relid)
+        return tuple(self._seen[relid][1] for relid in relids)
+
+    def merge(self, overlay: RelationCache) -> Iterator[Relation]:
+        """Take in what a committed stream described; yield the relations where this cache's differ and stay.
+
+        Those came later on the wire than the stream's, so they are in force after the stream's replay again.
+        """
+        for relid, (ordinal, relation) in overlay._seen.items():
+            mine = self._seen.get(relid)
+            if mine is None or mine[0] < ordinal:
+                self._seen[relid] = (ordinal, relation)
+            elif mine[1] != relation:
+                yield mine[1]

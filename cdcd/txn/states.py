@@ -1,0 +1,107 @@
+"""The legal order of pgoutput messages, as a table: (state, message type) -> (next state, action).
+
+In: a state and a type byte.  Out: a Step, or MessageOutOfOrder naming both (F31).
+Source: "Logical Streaming Replication Protocol" and the order in which pgoutput calls its writers: contents
+come only between Begin and Commit or inside a stream segment, segments lie only between transactions, and a
+non-transactional Message is sent when it is decoded, so between transactions only.
+Must not: know what an action does; that is the assembler's.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from cdcd.errors import MessageOutOfOrder
+from cdcd.pgoutput.messages import ROWS, MessageFormat
+
+
+class State(enum.Enum):
+    """Where in the message flow the session is."""
+
+    OUTSIDE = "outside a transaction"
+    IN_TRANSACTION = "in a transaction"
+    IN_STREAM = "in a stream segment"
+    IN_PREPARED = "in a prepared transaction"
+
+
+class Action(enum.Enum):
+    """What the assembler does with a message."""
+
+    BEGIN = "begin"
+    ORIGIN = "note the origin"
+    CONTENT = "pass on"
+    COMMIT = "commit"
+    LOOSE_MESSAGE = "pass on, non-transactional"
+    STREAM_START = "open the xid's store"
+    STREAM_ORIGIN = "note the xid's origin"
+    STORE = "store"
+    STREAM_STOP = "close the segment"
+    STREAM_COMMIT = "replay the store"
+    STREAM_ABORT = "drop from the store"
+    UNSUPPORTED = "refuse: two-phase"
+
+
+class Step(NamedTuple):
+    """What a legal message leads to."""
+
+    next_state: State
+    action: Action
+
+
+ROW_TYPES = b"IUD"
+"""Type bytes of the messages that come in Runs."""
+
+_OUTSIDE, _TRANSACTION, _STREAM, _PREPARED = State
+
+_FLOW = (
+    (_OUTSIDE, b"B", _TRANSACTION, Action.BEGIN),
+    (_OUTSIDE, b"M", _OUTSIDE, Action.LOOSE_MESSAGE),
+    (_OUTSIDE, b"S", _STREAM, Action.STREAM_START),
+    (_OUTSIDE, b"c", _OUTSIDE, Action.STREAM_COMMIT),
+    (_OUTSIDE, b"A", _OUTSIDE, Action.STREAM_ABORT),
+    (_OUTSIDE, b"b", _PREPARED, Action.UNSUPPORTED),
+    (_OUTSIDE, b"pKr", _OUTSIDE, Action.UNSUPPORTED),
+    (_TRANSACTION, b"O", _TRANSACTION, Action.ORIGIN),
+    (_TRANSACTION, b"RYIUDTM", _TRANSACTION, Action.CONTENT),
+    (_TRANSACTION, b"C", _OUTSIDE, Action.COMMIT),
+    (_STREAM, b"O", _STREAM, Action.STREAM_ORIGIN),
+    (_STREAM, b"RYIUDTM", _STREAM, Action.STORE),
+    (_STREAM, b"E", _OUTSIDE, Action.STREAM_STOP),
+    (_PREPARED, b"ORYIUDTM", _PREPARED, Action.UNSUPPORTED),
+    (_PREPARED, b"P", _OUTSIDE, Action.UNSUPPORTED),
+)
+
+STEPS = {(state, byte): Step(after, action) for state, types, after, action in _FLOW for byte in types}
+"""The table."""
+
+
+def step(state: State, message: MessageFormat) -> Step:
+    """Return what the message leads to in this state; MessageOutOfOrder when it may not come."""
+    found = STEPS.get((state, message.type_byte))
+    if found is None:
+        raise out_of_order(state, message.name)
+    return found
+
+
+def out_of_order(state: State, message_name: str, why: str = "") -> MessageOutOfOrder:
+    """Return the error that names a message and the state it may not come in."""
+    reason = f": {why}" if why else ""
+    return MessageOutOfOrder(
+        f"{message_name} {state.value}{reason}", message_name=message_name, state=state.name.lower()
+    )
+
+
+def draw() -> str:
+    """Return the table as Markdown: a row per message, a column per state."""
+
+    def cell(state: State, message: MessageFormat) -> str:
+        found = STEPS.get((state, message.type_byte))
+        if found is None:
+            return "-"
+        arrow = "" if found.next_state is state else f" -> {found.next_state.value}"
+        return found.action.value + arrow
+
+    lines = ["| message | " + " | ".join(state.value for state in State) + " |", "|---" * 5 + "|"]
+    lines += [f"| {row.name} | {' | '.join(cell(state, row) for state in State)} |" for row in ROWS]
+    return "\n".join(lines) + "\n"
