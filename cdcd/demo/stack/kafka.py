@@ -1,0 +1,254 @@
+"""Kafka brokers (KRaft, no ZooKeeper): one node for most purposes, three for the rest.
+
+In: the jars, an empty folder.  Out: `bootstrap` of a running broker on 127.0.0.1.
+A broker keeps its ports and its data over `stop`, `kill` and `start`, so a restart is the same broker.
+Invariant: topics are never created by the broker itself (auto.create.topics.enable=false).
+Must not: be tuned for speed of restart at the price of false alarms; see the session timeout below.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.packages import java, kafka_artefact, run
+from cdcd.demo.stack.ports import accepts_connections, free_port
+from cdcd.demo.stack.process import ServerProcess
+from cdcd.errors import StackError
+
+# For short lives: a small heap and only the fast compiler. A benchmark passes its own flags.
+SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+START_DEADLINE_S = 120
+START_ATTEMPTS = 5
+
+
+class KafkaBroker:
+    """One node that is broker and controller. Use as a context manager, or `start` and `stop`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cache: Cache | None = None,
+        settings: Mapping[str, str] | None = None,
+        jvm_flags: Sequence[str] = SMALL_JVM,
+        node_id: int = 1,
+        outlives_parent: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.node_id = node_id
+        self.port = free_port()
+        self.controller_port = free_port()
+        self.voters = f"{node_id}@127.0.0.1:{self.controller_port}"
+        self.copies = 1
+        self.cluster_id: str | None = None
+        self._jars = (cache or Cache()).get(kafka_artefact())
+        self._settings = dict(settings or {})
+        self._jvm_flags = tuple(jvm_flags)
+        self._outlives_parent = outlives_parent
+        self._process: ServerProcess | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address for `bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None when it is not running."""
+        return self._process.pid if self._process and self._process.alive else None
+
+    def start(self) -> None:
+        """Start and wait until clients are served; the first start tries other ports when these are taken."""
+        first = not self._formatted
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self.launch()
+                self.wait_ready()
+                return
+            except StackError:
+                taken = self._process is not None and "Address already in use" in self._process.output()
+                self.kill()
+                if not (first and taken and self.copies == 1) or attempt == START_ATTEMPTS:
+                    raise
+                self._take_other_ports()
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        if self.pid is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        properties.write_text("".join(f"{k}={v}\n" for k, v in self._properties().items()))
+        if not self._formatted:
+            self._format(properties)
+        self._process = ServerProcess(
+            f"Kafka node {self.node_id}",
+            [*self._java(), "kafka.Kafka", str(properties)],
+            log=self.folder / "kafka.log",
+            cwd=self.folder,
+            outlives_parent=self._outlives_parent,
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until the broker answers for the cluster's metadata and is itself part of it."""
+        if self._process is None:
+            raise StackError("the broker was not launched", node=self.node_id)
+        self._process.wait_until(self._serves, START_DEADLINE_S)
+
+    def stop(self, timeout_s: float = 20) -> None:
+        """Orderly stop; killed when it takes longer than `timeout_s`."""
+        if self._process is not None:
+            self._process.stop(signal.SIGTERM, timeout_s)
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL: what a power cut looks like to clients."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop in order and start on the same ports with the same data."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> KafkaBroker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _formatted(self) -> bool:
+        return (self.folder / "data" / "meta.properties").exists()
+
+    def _format(self, properties: Path) -> None:
+        if self.cluster_id is None:
+            self.cluster_id = new_cluster_id()
+        command = [*self._java(), "kafka.tools.StorageTool", "format"]
+        run(
+            [*command, "--cluster-id", self.cluster_id, "--config", str(properties)],
+            "formatting the log folder failed",
+        )
+
+    def _take_other_ports(self) -> None:
+        self.port, self.controller_port = free_port(), free_port()
+        self.voters = f"{self.node_id}@127.0.0.1:{self.controller_port}"
+
+    def _java(self) -> list[str]:
+        return [java(), *self._jvm_flags, "-cp", f"{self._jars}/*"]
+
+    def _serves(self) -> bool:
+        if not accepts_connections(self.port):
+            return False
+        # log_level 0: a refused connection is the expected answer here, not news for stderr.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            return self.node_id in admin.list_topics(timeout=2).brokers
+        except KafkaException:
+            return False
+
+    def _properties(self) -> dict[str, str]:
+        copies = str(self.copies)
+        in_sync = str(max(1, self.copies - 1))
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": self.voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": copies,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": copies,
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            "share.coordinator.state.topic.num.partitions": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # A killed broker is let back in after its old session has timed out: 4 s instead of 9 keeps tests
+            # short and is still long enough for a busy machine.
+            "broker.session.timeout.ms": "4000",
+            "broker.heartbeat.interval.ms": "500",
+            **self._settings,
+        }
+
+
+class KafkaCluster:
+    """Three brokers that are also the controllers; topics have three copies, two of them in sync for acks=all."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        cache: Cache | None = None,
+        settings: Mapping[str, str] | None = None,
+        jvm_flags: Sequence[str] = SMALL_JVM,
+    ) -> None:
+        shared = cache or Cache()
+        self.brokers = [
+            KafkaBroker(folder / f"node-{n}", cache=shared, settings=settings, jvm_flags=jvm_flags, node_id=n)
+            for n in range(1, nodes + 1)
+        ]
+        voters = ",".join(broker.voters for broker in self.brokers)
+        cluster_id = new_cluster_id()
+        for broker in self.brokers:
+            broker.voters, broker.copies, broker.cluster_id = voters, nodes, cluster_id
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers for `bootstrap.servers`."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def start(self) -> None:
+        """Start all nodes together: one alone has no quorum and would never be ready."""
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_ready()
+
+    def stop(self, timeout_s: float = 20) -> None:
+        """Stop one after another; the last ones have no quorum left and are killed after a short wait."""
+        for position, broker in enumerate(self.brokers):
+            broker.stop(timeout_s if position == 0 else 3)
+
+    def kill(self) -> None:
+        """SIGKILL all nodes."""
+        for broker in self.brokers:
+            broker.kill()
+
+    def __enter__(self) -> KafkaCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def new_cluster_id() -> str:
+    """A random cluster id in Kafka's own form: a UUID in URL-safe Base64 that does not begin with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text

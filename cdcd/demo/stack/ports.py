@@ -1,0 +1,53 @@
+"""Free TCP ports on 127.0.0.1 for servers that must come back on the same port after a restart.
+
+Out: a port number below the kernel's ephemeral range. From that range any outgoing connection may take the port
+while its server is down, and a client that keeps retrying can even connect to itself.
+Invariant: a process is never given the same port twice. Another process can still be faster, so a server's first
+start is tried again with new ports when its port is taken.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+from cdcd.errors import StackError
+
+LOWEST_PORT = 15000
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """A port that was free on 127.0.0.1 a moment ago."""
+    first_ephemeral = _first_ephemeral_port()
+    for _ in range(200):
+        port = random.randrange(LOWEST_PORT, first_ephemeral)  # noqa: S311 - not a secret
+        if port not in _given and _can_bind(port):
+            _given.add(port)
+            return port
+    raise StackError("no free port found on 127.0.0.1")
+
+
+def accepts_connections(port: int) -> bool:
+    """Whether something listens on this port of 127.0.0.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 32768
+    return first if first > LOWEST_PORT + 1000 else 65536
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

