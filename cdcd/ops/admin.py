@@ -1,0 +1,103 @@
+"""The admin port: /metrics /livez /readyz /startupz /status, for reading only.
+
+In: callables that give the metrics' text, the verdicts and the status.  Out: HTTP answers.
+Invariant: a probe answers without asking any server; what goes wrong in a callable is a 500 without details
+(they are in the log) and never ends the daemon. Only GET is answered.
+Must not: change anything, show a secret or a row value (the status passes through the logs' redaction).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from cdcd.ops.health import Verdict
+from cdcd.ops.log import redact
+
+__all__ = ["AdminServer"]
+
+_LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_INDEX = "cdcd\n\n/status\n/metrics\n/livez\n/readyz\n/startupz\n"
+
+
+class AdminServer:
+    """An HTTP server on the running event loop. `port` 0 takes a free one; `start` returns the bound one."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        metrics: Callable[[], bytes],
+        livez: Callable[[], Verdict],
+        readyz: Callable[[], Verdict],
+        startupz: Callable[[], Verdict],
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._host = host
+        self._wanted_port = port
+        self._metrics = metrics
+        self._status = status
+        self._probes = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self) -> int:
+        """Bind and serve; return the port. Raises OSError when the address cannot be had."""
+        app = web.Application(middlewares=[_guarded], client_max_size=1024)
+        router = app.router
+        router.add_get("/", self._serve_index, allow_head=False)
+        router.add_get("/metrics", self._serve_metrics, allow_head=False)
+        router.add_get("/status", self._serve_status, allow_head=False)
+        for path in self._probes:
+            router.add_get(path, self._serve_probe, allow_head=False)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._wanted_port).start()
+        except OSError:
+            await self.stop()
+            raise
+        self.port = int(self._runner.addresses[0][1])
+        return self.port
+
+    async def stop(self) -> None:
+        """Stop serving. May be called at any time."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _serve_index(self, request: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    async def _serve_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers={"Content-Type": _METRICS_TYPE})
+
+    async def _serve_probe(self, request: web.Request) -> web.Response:
+        verdict = self._probes[request.path]()
+        return web.Response(status=200 if verdict.is_ok else 503, text=verdict.reason + "\n")
+
+    async def _serve_status(self, request: web.Request) -> web.Response:
+        page = redact(None, "", dict(self._status()))
+        return web.Response(text=json.dumps(page, indent=2) + "\n", content_type="application/json")
+
+
+@web.middleware
+async def _guarded(
+    request: web.Request, serve: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer a failure with 500 and nothing of it; nothing may be cached."""
+    try:
+        response = await serve(request)
+    except web.HTTPException:
+        raise
+    except Exception:
+        _LOG.exception("admin_page_failed", path=request.path)
+        response = web.Response(status=500, text="internal error, see the log\n")
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,117 @@
+"""Logs: one line an event, as JSON or for a terminal, on stderr, UTC times, secrets struck out.
+
+In: structlog events of cdcd and records of the logging module (librdkafka, aiohttp).  Out: lines.
+Invariant: an event is one line, whatever its text holds; what looks like a password, under its key or inside
+a DSN or URL, is never written, also not inside a traceback.
+Must not: be given row values; nothing here could tell them from other text.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+__all__ = ["configure", "redact", "redact_text"]
+
+Format = Literal["json", "console"]
+
+STRUCK_OUT = "***"
+_SECRET_KEY = re.compile(
+    r"pass(word|wd|phrase)?$|pgpass|secret|token$|credential|authorization|api[._-]?key|private[._-]?key"
+    r"|auth\.user\.info|ssl\.key\.(pem|password)|sasl\.password",
+    re.IGNORECASE,
+)
+_SECRET_FILE = re.compile(r"[._-](file|path|location)$", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s:/@]*):\S*@")
+_ASSIGNED = re.compile(
+    r"((?:\b|_)(?:password|passwd|sslpassword|secret|sasl\.password|basic\.auth\.user\.info|access_token)"
+    r"[\"']?\s*[=:]\s*)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&,;}]+)",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
+
+
+def configure(level: str = "info", form: Format = "json", stream: TextIO | None = None) -> None:
+    """Send everything that is logged in this process to `stream` (stderr). Raises ValueError for the level."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"unknown log level {level!r}")
+    target = sys.stderr if stream is None else stream
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    render: Processor = structlog.processors.JSONRenderer() if form == "json" else _console
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*shared, structlog.stdlib.PositionalArgumentsFormatter()],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            redact,
+            render,
+        ],
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def redact(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    """Structlog processor: strike out secrets, by key and by form, at every depth."""
+    return {key: _struck(key, value) for key, value in event.items()}
+
+
+def redact_text(text: str) -> str:
+    """Return the text with passwords inside URLs, DSNs and assignments struck out."""
+    text = _URL_PASSWORD.sub(rf"\1:{STRUCK_OUT}@", text)
+    text = _ASSIGNED.sub(rf"\g<1>{STRUCK_OUT}", text)
+    return _BEARER.sub(rf"\1 {STRUCK_OUT}", text)
+
+
+def _struck(key: object, value: Any) -> Any:
+    if isinstance(key, str) and _SECRET_KEY.search(key) and not _SECRET_FILE.search(key):
+        return STRUCK_OUT
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, BaseException):
+        return redact_text(f"{type(value).__name__}: {value}")
+    if isinstance(value, Mapping):
+        return {inner: _struck(inner, item) for inner, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_struck("", item) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redact_text(str(value))
+
+
+def _console(logger: WrappedLogger, name: str, event: EventDict) -> str:
+    """Render for people: time, level, event, then key=value; line breaks are written as `\\n`."""
+    stamp = event.pop("timestamp", "")
+    level = str(event.pop("level", "")).upper()
+    text = event.pop("event", "")
+    source = event.pop("logger", None)
+    pairs = " ".join(f"{key}={value}" for key, value in event.items())
+    where = f" ({source})" if source else ""
+    line = f"{stamp} {level:<8} {text}{' ' if pairs else ''}{pairs}{where}"
+    return line.replace("\r", "\\r").replace("\n", "\\n")

@@ -1,0 +1,178 @@
+"""Registry: the id of a schema under a subject, from any registry with Confluent's interface.
+
+In: a subject and an Avro schema.  Out: its id, cached for the life of this object.
+Invariant: a subject that cdcd creates gets its own compatibility level, because the server's global one is
+never relied on (a fresh Apicurio has NONE); with auto_register off nothing is written at all.
+Must not: retry for long (the caller tries again, F55), change the level of a subject that exists.
+Everything here blocks and belongs in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+from cdcd.errors import CdcdError, ConfigError, RegistryRefused, RegistryUnavailable
+from cdcd.findings import Finding
+from cdcd.registry.settings import RegistrySettings, client_properties
+
+__all__ = ["Registry"]
+
+T = TypeVar("T")
+Observer = Callable[[str, str], None]
+"""Called after each request with the operation and its code ("200", the HTTP status, or "unreachable")."""
+
+_SUBJECT_NOT_FOUND = 40401
+_SCHEMA_NOT_FOUND = 40403
+_TRY_AGAIN = frozenset({408, 425, 429})
+_UNAUTHORISED = frozenset({401, 403})
+_MAX_REASON_CHARACTERS = 500
+
+
+def _unobserved(operation: str, code: str) -> None:
+    """Observe nothing."""
+
+
+class Registry:
+    """A client with a cache. Errors: RegistryUnavailable (try again), RegistryRefused, ConfigError."""
+
+    def __init__(self, settings: RegistrySettings, observe: Observer = _unobserved) -> None:
+        self._settings = settings
+        self._observe = observe
+        self._ids: dict[tuple[str, str], int] = {}
+        self._client: SchemaRegistryClient | None = None
+
+    def schema_id(self, subject: str, schema: Mapping[str, Any]) -> int:
+        """Return the id of `schema` under `subject`, registering it when it is new and that is allowed."""
+        text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+        known = self._ids.get((subject, text))
+        if known is None:
+            known = self._ids[subject, text] = self._find_or_register(subject, text)
+        return known
+
+    def check(self) -> list[Finding]:
+        """Return whether the registry answers and lets cdcd in, without writing anything."""
+        try:
+            level = self._call("global_config", lambda client: client.get_compatibility())
+        except CdcdError as error:
+            mend = error.advice or "check registry.url, its credentials and that it is running"
+            return [Finding("fail", "registry", str(error), mend)]
+        rule = (
+            f"new subjects get {self._settings.compatibility}"
+            if self._settings.auto_register
+            else "read only"
+        )
+        return [Finding("ok", "registry", f"answers (its global compatibility is {level}); {rule}")]
+
+    def close(self) -> None:
+        """Let the connection go; the cache stays valid."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.__exit__(None, None, None)
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _find_or_register(self, subject: str, text: str) -> int:
+        schema = Schema(text, schema_type="AVRO")
+        missing = None
+        try:
+            return self._call("lookup", lambda client: int(client.lookup_schema(subject, schema).schema_id))
+        except RegistryRefused as refusal:
+            missing = refusal.context.get("error_code")
+            if missing not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
+                raise
+        if not self._settings.auto_register:
+            raise RegistryRefused(
+                "the schema is not registered and registry.auto_register is off",
+                hint=f"register this Avro schema under the subject: {text}",
+                subject=subject,
+            )
+        if missing == _SUBJECT_NOT_FOUND:
+            return self._create_subject(subject, schema)
+        return self._register(subject, schema)
+
+    def _create_subject(self, subject: str, schema: Schema) -> int:
+        """Register a subject's first schema and give the subject its level, the level first if it can be.
+
+        Some registries know no level for a subject without a schema; there is nothing to compare the first
+        one with, so the order does not matter to them.
+        """
+        try:
+            self._set_level(subject)
+        except RegistryRefused as refusal:
+            if refusal.context.get("status") != 404:
+                raise
+            schema_id = self._register(subject, schema)
+            self._set_level(subject)
+            return schema_id
+        return self._register(subject, schema)
+
+    def _register(self, subject: str, schema: Schema) -> int:
+        return self._call(
+            "register", lambda client: int(client.register_schema(subject, schema)), subject=subject
+        )
+
+    def _set_level(self, subject: str) -> None:
+        level = self._settings.compatibility
+        self._call(
+            "set_compatibility", lambda client: client.set_compatibility(subject, level), subject=subject
+        )
+
+    def _call(self, operation: str, request: Callable[[SchemaRegistryClient], T], **context: object) -> T:
+        try:
+            result = request(self._connected())
+        except SchemaRegistryError as error:
+            self._observe(operation, str(error.http_status_code))
+            if error.http_status_code in _UNAUTHORISED:
+                self.close()  # so that the next call reads the password anew
+            raise _refusal(error, operation, context) from error
+        except OAuthTokenError as error:
+            self._observe(operation, "unauthorised")
+            raise RegistryRefused(f"{operation}: no OAuth token could be had", **context) from error
+        except CdcdError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            self._observe(operation, "unreadable")
+            raise RegistryRefused(
+                f"{operation}: the answer is not a registry's",
+                hint="check registry.url, its path too",
+                **context,
+            ) from error
+        except Exception as error:
+            if not _is_transport(error):
+                raise
+            self._observe(operation, "unreachable")
+            reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
+            raise RegistryUnavailable(f"{operation}: {reason}", url=self._settings.url, **context) from error
+        self._observe(operation, "200")
+        return result
+
+    def _connected(self) -> SchemaRegistryClient:
+        if self._client is None:
+            try:
+                self._client = SchemaRegistryClient(client_properties(self._settings))
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"registry: the client refuses its properties: {error}") from error
+        return self._client
+
+
+def _is_transport(error: Exception) -> bool:
+    """True for a failure of the network: the client lets its HTTP library's exceptions through."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
+
+
+def _refusal(error: SchemaRegistryError, operation: str, context: Mapping[str, object]) -> CdcdError:
+    status, code = error.http_status_code, error.error_code
+    reason = f"{operation}: {error.error_message}"[:_MAX_REASON_CHARACTERS]
+    if status >= 500 or status in _TRY_AGAIN:
+        return RegistryUnavailable(reason, status=status, **context)
+    hint = None
+    if status in _UNAUTHORISED:
+        hint = "check registry.username and registry.password_file"
+    elif status == 409:
+        hint = "the new schema is incompatible with the subject's level; nothing was written or confirmed"
+    return RegistryRefused(reason, hint=hint, status=status, error_code=code, **context)

@@ -1,0 +1,79 @@
+"""Topic names from a template, reversible and without collisions.
+
+In: the template and the names of a relation.  Out: a name that Kafka accepts.
+Invariant: two relations never get one topic by accident: what Kafka does not allow, and a dot inside a
+schema or table name, become `_uXXXX` (UTF-16 code units in upper-case hex), so does the `_` of a name that
+already looks like such an escape.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+
+from cdcd.errors import ConfigError, SinkError
+
+__all__ = ["MAX_TOPIC_CHARACTERS", "check_template", "escape", "topic_name", "unescape"]
+
+MAX_TOPIC_CHARACTERS = 249
+PLACEHOLDERS = frozenset({"name", "schema", "table"})
+
+_ILLEGAL = re.compile(r"_(?=u[0-9A-F]{4})|[^A-Za-z0-9_-]")
+_ESCAPED = re.compile(r"_u([0-9A-F]{4})")
+_LEGAL_TEXT = re.compile(r"[A-Za-z0-9._-]*")
+
+
+def escape(name: str) -> str:
+    """Return the name with everything but letters, digits, `_` and `-` escaped. `unescape` takes it back."""
+    return _ILLEGAL.sub(lambda match: _code_units(match.group()), name)
+
+
+def unescape(name: str) -> str:
+    """Return what `escape` was given."""
+    units = _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), name)
+    return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+
+
+def topic_name(template: str, *, name: str, schema: str, table: str) -> str:
+    """Return the topic of a relation. `name`, the prefix, keeps its dots.
+
+    Raises SinkError when Kafka would not take the name, ConfigError for a template that cannot be used.
+    """
+    check_template(template)
+    prefix = ".".join(escape(part) for part in name.split("."))
+    topic = template.format(name=prefix, schema=escape(schema), table=escape(table))
+    if len(topic) > MAX_TOPIC_CHARACTERS:
+        raise SinkError(
+            f"the topic name has {len(topic)} characters, Kafka takes {MAX_TOPIC_CHARACTERS}",
+            hint="shorten sink.topics.template or the prefix",
+            table=f"{schema}.{table}",
+        )
+    if topic in ("", ".", ".."):
+        raise SinkError(f"{topic!r} is not a topic name", hint="change sink.topics.template")
+    return topic
+
+
+def check_template(template: str) -> None:
+    """Raise ConfigError unless the template holds `{table}`, known placeholders and legal text only."""
+    try:
+        pieces = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"topic template {template!r}: {error}") from error
+    for text, placeholder, spec, conversion in pieces:
+        if not _LEGAL_TEXT.fullmatch(text):
+            raise ConfigError(
+                f"topic template {template!r}: Kafka allows letters, digits, '.', '_' and '-' only"
+            )
+        if placeholder is not None and (placeholder not in PLACEHOLDERS or spec or conversion):
+            known = ", ".join("{" + known_name + "}" for known_name in sorted(PLACEHOLDERS))
+            raise ConfigError(f"topic template {template!r}: {{{placeholder}}} is not one of {known}")
+    if not any(placeholder == "table" for _, placeholder, _, _ in pieces):
+        raise ConfigError(
+            f"topic template {template!r}: {{table}} is missing, all tables would share one topic"
+        )
+
+
+def _code_units(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"_u{units[at] << 8 | units[at + 1]:04X}" for at in range(0, len(units), 2))

@@ -1,0 +1,292 @@
+"""KafkaSink: records in, one atomic and durable group at a time out, with the progress record inside it.
+
+In: `begin`, records, `commit(progress)` or `abort`.  Out: the progress with the offsets that were written.
+Invariant: `commit` returns only when every record of the group and its progress record are durable; any
+failed delivery makes it raise (F63). When the result of a commit is unknown it raises and the sink refuses
+everything but `close`: the next `open` reads what is durable from the progress topic alone (F76).
+Must not: choose partitions, retry a failed group, log or raise anything of a record but topic and size.
+`commit`, `abort`, `open` and `close` block and belong in a thread; the others do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdcd.errors import CdcdError, RecordTooLarge, SinkError, SinkUnavailable
+from cdcd.findings import Finding
+from cdcd.model import Progress, Record
+from cdcd.sink.faults import error_of, translate
+from cdcd.sink.progress import dump, key_of
+from cdcd.sink.reader import read_last_progress
+from cdcd.sink.settings import SinkSettings, producer_properties
+
+__all__ = ["KafkaSink", "check_transactional_id"]
+
+_LOG = logging.getLogger("cdcd.sink.librdkafka")
+_PROGRESS_PARTITION = 0
+_TORN_HINT = "the sink is opened again and the progress topic decides"
+
+
+class KafkaSink:
+    """One producer for one slot. Open it, then for each group: begin, produce..., commit or abort."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+        self._properties = producer_properties(settings)
+        self._producer: Producer | None = None
+        self._next_offsets: dict[tuple[str, int], int] = {}
+        self._delivery_error: SinkError | None = None
+        self._fatal_error: SinkError | None = None
+        self._torn_error: SinkError | None = None
+        self._broker_error: KafkaError | None = None
+
+    # --- life --------------------------------------------------------------------------------------------
+
+    def open(self) -> Progress | None:
+        """Create the producer, fence older ones, and return the slot's last durable progress (F64, F69, F76).
+
+        Raises SinkUnavailable after the operation timeout, SinkAuthorization, TopicMissing,
+        ProgressUnreadable, SinkError for properties that librdkafka refuses.
+        """
+        try:
+            self.initialise_only()
+            return read_last_progress(self._settings)
+        except CdcdError:
+            self.close()
+            raise
+
+    def initialise_only(self) -> None:
+        """Do what `open` does without reading the progress: create the producer and fence older ones."""
+        self.close()
+        self._forget()
+        self._fatal_error = self._torn_error = None
+        try:
+            self._producer = Producer(self._properties | self._callbacks(), logger=_LOG)
+        except KafkaException as failure:
+            raise SinkError(f"librdkafka refuses sink.properties: {error_of(failure).str()}") from failure
+        if self._settings.is_exactly_once:
+            self._initialise()
+
+    def close(self) -> None:
+        """Give up whatever is open and let the producer go. Never raises; may be called at any time."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        # Without this the client would wait for records that nobody wants any more.
+        producer.purge()
+        producer.poll(0)
+
+    @property
+    def queued(self) -> int:
+        """Records produced and not yet reported as delivered."""
+        return 0 if self._producer is None else len(self._producer)
+
+    # --- a group -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a group. Raises what an earlier call left behind."""
+        producer = self._usable()
+        self._forget()
+        if self._settings.is_exactly_once:
+            try:
+                producer.begin_transaction()
+            except KafkaException as failure:
+                raise self._translated(failure, "beginning a Kafka transaction") from failure
+
+    def produce(self, records: Sequence[Record], start: int) -> int:
+        """Hand over `records[start:]` without blocking; return the index of the first one not taken.
+
+        An index below `len(records)` means that the queue is full: call `poll` and come back.
+        Raises RecordTooLarge, TopicMissing, TopicMismatch, or what a delivery of this group met.
+        """
+        producer = self._usable()
+        producer.poll(0)
+        produce = producer.produce
+        at = start
+        try:
+            for at in range(start, len(records)):
+                record = records[at]
+                produce(record.topic, record.value, record.key, record.partition)
+        except BufferError:
+            return at
+        except KafkaException as failure:
+            raise self._refused(failure, records[at]) from failure
+        self._raise_kept()
+        return len(records)
+
+    def poll(self, timeout_s: float) -> int:
+        """Serve delivery reports for up to `timeout_s`; return how many. Raises what they told."""
+        served = self._usable().poll(timeout_s)
+        self._raise_kept()
+        return int(served)
+
+    def commit(self, progress: Progress) -> Progress:
+        """Make the group durable with its progress record; return the progress with the group's offsets.
+
+        Raises before anything is visible, except when the result is unknown; then the sink is torn (F76).
+        """
+        producer = self._usable()
+        self._flush(producer, "flushing a group")
+        progress = dataclasses.replace(progress, offsets=self._offsets())
+        self._produce_progress(producer, progress)
+        if self._settings.is_exactly_once:
+            self._commit_transaction(producer)
+        else:
+            self._flush(producer, "flushing the progress record")
+        self._forget()
+        return progress
+
+    def abort(self) -> None:
+        """Give the group up: exactly once leaves nothing visible. Raises when that cannot be promised."""
+        if self._torn_error is not None:
+            raise self._torn_error
+        producer = self._open_producer()
+        try:
+            if self._settings.is_exactly_once:
+                producer.abort_transaction(self._settings.operation_timeout_s)
+            else:
+                producer.purge()
+                producer.flush(self._settings.operation_timeout_s)
+        except KafkaException as failure:
+            self._torn_error = self._translated(failure, "aborting a Kafka transaction")
+            raise self._torn_error from failure
+        self._forget()
+        self._raise_kept()
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _callbacks(self) -> dict[str, object]:
+        return {"on_delivery": self._delivered, "error_cb": self._errored}
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Delivery report: runs once for each record, so it does next to nothing."""
+        if error is None:
+            # Reports of one partition come in order of offset: the last one is the highest.
+            self._next_offsets[message.topic(), message.partition()] = message.offset() + 1
+        elif self._delivery_error is None:
+            self._delivery_error = translate(
+                error, "delivering a record", topic=message.topic(), partition=message.partition()
+            )
+
+    def _errored(self, error: KafkaError) -> None:
+        """Error callback: a fatal one ends the producer, others only explain a later timeout."""
+        if error.fatal():
+            self._fatal_error = self._fatal_error or translate(error, "the producer")
+        else:
+            self._broker_error = error
+
+    def _initialise(self) -> None:
+        producer = self._open_producer()
+        try:
+            producer.init_transactions(self._settings.operation_timeout_s)
+        except KafkaException as failure:
+            raise self._translated(failure, "initialising transactions") from failure
+
+    def _flush(self, producer: Producer, doing: str) -> None:
+        left = producer.flush(self._settings.operation_timeout_s)
+        self._raise_kept()
+        if left:
+            raise self._timed_out(f"{doing}: {left} records were not delivered in time")
+
+    def _produce_progress(self, producer: Producer, progress: Progress) -> None:
+        topic, slot = self._settings.progress_topic, self._settings.slot
+        try:
+            producer.produce(topic, dump(progress), key_of(slot), _PROGRESS_PARTITION)
+        except (KafkaException, BufferError) as failure:
+            if isinstance(failure, BufferError):
+                raise SinkUnavailable("no room for the progress record", topic=topic) from failure
+            raise self._translated(failure, "producing the progress record", topic=topic) from failure
+
+    def _commit_transaction(self, producer: Producer) -> None:
+        try:
+            producer.commit_transaction(self._settings.operation_timeout_s)
+        except KafkaException as failure:
+            error = error_of(failure)
+            cause = self._translated(failure, "committing a Kafka transaction")
+            if not error.txn_requires_abort():
+                # Neither committed nor aborted as far as anyone here can know (F76).
+                self._torn_error = cause
+                if isinstance(cause, SinkUnavailable):
+                    cause.advice = _TORN_HINT
+            raise cause from failure
+        self._raise_kept()
+
+    def _offsets(self) -> dict[str, dict[int, int]]:
+        offsets: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._next_offsets.items():
+            offsets.setdefault(topic, {})[partition] = offset
+        return offsets
+
+    def _forget(self) -> None:
+        self._next_offsets.clear()
+        self._delivery_error = self._broker_error = None
+
+    def _open_producer(self) -> Producer:
+        if self._producer is None:
+            raise SinkUnavailable("the sink is not open")
+        return self._producer
+
+    def _usable(self) -> Producer:
+        self._raise_kept()
+        return self._open_producer()
+
+    def _raise_kept(self) -> None:
+        kept = self._fatal_error or self._torn_error or self._delivery_error
+        if kept is not None:
+            raise kept
+
+    def _refused(self, failure: KafkaException, record: Record) -> SinkError:
+        context = {"topic": record.topic, "partition": record.partition}
+        refusal = self._translated(failure, "producing a record", **context)
+        if isinstance(refusal, RecordTooLarge):
+            size = len(record.key or b"") + len(record.value or b"")
+            return RecordTooLarge(
+                "producing a record: larger than message.max.bytes", size_bytes=size, **context
+            )
+        return refusal
+
+    def _translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
+        """Translate, preferring the cause that a callback has told over the state it left the producer in."""
+        error = error_of(failure)
+        producer = self._producer
+        if producer is not None:
+            producer.poll(0)
+        if self._fatal_error is not None:
+            return self._fatal_error
+        if error.code() == KafkaError._TIMED_OUT:
+            return self._timed_out(f"{doing}: no answer in time")
+        if self._delivery_error is not None and error.txn_requires_abort():
+            return self._delivery_error
+        return translate(error, doing, **context)
+
+    def _timed_out(self, message: str) -> SinkError:
+        """Return the error of a deadline that passed, with what the brokers' connections last said."""
+        producer = self._producer
+        if producer is not None:
+            producer.poll(0)
+        if self._broker_error is None:
+            return SinkUnavailable(message)
+        return translate(self._broker_error, message)
+
+
+def check_transactional_id(settings: SinkSettings) -> Finding:
+    """Return whether the principal may use transactions, tried with `<transactional id>.check`.
+
+    The slot's own id is not tried, because that would fence a cdcd that is running. An ACL that names the
+    slot's id literally refuses the other one, which the finding says.
+    """
+    probe_id = f"{settings.transactional_id}.check"
+    subject = f"transactional id {settings.transactional_id}"
+    sink = KafkaSink(dataclasses.replace(settings, transactional_id=probe_id, delivery="exactly_once"))
+    try:
+        sink.initialise_only()
+    except SinkError as error:
+        mend = f"grant Write and Describe on transactional ids with the prefix {settings.transactional_id}"
+        return Finding("fail", subject, f"tried with {probe_id}: {error}", mend)
+    finally:
+        sink.close()
+    return Finding("ok", subject, f"transactions are allowed (tried with {probe_id})")

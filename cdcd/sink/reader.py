@@ -1,0 +1,113 @@
+"""Reading the last committed progress record of a slot (F64, F76).
+
+In: the sink's settings, after init_transactions has fenced older writers.  Out: the slot's Progress or None.
+Invariant: the answer is given only when every record below the log's end, as it was after fencing, has been
+decided and read: an open transaction of another slot's producer in the same topic is waited out, because a
+record of ours may stand behind it.
+The topic is compacted late and holds one record a group, so it is read from its end in growing windows.
+Must not: join a consumer group, commit offsets, answer None because of an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from cdcd.errors import SinkUnavailable
+from cdcd.model import Progress
+from cdcd.sink.faults import error_of, translate
+from cdcd.sink.progress import key_of, load
+from cdcd.sink.settings import SinkSettings, admin_properties, reader_properties
+
+__all__ = ["read_last_progress"]
+
+_LOG = logging.getLogger("cdcd.sink.librdkafka")
+_FIRST_WINDOW = 1_000
+_WINDOW_GROWTH = 20
+_PARTITION = 0
+
+
+def read_last_progress(settings: SinkSettings) -> Progress | None:
+    """Return the slot's last committed progress, None when there is none. Blocks up to the operation timeout.
+
+    Raises SinkUnavailable at the deadline, TopicMissing, SinkAuthorization, ProgressUnreadable.
+    """
+    deadline = time.monotonic() + settings.operation_timeout_s
+    low, end = _bounds(settings)
+    consumer = Consumer(reader_properties(settings), logger=_LOG)
+    try:
+        window, upper = _FIRST_WINDOW, end
+        while True:
+            lower = max(low, upper - window)
+            found, value = _last_in(consumer, settings, lower, upper, deadline)
+            if found:
+                return None if value is None else load(value)
+            if lower == low:
+                return None
+            upper, window = lower, window * _WINDOW_GROWTH
+    finally:
+        consumer.close()
+
+
+def _bounds(settings: SinkSettings) -> tuple[int, int]:
+    """Return the log's start and its end, the latter read uncommitted: beyond every open transaction."""
+    admin = AdminClient(admin_properties(settings), logger=_LOG)
+    partition = TopicPartition(settings.progress_topic, _PARTITION)
+    bounds = []
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+        futures = admin.list_offsets(
+            {partition: spec},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=settings.operation_timeout_s,
+        )
+        try:
+            bounds.append(int(futures[partition].result().offset))
+        except KafkaException as failure:
+            raise translate(
+                error_of(failure), "looking up the end of the progress topic", topic=settings.progress_topic
+            ) from failure
+    return bounds[0], bounds[1]
+
+
+def _last_in(
+    consumer: Consumer, settings: SinkSettings, lower: int, upper: int, deadline: float
+) -> tuple[bool, bytes | None]:
+    """Return (found, value) of the slot's last record in [lower, upper)."""
+    key = key_of(settings.slot)
+    found, value, reached = False, None, lower
+    consumer.assign([TopicPartition(settings.progress_topic, _PARTITION, lower)])
+    while reached < upper:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise SinkUnavailable(
+                "the progress topic could not be read to its end in time",
+                hint="another producer's open transaction in this topic may be in the way",
+                topic=settings.progress_topic,
+                reached=reached,
+                end=upper,
+            )
+        for message in consumer.consume(num_messages=500, timeout=min(remaining_s, 1.0)):
+            position = _position(message, settings)
+            if position is None:
+                continue
+            reached = max(reached, position)
+            if message.error() is None and position <= upper and message.key() == key:
+                found, value = True, message.value()
+    return found, value
+
+
+def _position(message: Message, settings: SinkSettings) -> int | None:
+    """Return the offset up to which the log is known after this message, None for a passing fault."""
+    error = message.error()
+    offset = message.offset()
+    if error is None:
+        return None if offset is None else offset + 1
+    if error.code() == KafkaError._PARTITION_EOF:
+        return offset
+    failure = translate(error, "reading the progress topic", topic=settings.progress_topic)
+    if isinstance(failure, SinkUnavailable):
+        return None  # the consumer goes on trying by itself; the deadline ends it
+    raise failure

@@ -1,0 +1,176 @@
+"""What the sink must be told, as plain values, and the client properties that cdcd alone decides.
+
+In: values that config has read.  Out: the properties of librdkafka's producer, consumer and admin.
+Invariant: no property of the user can weaken durability, order or exactly once (F63): those in
+`FORCED_PROPERTIES` are refused, not overridden in silence.
+Must not: read files or the environment, talk to Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cdcd.errors import ConfigError
+
+__all__ = ["FORCED_PROPERTIES", "SinkSettings", "TopicSettings", "client_properties", "refuse_forced"]
+
+Delivery = Literal["exactly_once", "at_least_once"]
+
+FORCED_PROPERTIES: Mapping[str, str] = {
+    "bootstrap.servers": "set sink.bootstrap_servers",
+    "metadata.broker.list": "set sink.bootstrap_servers",
+    "client.id": "it is made from the slot's name",
+    "acks": "cdcd needs acks=all",
+    "request.required.acks": "cdcd needs acks=all",
+    "enable.idempotence": "cdcd needs it on",
+    "enable.gapless.guarantee": "cdcd rebuilds the producer instead",
+    "transactional.id": "it is one for each slot, so that it fences an older process",
+    "transaction.timeout.ms": "cdcd sets it",
+    "max.in.flight": "cdcd needs at most 5 for order",
+    "max.in.flight.requests.per.connection": "cdcd needs at most 5 for order",
+    "retries": "a record is given up by time alone, see delivery.timeout.ms",
+    "message.send.max.retries": "a record is given up by time alone, see delivery.timeout.ms",
+    "queuing.strategy": "order needs fifo",
+    "partitioner": "cdcd chooses the partition itself, with the Java client's murmur2",
+    "partitioner_cb": "cdcd chooses the partition itself, with the Java client's murmur2",
+    "produce.offset.report": "the progress record needs the offsets",
+    "delivery.report.only.error": "the progress record needs the offsets",
+    "allow.auto.create.topics": "cdcd creates topics with their settings, see sink.topics",
+    "isolation.level": "cdcd reads its progress with read_committed",
+    "group.id": "cdcd joins no consumer group",
+    "enable.auto.commit": "cdcd joins no consumer group",
+    "enable.auto.offset.store": "cdcd joins no consumer group",
+    "auto.offset.reset": "cdcd reads its progress from offsets it has looked up",
+    "enable.partition.eof": "cdcd finds the end of its progress by it",
+    "on_delivery": "cdcd's own",
+    "dr_cb": "cdcd's own",
+    "dr_msg_cb": "cdcd's own",
+    "error_cb": "cdcd's own",
+    "stats_cb": "cdcd's own",
+    "throttle_cb": "cdcd's own",
+    "log_cb": "cdcd's own",
+    "logger": "cdcd's own",
+}
+"""Properties that `sink.properties` may not hold, each with what to do or know instead."""
+
+PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
+    # The end of a group flushes at once, so 5 ms only lets a long group fill its batches.
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 100_000,
+    # Bounds the memory between produce() and the broker; full means back-pressure, never loss.
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 65_536,
+    "socket.keepalive.enable": True,
+}
+
+_PRODUCER_ONLY_PREFIXES = ("batch.", "compression.", "queue.buffering.", "sticky.partitioning.")
+_PRODUCER_ONLY = frozenset(
+    {
+        "linger.ms",
+        "compression.codec",
+        "compression.type",
+        "delivery.timeout.ms",
+        "message.timeout.ms",
+        "request.timeout.ms",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
+        "message.copy.max.bytes",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """How to reach Kafka and how to write there. `properties` are librdkafka's own names, passed on.
+
+    `operation_timeout_s` bounds every blocking call (open, commit, abort, a look at a topic).
+    """
+
+    bootstrap_servers: str
+    delivery: Delivery
+    transactional_id: str
+    client_id: str
+    progress_topic: str
+    slot: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transaction_timeout_ms: int = 900_000
+    operation_timeout_s: float = 60.0
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """True when groups are Kafka transactions."""
+        return self.delivery == "exactly_once"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How topics are made: `create` False means that a missing one is an error."""
+
+    create: bool
+    partitions: int
+    replication_factor: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def refuse_forced(properties: Mapping[str, str], prefix: str = "sink.properties") -> None:
+    """Raise ConfigError naming every property that cdcd alone decides."""
+    problems = tuple(
+        f"{prefix}.{name}: cannot be set: {FORCED_PROPERTIES[name]}"
+        for name in sorted(properties)
+        if name in FORCED_PROPERTIES
+    )
+    if problems:
+        raise ConfigError("; ".join(problems), problems)
+
+
+def client_properties(settings: SinkSettings) -> dict[str, object]:
+    """Return what every client of this sink needs: the address, a name, security. Raises ConfigError."""
+    refuse_forced(settings.properties)
+    shared: dict[str, object] = {
+        name: value
+        for name, value in settings.properties.items()
+        if name not in _PRODUCER_ONLY and not name.startswith(_PRODUCER_ONLY_PREFIXES)
+    }
+    shared |= {"bootstrap.servers": settings.bootstrap_servers, "client.id": settings.client_id}
+    return shared
+
+
+def producer_properties(settings: SinkSettings) -> dict[str, object]:
+    """Return the producer's properties: defaults, the user's, the forced ones. Raises ConfigError."""
+    refuse_forced(settings.properties)
+    properties: dict[str, object] = {**PRODUCER_DEFAULTS, **settings.properties}
+    properties |= {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "client.id": settings.client_id,
+        "acks": "all",
+        "enable.idempotence": True,
+        "max.in.flight.requests.per.connection": 5,
+        "allow.auto.create.topics": False,
+    }
+    if settings.is_exactly_once:
+        properties |= {
+            "transactional.id": settings.transactional_id,
+            "transaction.timeout.ms": settings.transaction_timeout_ms,
+        }
+    return properties
+
+
+def reader_properties(settings: SinkSettings) -> dict[str, object]:
+    """Return the properties of the consumer that reads the progress topic. Raises ConfigError."""
+    return client_properties(settings) | {
+        "group.id": f"{settings.client_id}-progress",  # librdkafka asks for one; nothing is ever committed
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": False,
+    }
+
+
+def admin_properties(settings: SinkSettings) -> dict[str, object]:
+    """Return the properties of the admin client. Raises ConfigError."""
+    return client_properties(settings) | {"allow.auto.create.topics": False}

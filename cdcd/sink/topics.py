@@ -1,0 +1,213 @@
+"""Topics: made with their settings, looked up, and watched for a changed number of partitions.
+
+In: topic names.  Out: the number of partitions of each, which keys are hashed over (F66).
+Invariant: a topic is never left to the broker's automatic creation, whose replicas and retention nobody chose
+(F67); a topic that is there already is used as it is and never altered.
+Must not: delete or alter a topic.  Everything here blocks and belongs in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+
+from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
+from cdcd.findings import Finding
+from cdcd.sink.faults import error_of, kafka_errors, translate
+from cdcd.sink.settings import SinkSettings, TopicSettings, admin_properties
+
+__all__ = ["PROGRESS_PROPERTIES", "Topics"]
+
+_LOG = logging.getLogger("cdcd.sink.librdkafka")
+_LOOK_AGAIN_S = 0.05
+
+PROGRESS_PROPERTIES: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    # Readers cut all topics at a progress record's offsets, so the recent ones have to stay.
+    "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000),
+}
+
+
+class Topics:
+    """The topics of one sink. Errors: SinkUnavailable, SinkAuthorization, TopicMissing, TopicMismatch."""
+
+    def __init__(self, settings: SinkSettings, topic_settings: TopicSettings) -> None:
+        self._settings = settings
+        self._topics = topic_settings
+        self._admin = AdminClient(admin_properties(settings), logger=_LOG)
+
+    def ensure(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the number of partitions by topic, creating what is missing when that is allowed."""
+        wanted = {
+            name: NewTopic(
+                name,
+                num_partitions=self._topics.partitions,
+                replication_factor=self._topics.replication_factor,
+                config=dict(self._topics.properties),
+            )
+            for name in names
+        }
+        return self._ensure(wanted)
+
+    def ensure_progress(self, name: str) -> None:
+        """Make sure that the progress topic is there, with the one partition that orders its records."""
+        new = NewTopic(
+            name,
+            num_partitions=1,
+            replication_factor=self._topics.replication_factor,
+            config=dict(PROGRESS_PROPERTIES),
+        )
+        partitions = self._ensure({name: new})[name]
+        if partitions != 1:
+            raise TopicMismatch(
+                f"the progress topic has {partitions} partitions and needs exactly 1",
+                hint="stop cdcd, delete the topic only if no slot has progress in it, and run `cdcd init`",
+                topic=name,
+            )
+
+    def partitions(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the number of partitions of those topics that exist."""
+        metadata = self._metadata()
+        found = {}
+        for name in names:
+            topic = metadata.topics.get(name)
+            if topic is None or _is_missing(topic.error):
+                continue
+            if topic.error is not None:
+                raise translate(topic.error, "looking up a topic", topic=name)
+            found[name] = len(topic.partitions)
+        return found
+
+    def verify(self, expected: Mapping[str, int]) -> None:
+        """Raise TopicMissing or TopicMismatch when a topic no longer has the partitions it had (F66)."""
+        found = self.partitions(expected)
+        for name, partitions in expected.items():
+            if name not in found:
+                raise TopicMissing("the topic is gone", hint="its records are lost to readers", topic=name)
+            if found[name] != partitions:
+                raise TopicMismatch(
+                    f"the topic has {found[name]} partitions, keys were hashed over {partitions}",
+                    hint="restart cdcd to use the new number; the order per key breaks at that point",
+                    topic=name,
+                )
+
+    def check(self, names: Iterable[str], *, progress_topic: str | None = None) -> list[Finding]:
+        """Return what would keep cdcd from writing to these topics, without creating or changing anything."""
+        try:
+            metadata = self._metadata()
+        except SinkError as error:
+            mend = error.advice or "check sink.bootstrap_servers, the network and the security properties"
+            return [Finding("fail", "kafka", str(error), mend)]
+        brokers = len(metadata.brokers)
+        findings = [Finding("ok", "kafka", f"cluster {metadata.cluster_id} answers, {brokers} brokers")]
+        findings += self._check_replicas(brokers)
+        for name in names:
+            findings.append(self._check_topic(metadata, name))
+        if progress_topic is not None:
+            findings.append(self._check_progress_topic(metadata, progress_topic))
+        return findings
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _ensure(self, wanted: Mapping[str, NewTopic]) -> dict[str, int]:
+        found = self.partitions(wanted)
+        missing = [topic for name, topic in wanted.items() if name not in found]
+        if not missing:
+            return found
+        if not self._topics.create:
+            names = ", ".join(topic.topic for topic in missing)
+            raise TopicMissing(
+                f"{len(missing)} topics are missing and sink.topics.create is off: {names}",
+                hint=f"create them, {self._topics.partitions} partitions each (1 for the progress topic)",
+            )
+        self._create(missing)
+        return self._await(wanted)
+
+    def _create(self, missing: list[NewTopic]) -> None:
+        timeout_s = self._settings.operation_timeout_s
+        futures = self._admin.create_topics(missing, operation_timeout=timeout_s, request_timeout=timeout_s)
+        for name, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as failure:
+                error = error_of(failure)
+                if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise translate(error, "creating a topic", topic=name) from failure
+
+    def _await(self, wanted: Mapping[str, NewTopic]) -> dict[str, int]:
+        """Wait until every broker that is asked knows the created topics."""
+        deadline = time.monotonic() + self._settings.operation_timeout_s
+        while True:
+            found = self.partitions(wanted)
+            absent = sorted(wanted.keys() - found.keys())
+            if not absent:
+                return found
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"created topics do not appear: {', '.join(absent)}")
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _metadata(self) -> ClusterMetadata:
+        with kafka_errors("asking the brokers for their topics", servers=self._settings.bootstrap_servers):
+            return self._admin.list_topics(timeout=self._settings.operation_timeout_s)
+
+    def _check_replicas(self, brokers: int) -> list[Finding]:
+        wanted = self._topics.replication_factor
+        if wanted > brokers:
+            mend = f"set sink.topics.replication_factor to {brokers} or less, or add brokers"
+            message = f"new topics want {wanted} replicas and there are {brokers} brokers"
+            return [Finding("fail" if self._topics.create else "warn", "sink.topics", message, mend)]
+        if wanted < 2:
+            mend = "set sink.topics.replication_factor: 3 and min.insync.replicas: 2 where it matters"
+            return [
+                Finding("warn", "sink.topics", "new topics have one replica: a lost disk loses them", mend)
+            ]
+        return []
+
+    def _check_topic(self, metadata: ClusterMetadata, name: str) -> Finding:
+        subject = f"topic {name}"
+        topic = metadata.topics.get(name)
+        if topic is not None and topic.error is None:
+            return Finding("ok", subject, f"exists, {len(topic.partitions)} partitions")
+        if topic is not None and not _is_missing(topic.error):
+            return Finding("fail", subject, topic.error.str(), "grant Describe and Write on it")
+        if not self._topics.create:
+            mend = f"create it with {self._topics.partitions} partitions, or set sink.topics.create"
+            return Finding("fail", subject, "does not exist and sink.topics.create is off", mend)
+        refusal = self._would_refuse(
+            NewTopic(
+                name,
+                num_partitions=self._topics.partitions,
+                replication_factor=self._topics.replication_factor,
+                config=dict(self._topics.properties),
+            )
+        )
+        if refusal is not None:
+            return Finding(
+                "fail", subject, f"cannot be created: {refusal}", "grant Create, or create it yourself"
+            )
+        return Finding("ok", subject, f"will be created with {self._topics.partitions} partitions")
+
+    def _check_progress_topic(self, metadata: ClusterMetadata, name: str) -> Finding:
+        topic = metadata.topics.get(name)
+        if topic is not None and topic.error is None and len(topic.partitions) != 1:
+            message = f"has {len(topic.partitions)} partitions and needs exactly 1"
+            return Finding("fail", f"topic {name}", message, "use another topic prefix, or make it anew")
+        return self._check_topic(metadata, name)
+
+    def _would_refuse(self, topic: NewTopic) -> str | None:
+        """Return why the cluster would not create the topic, None when it would."""
+        timeout_s = self._settings.operation_timeout_s
+        futures = self._admin.create_topics([topic], validate_only=True, request_timeout=timeout_s)
+        try:
+            futures[topic.topic].result()
+        except KafkaException as failure:
+            return error_of(failure).str()
+        return None
+
+
+def _is_missing(error: KafkaError | None) -> bool:
+    return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
