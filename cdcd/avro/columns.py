@@ -1,0 +1,142 @@
+"""One row's raw values -> the bytes of its Value record, and of its Key record.
+
+In: a plan, the values as `cut_tuple` left them.  Out: Avro bytes; `Extras` collects what the record cannot
+hold.
+Invariant: a row of text and nulls takes the short way, one encoder call a column; only a row that needs more
+(binary, unchanged TOAST, a special value, an unreadable one) is walked column by column.
+Must not: name a value in an error, not even in the error's cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cdcd.avro.plan import RelationPlan
+from cdcd.avro.transaction import NULL, SOME
+from cdcd.avro.tuple_data import UNCHANGED, Raw, Row, Sent
+from cdcd.errors import ProtocolError, ValueUnencodable
+from cdcd.schema.codec import UNREADABLE, Special
+from cdcd.schema.relation_schema import ColumnCodec
+from cdcd.schema.varint import encode_long, encode_string
+
+_SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special)  # TypeError: null in a required column
+_BINARY_HINT = "set source.protocol.binary: false"
+
+
+@dataclass(slots=True)
+class Extras:
+    """What `source.special` and `source.unchanged` say about one record. Field names are Avro's."""
+
+    special: dict[str, bytes] = field(default_factory=dict)
+    unchanged: list[str] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """Return the two fields' bytes."""
+        return _special(self.special) + _array(self.unchanged)
+
+
+NO_EXTRAS = b"\x00\x00"
+"""`special` null, `unchanged` empty."""
+
+
+def encode_row(plan: RelationPlan, row: Row, is_plain: bool, side: str, lsn: int, extras: Extras) -> bytes:
+    """Return the Value record of a row. `side` is "before" or "after". Raises ValueUnencodable."""
+    if is_plain:
+        try:
+            return b"".join(
+                [
+                    null if raw is None else prefix + encode(raw)  # type: ignore[misc]
+                    for raw, (prefix, null, encode) in zip(row, plan.steps, strict=True)
+                ]
+            )
+        except _SHORT_WAY_FAILED:
+            pass  # the long way below says which column, and why
+    return b"".join([_encode_column(plan, i, raw, side, lsn, extras) for i, raw in enumerate(row)])
+
+
+def encode_key_only(plan: RelationPlan, row: Row, lsn: int) -> bytes:
+    """Return the Value record of an old-key tuple: key columns as sent, the rest null.
+
+    In a `K` tuple the other columns are `n`, which means "not identity" and not NULL (F45).
+    """
+    keys = set(plan.key_indexes)
+    return b"".join(
+        [
+            _encode_column(plan, i, raw, "before", lsn, Extras()) if i in keys else NULL
+            for i, raw in enumerate(row)
+        ]
+    )
+
+
+def encode_key(plan: RelationPlan, row: Row, lsn: int) -> bytes:
+    """Return the framed Key record. Raises ValueUnencodable where a key column has no exact Avro value."""
+    return plan.key_header + b"".join(
+        [_encode_column(plan, i, row[i], "key", lsn, None) for i in plan.key_indexes]
+    )
+
+
+def _encode_column(
+    plan: RelationPlan, index: int, raw: Raw, side: str, lsn: int, extras: Extras | None
+) -> bytes:
+    column = plan.columns[index]
+    if raw is None:
+        if column.is_required:
+            raise _unencodable(plan, column, lsn, "null in a key column")
+        return NULL
+    if raw is UNCHANGED:
+        return _encode_unchanged(plan, column, side, lsn, extras)
+    codec = column.codec
+    encode = codec.text
+    if type(raw) is Sent:
+        if codec.binary is None:
+            raise _unencodable(plan, column, lsn, "no exact binary encoder for this type", _BINARY_HINT)
+        encode = codec.binary
+    special: bytes | None = None
+    try:
+        encoded = encode(raw)
+        return encoded if column.is_required else SOME + encoded
+    except Special as found:
+        special = found.text
+    except UNREADABLE:
+        pass  # raised below, outside this block: the cause would carry the value in its text
+    if special is None:
+        hint = _BINARY_HINT if type(raw) is Sent else None
+        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", hint)
+    if column.is_required or extras is None:
+        raise _unencodable(plan, column, lsn, "a key column's value that its Avro type cannot hold")
+    extras.special[f"{side}.{column.field}"] = special
+    return NULL
+
+
+def _encode_unchanged(
+    plan: RelationPlan, column: ColumnCodec, side: str, lsn: int, extras: Extras | None
+) -> bytes:
+    if side == "before":
+        raise ProtocolError(
+            "an old tuple without a TOASTed value", table=plan.table, column=column.name, lsn=lsn
+        )
+    if column.is_required or extras is None:
+        raise _unencodable(plan, column, lsn, "a key column's TOASTed value was not sent")
+    extras.unchanged.append(column.field)
+    return NULL
+
+
+def _unencodable(
+    plan: RelationPlan, column: ColumnCodec, lsn: int, message: str, hint: str | None = None
+) -> ValueUnencodable:
+    return ValueUnencodable(
+        message, hint=hint, table=plan.table, column=column.name, type=column.type_name, lsn=lsn
+    )
+
+
+def _special(entries: dict[str, bytes]) -> bytes:
+    if not entries:
+        return NULL
+    pairs = (encode_string(name.encode()) + encode_string(text) for name, text in entries.items())
+    return SOME + encode_long(len(entries)) + b"".join(pairs) + b"\x00"
+
+
+def _array(names: list[str]) -> bytes:
+    if not names:
+        return b"\x00"
+    return encode_long(len(names)) + b"".join(encode_string(name.encode()) for name in names) + b"\x00"

@@ -1,0 +1,91 @@
+"""A relation's schemas, ids and topic -> the plan that encodes its rows.
+
+In: relation, `RelationSchemas`, topic, partitions, schema ids.  Out: `RelationPlan`, immutable.
+Invariant: whatever is the same for all rows of a relation is in the plan as bytes or as a function, so that
+the row loop looks nothing up by name.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from cdcd.avro.murmur2 import partition_for
+from cdcd.avro.transaction import NULL, SOME
+from cdcd.errors import SchemaError
+from cdcd.model import Relation
+from cdcd.schema.codec import Encoder
+from cdcd.schema.relation_schema import ColumnCodec, RelationSchemas
+from cdcd.schema.varint import encode_string
+
+
+@dataclass(frozen=True, slots=True)
+class RelationPlan:
+    """How one relation's rows become records.
+
+    `steps` holds per column (branch prefix, bytes of null or None where null is not allowed, text encoder).
+    `key_indexes` are the key columns' positions in key order, empty without a key; `null_key_partition` is
+    where every record of a relation without a key goes, so that the relation keeps its order.
+    """
+
+    relation: Relation
+    table: str
+    topic: str
+    partitions: int
+    tombstones: bool
+    columns: tuple[ColumnCodec, ...]
+    steps: tuple[tuple[bytes, bytes | None, Encoder], ...]
+    key_indexes: tuple[int, ...]
+    key_header: bytes
+    value_header: bytes
+    schema_and_table: bytes
+    null_key_partition: int
+
+
+def frame_header(schema_id: int) -> bytes:
+    """Return the Confluent wire format's header: a zero byte and the big-endian schema id."""
+    return b"\x00" + struct.pack(">I", schema_id)
+
+
+def compile_plan(
+    relation: Relation,
+    schemas: RelationSchemas,
+    *,
+    topic: str,
+    partitions: int,
+    key_schema_id: int | None,
+    value_schema_id: int,
+    tombstones: bool,
+) -> RelationPlan:
+    """Return the plan. `schemas` are those of `relation`; `key_schema_id` is None exactly without a key.
+
+    Raises SchemaError where these do not fit together.
+    """
+    table = f"{relation.schema}.{relation.name}"
+    names = tuple(column.name for column in relation.columns)
+    if names != tuple(column.name for column in schemas.columns):
+        raise SchemaError("the schemas are another relation's", table=table)
+    if (key_schema_id is None) != (schemas.key is None):
+        raise SchemaError("a key schema needs an id, and an id a key schema", table=table)
+    if partitions < 1:
+        raise SchemaError("a topic has at least one partition", topic=topic, partitions=partitions)
+    return RelationPlan(
+        relation=relation,
+        table=table,
+        topic=topic,
+        partitions=partitions,
+        tombstones=tombstones,
+        columns=schemas.columns,
+        steps=tuple(_step(column) for column in schemas.columns),
+        key_indexes=tuple(names.index(name) for name in schemas.key_columns),
+        key_header=b"" if key_schema_id is None else frame_header(key_schema_id),
+        value_header=frame_header(value_schema_id),
+        schema_and_table=encode_string(relation.schema.encode()) + encode_string(relation.name.encode()),
+        null_key_partition=partition_for(topic.encode(), partitions),
+    )
+
+
+def _step(column: ColumnCodec) -> tuple[bytes, bytes | None, Encoder]:
+    if column.is_required:
+        return b"", None, column.codec.text
+    return SOME, NULL, column.codec.text

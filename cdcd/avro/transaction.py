@@ -1,0 +1,84 @@
+"""What every record of one transaction shares, encoded once.
+
+In: TransactionInfo, prefix, database, the time of processing, cdcd's version.  Out: the constant pieces of
+the envelope's `source` block and tail, and the counter of the transaction's changes.
+Invariant: `tx_seq` is the number of the last change given out; only the encoder raises it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cdcd.model import POSTGRES_EPOCH_US, TransactionInfo
+from cdcd.schema.varint import encode_long, encode_string
+
+NULL = b"\x00"
+SOME = b"\x02"
+
+
+def optional_long(n: int | None) -> bytes:
+    """Return a ["null", "long"]."""
+    return NULL if n is None else SOME + encode_long(n)
+
+
+def optional_string(text: str | None) -> bytes:
+    """Return a ["null", "string"]."""
+    return NULL if text is None else SOME + encode_string(text.encode())
+
+
+@lru_cache(maxsize=16)
+def _strings(*texts: str) -> bytes:
+    return b"".join(encode_string(text.encode()) for text in texts)
+
+
+class TransactionContext:
+    """The constants of one transaction's records and its counter `tx_seq` (0 before the first change).
+
+    `name` is the topic prefix, `now_us` the time of processing in microseconds of the Unix epoch.
+    """
+
+    __slots__ = (
+        "_by_relation",
+        "_commit_lsn_text",
+        "_head",
+        "_times_and_id",
+        "after_lsn",
+        "info",
+        "tail",
+        "tx_seq",
+    )
+
+    def __init__(self, info: TransactionInfo, *, name: str, database: str, now_us: int, version: str) -> None:
+        self.info = info
+        self.tx_seq = 0
+        commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
+        snapshot = NULL + _strings("true" if info.snapshot else "false")  # branch 0 is the string
+        self._head = (
+            _strings(version, "postgresql", name)
+            + encode_long(commit_us // 1000)
+            + snapshot
+            + _strings(database)
+            + SOME
+        )
+        self._times_and_id = (
+            optional_long(commit_us) + optional_long(commit_us * 1000),
+            optional_long(info.xid or None),
+        )
+        self._commit_lsn_text = b'["%d","' % info.commit_lsn
+        self._by_relation: dict[bytes, bytes] = {}
+        self.after_lsn = (
+            NULL  # xmin
+            + optional_string(info.origin)
+            + optional_long(info.origin_lsn)
+            + encode_long(info.commit_lsn)
+        )
+        self.tail = optional_long(now_us // 1000) + optional_long(now_us) + optional_long(now_us * 1000)
+
+    def source_until_tx_seq(self, schema_and_table: bytes, lsn: int) -> bytes:
+        """Return the `source` block up to `tx_seq` for a change at `lsn` of an already encoded table name."""
+        middle = self._by_relation.get(schema_and_table)
+        if middle is None:
+            times, xid = self._times_and_id
+            middle = self._by_relation[schema_and_table] = times + schema_and_table + xid + SOME
+        sequence = encode_string(self._commit_lsn_text + b'%d"]' % lsn)
+        return self._head + sequence + middle + encode_long(lsn) + self.after_lsn

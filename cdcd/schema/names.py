@@ -1,0 +1,58 @@
+"""PostgreSQL identifiers -> Avro names, reversibly.
+
+In: any identifier.  Out: a name of [A-Za-z_][A-Za-z0-9_]*.
+Invariant: `unescape(escape(x)) == x`, so two identifiers never meet under one name. Each UTF-16 unit outside
+[A-Za-z0-9_], a leading digit, and an underscore that would read as an escape become `_uXXXX`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from cdcd.errors import SchemaError
+
+_ESCAPED = re.compile(r"_(?=u[0-9a-fA-F]{4})|^[0-9]|[^A-Za-z0-9_]")
+_ESCAPES = re.compile(r"(?:_u[0-9a-fA-F]{4})+")
+
+
+def escape(identifier: str) -> str:
+    """Return the Avro name of one identifier part. Raises SchemaError for the empty identifier."""
+    if not identifier:
+        raise SchemaError("an empty identifier has no Avro name")
+    return _ESCAPED.sub(_escape_match, identifier)
+
+
+def unescape(name: str) -> str:
+    """Return the identifier that `escape` made `name` from."""
+    return _ESCAPES.sub(_unescape_match, name)
+
+
+def full_name(*parts: str) -> str:
+    """Return a dotted Avro name of identifiers, each escaped by itself."""
+    return ".".join(escape(part) for part in parts)
+
+
+def column_names(identifiers: Iterable[str], table: str) -> tuple[str, ...]:
+    """Return the Avro field names of a table's columns. Raises SchemaError when two of them are one name."""
+    taken: dict[str, str] = {}
+    for identifier in identifiers:
+        name = escape(identifier)
+        if name in taken:
+            raise SchemaError(
+                "two columns have one Avro name",
+                table=table,
+                columns=f"{taken[name]},{identifier}",
+                name=name,
+            )
+        taken[name] = identifier
+    return tuple(taken)
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    units = match.group().encode("utf-16-be")
+    return "".join(f"_u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _unescape_match(match: re.Match[str]) -> str:
+    return bytes.fromhex(match.group().replace("_u", "")).decode("utf-16-be")
