@@ -1,0 +1,130 @@
+"""Catalog look-ups that the Relation message leaves open: types, keys, and the relation itself. Blocking.
+
+In: oids.  Out: `PgType`s closed over elements and base types, key columns in key order, `Relation`s.
+Invariant: `relation` says what pgoutput's Relation message says for the same table. Answers are of now, which
+may be later than the change being read (F44): types are cached by oid and asked for again only when unknown.
+Must not: be called from the event loop's thread while the stream runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.errors import SourceError, SourceUnavailable
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity
+from cdcd.source.connection import connect_sql, fetch
+from cdcd.source.settings import SourceSettings
+
+# A true array prints braces: int2vector and oidvector have elements too, but their own output function.
+_TYPES = """
+    SELECT t.oid, n.nspname::text, t.typname::text, t.typtype::text,
+           CASE WHEN t.typoutput = 'pg_catalog.array_out'::regproc THEN t.typelem ELSE 0 END,
+           t.typbasetype, t.typtypmod, t.typdelim::text
+    FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+    WHERE t.oid = ANY(%s::oid[])
+"""
+
+# INCLUDE columns come after indnkeyatts and are no part of a key.
+_INDEX_COLUMNS = """
+    SELECT a.attname::text
+    FROM pg_index i
+    JOIN pg_class c ON c.oid = i.indrelid
+    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE i.indrelid = %s AND k.place <= i.indnkeyatts AND i.indisvalid AND {which}
+    ORDER BY k.place
+"""
+_PRIMARY = "i.indisprimary"
+_IDENTITY = """i.indimmediate AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
+                                                     WHEN 'i' THEN i.indisreplident ELSE false END"""
+
+_RELATION = """
+    SELECT n.nspname::text, c.relname::text, c.relreplident::text
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
+"""
+
+_COLUMNS = """
+    SELECT a.attname::text, a.atttypid, a.atttypmod, a.attgenerated <> ''
+    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+class Catalog:
+    """The catalog of one database over one connection, opened when needed, reopened once when broken."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._connection: Connection | None = None
+        self._types: dict[int, PgType] = {}
+
+    def types(self, oids: Iterable[int]) -> dict[int, PgType]:
+        """Return the types of these oids and of their elements and base types, by oid.
+
+        A type that is no longer there is left out (F44). Raises Source errors.
+        """
+        found: dict[int, PgType] = {}
+        wanted = set(oids)
+        while wanted:
+            self._load_types(wanted - self._types.keys())
+            known = [self._types[oid] for oid in wanted if oid in self._types]
+            found.update((entry.oid, entry) for entry in known)
+            next_oids = {entry.element_oid for entry in known} | {entry.base_oid for entry in known}
+            wanted = next_oids - found.keys() - {0}
+        return found
+
+    def primary_key(self, relid: int) -> tuple[str, ...]:
+        """Return the primary key's columns in key order, () when there is none."""
+        return self._index_columns(relid, _PRIMARY)
+
+    def identity_key(self, relid: int) -> tuple[str, ...]:
+        """Return the columns of the replica identity's index in index order; () for FULL, NOTHING, no key."""
+        return self._index_columns(relid, _IDENTITY)
+
+    def relation(self, relid: int, columns: Iterable[str] | None = None) -> Relation:
+        """Return the table as the Relation message would describe it now. Raises SourceError when it is gone.
+
+        `columns` are the published ones; None means all that are not generated. Their order is the table's.
+        """
+        rows = self._fetch(_RELATION, (relid,))
+        if not rows:
+            raise SourceError(f"relation {relid} is not in the catalog")
+        schema, name, identity_letter = rows[0]
+        identity = ReplicaIdentity(identity_letter)
+        keys = set(self.identity_key(relid))
+        published = None if columns is None else set(columns)
+        described = tuple(
+            Column(column, type_oid, typmod, identity is ReplicaIdentity.FULL or column in keys)
+            for column, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (relid,))
+            if (not is_generated if published is None else column in published)
+        )
+        if published is not None and len(described) != len(published):
+            raise SourceError(f"{schema}.{name} does not have all of the published columns")
+        return Relation(relid, schema, name, identity, described)
+
+    def close(self) -> None:
+        """Close the connection; a later look-up opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _index_columns(self, relid: int, which: str) -> tuple[str, ...]:
+        return tuple(row[0] for row in self._fetch(_INDEX_COLUMNS.format(which=which), (relid,)))
+
+    def _load_types(self, oids: set[int]) -> None:
+        if not oids:
+            return
+        for oid, schema, name, kind, element, base, typmod, delimiter in self._fetch(_TYPES, (list(oids),)):
+            self._types[oid] = PgType(oid, schema, name, kind, element, base, typmod, delimiter)
+
+    def _fetch(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Run a query, over a new connection when the kept one turns out to be broken."""
+        if self._connection is not None:
+            try:
+                return fetch(self._connection, sql, parameters)
+            except SourceUnavailable:
+                self.close()
+        self._connection = connect_sql(self._settings)
+        return fetch(self._connection, sql, parameters)

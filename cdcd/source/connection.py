@@ -1,0 +1,169 @@
+"""Connect to PostgreSQL with psycopg2, with the session settings that output depends on; translate errors.
+
+In: `SourceSettings`.  Out: psycopg2 connections in autocommit, or errors of cdcd's tree.
+Invariant: the settings travel as start-up options, so defaults of role, database or environment cannot change
+the text of a value (F53); the password is read anew at each connect and no message carries it.
+Must not: stream (see `stream`), or let a psycopg2 exception leave this room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection  # noqa: N812
+from psycopg2.extensions import parse_dsn
+from psycopg2.extras import LogicalReplicationConnection
+
+from cdcd.errors import CdcdError, SourceAuthentication, SourceSetup, SourceUnavailable
+from cdcd.source.failures import ServerReport, connect_failure, failure_for, first_line
+from cdcd.source.settings import SourceSettings
+
+_SESSION = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "quote_all_identifiers": "off",
+    "search_path": "pg_catalog",  # regclass and its kin print a name as the search path demands
+    "client_min_messages": "warning",  # "skipped loading publication" has to reach us (F72)
+}
+
+_KEEPALIVES = {
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+
+_NO_TIMEOUTS = """
+    SELECT set_config(name, '0', false) FROM pg_settings
+    WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout',
+                   'idle_session_timeout', 'transaction_timeout')
+"""
+
+
+def connect_sql(settings: SourceSettings) -> Connection:
+    """Return a connection for SQL, in autocommit. Raises SourceUnavailable, -Authentication or -Setup."""
+    connection = _connect(settings, None)
+    connection.autocommit = True
+    return _without_timeouts(settings, connection)
+
+
+def connect_replication(settings: SourceSettings) -> LogicalReplicationConnection:
+    """Return a walsender connection to the DSN's database (replication=database). Raises as `connect_sql`."""
+    connection = _connect(settings, LogicalReplicationConnection)
+    if not isinstance(connection, LogicalReplicationConnection):
+        raise TypeError("psycopg2 returned another class of connection")
+    _without_timeouts(settings, connection)
+    return connection
+
+
+def translate(error: BaseException, secrets: tuple[str, ...] = ()) -> CdcdError:
+    """Return cdcd's error for one of psycopg2's: by SQLSTATE, or by text when it failed to connect."""
+    if isinstance(error, CdcdError):
+        return error
+    if not isinstance(error, psycopg2.Error):
+        return SourceUnavailable(f"unexpected {type(error).__name__} from the driver")
+    text = scrub(first_line(str(error)), secrets)
+    if error.pgcode is None:
+        return connect_failure(text or type(error).__name__)
+    diag = error.diag
+    primary = scrub(diag.message_primary or text, secrets)
+    return failure_for(
+        ServerReport(error.pgcode, primary, diag.severity_nonlocalized or "ERROR", diag.source_function)
+    )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn psycopg2's exceptions inside the block into cdcd's."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise translate(error) from None
+
+
+def fetch(connection: Connection, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Run one query and return its rows. Raises cdcd's errors. A walsender takes no parameters."""
+    with translated(), connection.cursor() as cursor:
+        cursor.execute(sql, parameters or None)
+        return cursor.fetchall()
+
+
+def scrub(text: str, secrets: tuple[str, ...]) -> str:
+    """Return the text without any of the secrets."""
+    for secret in secrets:
+        text = text.replace(secret, "****")
+    return text
+
+
+def connection_parameters(settings: SourceSettings) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return libpq's parameters of this DSN and its secrets. Raises SourceSetup, SourceAuthentication.
+
+    What the DSN says about time-outs and keepalives stands; what output depends on is overridden.
+    """
+    parameters = _parsed(settings.dsn)
+    password = _password(settings)
+    if password is not None:
+        parameters["password"] = password
+    for key, value in _KEEPALIVES.items():
+        parameters.setdefault(key, value)
+    parameters.setdefault("connect_timeout", str(settings.connect_timeout_s))
+    parameters["application_name"] = settings.application_name
+    parameters["client_encoding"] = "UTF8"
+    ours = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+    parameters["options"] = f"{parameters.get('options', '')} {ours}".strip()
+    secrets = tuple(parameters[key] for key in ("password", "sslpassword") if parameters.get(key))
+    return parameters, (*secrets, settings.dsn)
+
+
+def _parsed(dsn: str) -> dict[str, str]:
+    """Parse the DSN without ever repeating a part of it: libpq's complaints quote pieces of passwords."""
+    try:
+        parameters = {key: str(value) for key, value in parse_dsn(dsn).items()}
+    except psycopg2.Error:
+        raise SourceSetup(
+            "source.dsn is not a connection URL or keyword string that libpq can parse",
+            hint="percent-encode special characters, or move the password into source.password_file",
+        ) from None
+    ports = [port for port in parameters.get("port", "").split(",") if port]
+    if "@" in parameters.get("host", "") or not all(port.isdigit() for port in ports):
+        raise SourceSetup(
+            "source.dsn has a host or port that cannot be one",
+            hint="percent-encode @ : / ? # in the password, or move it into source.password_file",
+        )
+    return parameters
+
+
+def _password(settings: SourceSettings) -> str | None:
+    try:
+        return settings.read_password()
+    except OSError as error:
+        raise SourceAuthentication(
+            f"the password cannot be read: {error.strerror or type(error).__name__}"
+        ) from None
+
+
+def _connect(settings: SourceSettings, factory: type[Connection] | None) -> Connection:
+    parameters, secrets = connection_parameters(settings)
+    given: dict[str, Any] = {**parameters}  # the stubs do not know keyword parameters of libpq by name
+    try:
+        opened: Connection = psycopg2.connect(connection_factory=factory, **given)
+        return opened
+    except psycopg2.Error as error:
+        raise translate(error, secrets) from None
+
+
+def _without_timeouts(settings: SourceSettings, connection: Connection) -> Connection:
+    """Lift the time-outs of role and database; set by name, because each major has other ones (F37)."""
+    try:
+        fetch(connection, _NO_TIMEOUTS)
+    except CdcdError:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,146 @@
+"""One table from what PostgreSQL says to what cdcd does about it.
+
+In: SQLSTATE, primary message and server function of an error.  Out: an error of cdcd's tree.
+Invariant: the SQLSTATE decides where there is one, the name of the server's C function where one means
+several things (it is not translated, the text is); text alone only for failures to connect, which libpq reports
+without a SQLSTATE. An unknown SQLSTATE is a SourceError, which waits for an operator.
+Must not: pass on DETAIL or CONTEXT of an error, or the text of a data exception: they can hold row values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdcd.errors import (
+    PublicationMissing,
+    SlotActive,
+    SlotLost,
+    SlotMissing,
+    SlotUnusable,
+    SourceAuthentication,
+    SourceError,
+    SourceSetup,
+    SourceUnavailable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """An ErrorResponse or NoticeResponse, as far as cdcd looks. `function` is the server's C function."""
+
+    sqlstate: str | None
+    message: str
+    severity: str = "ERROR"
+    function: str | None = None
+
+
+_BY_SQLSTATE: dict[str, type[SourceError]] = {
+    "42501": SourceSetup,  # the role lacks a right
+    "3D000": SourceSetup,  # no such database
+    "53400": SourceSetup,  # all replication slots are in use
+    "0A000": SourceSetup,  # logical decoding on a standby that cannot
+    "55006": SlotActive,
+    "58P01": SlotLost,  # requested WAL segment has already been removed
+    "57014": SourceUnavailable,  # cancelled, by a timeout or somebody
+    "55P03": SourceUnavailable,  # lock not available
+    "25006": SourceUnavailable,  # read-only: this is a standby by now
+}
+
+_BY_CLASS: dict[str, type[SourceError]] = {
+    "08": SourceUnavailable,  # connection exception
+    "28": SourceAuthentication,  # invalid authorization specification
+    "40": SourceUnavailable,  # transaction rollback: serialization, deadlock
+    "53": SourceUnavailable,  # insufficient resources
+    "57": SourceUnavailable,  # operator intervention: shutdown, crash, starting up, terminated
+}
+
+_PUBLICATION_FUNCTIONS = frozenset({"get_publication_oid", "GetPublicationByName", "LoadPublications"})
+_DECODING_FUNCTIONS = frozenset({"CheckLogicalDecodingRequirements", "CheckSlotRequirements"})
+
+_UNAUTHENTICATED = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
+    "authentication failed",
+    "is not permitted to log in",
+    "authentication method",
+    "does not support ssl",
+    "certificate",
+)
+_NOT_SET_UP = (
+    "permission denied to start wal sender",
+    "must be superuser or replication role",
+    "permission denied for database",
+    "invalid connection option",
+    "invalid sslmode",
+)
+
+
+def failure_for(report: ServerReport) -> SourceError:
+    """Return the error that this report of the server stands for."""
+    return _class_for(report)(_shown(report), sqlstate=report.sqlstate)
+
+
+def connect_failure(text: str) -> SourceError:
+    """Return the error for libpq's text of a failed connection, which comes without a SQLSTATE.
+
+    What is not recognised is SourceUnavailable: a connection is always tried again.
+    """
+    lowered = text.lower()
+    if any(phrase in lowered for phrase in _UNAUTHENTICATED):
+        return SourceAuthentication(text)
+    if "role " in lowered and "does not exist" in lowered:
+        return SourceAuthentication(text)
+    if "database " in lowered and "does not exist" in lowered:
+        return SourceSetup(text)
+    if any(phrase in lowered for phrase in _NOT_SET_UP):
+        return SourceSetup(text)
+    return SourceUnavailable(text)
+
+
+def is_publication_notice(report: ServerReport) -> bool:
+    """Say whether a notice is PostgreSQL 18's "skipped loading publication", which loses changes (F72)."""
+    return report.function == "LoadPublications" or "skipped loading publication" in report.message
+
+
+def first_line(text: str) -> str:
+    """Return the text's first line: what libpq and psycopg2 append below it is detail or context."""
+    return text.strip().partition("\n")[0].strip()
+
+
+def _class_for(report: ServerReport) -> type[SourceError]:
+    sqlstate = report.sqlstate
+    if not sqlstate:
+        return SourceUnavailable  # libpq's own words: the connection broke
+    if sqlstate == "42704":
+        return _undefined_object(report)
+    if sqlstate == "55000":
+        return _wrong_state(report)
+    return _BY_SQLSTATE.get(sqlstate) or _BY_CLASS.get(sqlstate[:2]) or SourceError
+
+
+def _undefined_object(report: ServerReport) -> type[SourceError]:
+    """42704 is the slot (at START) or the publication (while decoding, F39)."""
+    if report.function in _PUBLICATION_FUNCTIONS or "publication" in report.message:
+        return PublicationMissing
+    if (report.function or "").startswith("ReplicationSlot") or "replication slot" in report.message:
+        return SlotMissing
+    return SourceError
+
+
+def _wrong_state(report: ServerReport) -> type[SourceError]:
+    """55000 is an invalidated slot (F23), the wrong wal_level, or a slot of another kind or database."""
+    if report.function in _DECODING_FUNCTIONS or "wal_level" in report.message:
+        return SourceSetup
+    if "can no longer" in report.message or "invalidated" in report.message:
+        return SlotLost
+    if "slot" in report.message or report.function == "CreateDecodingContext":
+        return SlotUnusable
+    return SourceError
+
+
+def _shown(report: ServerReport) -> str:
+    if (report.sqlstate or "").startswith("22"):
+        return f"the server reports a data exception in {report.function or 'a function'}"
+    return f"the server says: {first_line(report.message)}"

@@ -1,0 +1,72 @@
+"""Which positions a status update carries, and when one is due. Pure: time is given in.
+
+In: LSNs received and confirmed, the clock in microseconds.  Out: `Positions`, and whether to send now.
+Invariant: flush and apply are what `confirm` was told, nothing else moves them (F7, F71); both only grow.
+Must not: read the clock or the socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdcd.lsn import INVALID_LSN, Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The three fields of a Standby status update; all are full 64-bit LSNs (F8)."""
+
+    write_lsn: Lsn
+    flush_lsn: Lsn
+    apply_lsn: Lsn
+
+
+class Feedback:
+    """The positions of one stream and the timing of its status updates."""
+
+    def __init__(self, interval_us: int, start_lsn: Lsn = INVALID_LSN) -> None:
+        self._interval_us = interval_us
+        self._received_lsn = start_lsn
+        self._confirmed_lsn = start_lsn
+        self._sent_us: int | None = None
+        self._urgent = False
+
+    @property
+    def confirmed_lsn(self) -> Lsn:
+        """The highest LSN confirmed so far."""
+        return self._confirmed_lsn
+
+    def received(self, lsn: Lsn) -> None:
+        """Note an LSN seen on the wire. Message LSNs are not monotone (F5): only the highest counts."""
+        self._received_lsn = max(self._received_lsn, lsn)
+
+    def confirm(self, lsn: Lsn) -> bool:
+        """Note that everything up to `lsn` is durable; returns whether it is news. Never moves back (F7)."""
+        if lsn <= self._confirmed_lsn:
+            return False
+        self._confirmed_lsn = lsn
+        self.received(lsn)
+        return True
+
+    def hurry(self) -> None:
+        """Make the next update due at once: the server asked for it (F14)."""
+        self._urgent = True
+
+    def due(self, now_us: int) -> bool:
+        """Say whether a status update has to go out now."""
+        return self.wait_us(now_us) == 0
+
+    def wait_us(self, now_us: int) -> int:
+        """Return how long the next status update may wait, 0 when it is due."""
+        if self._urgent or self._sent_us is None:
+            return 0
+        return max(0, self._sent_us + self._interval_us - now_us)
+
+    def sent(self, now_us: int) -> None:
+        """Note that an update went out."""
+        self._sent_us = now_us
+        self._urgent = False
+
+    def positions(self) -> Positions:
+        """Return what the server may be told: write may run ahead of flush, apply equals flush (F8)."""
+        return Positions(self._received_lsn, self._confirmed_lsn, self._confirmed_lsn)

@@ -1,0 +1,45 @@
+"""Which server this is: system identifier, timeline, database, and where its WAL stands. Blocking.
+
+In: a SQL or a walsender connection.  Out: `ServerIdentity`, to compare stored positions with (F58, F62).
+Invariant: the timeline is that of the WAL being written now, not of the last checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.lsn import Lsn, parse_lsn
+from cdcd.source.connection import fetch
+
+# A checkpoint after a promotion comes late; the name of the current WAL file has the timeline at once.
+_IDENTIFY = """
+    SELECT s.system_identifier::text,
+           CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
+                ELSE ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int END,
+           current_database()::text,
+           current_setting('server_version_num')::int,
+           (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                 ELSE pg_current_wal_flush_lsn() END)::text,
+           pg_is_in_recovery()
+    FROM pg_control_system() s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """One server at one moment. `wal_lsn`: flushed on a primary, replayed on a standby."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    version_num: int
+    wal_lsn: Lsn
+    in_recovery: bool
+
+
+def identify(connection: Connection) -> ServerIdentity:
+    """Return who answers on this connection. Raises Source errors."""
+    system, timeline, database, version_num, wal_lsn, in_recovery = fetch(connection, _IDENTIFY)[0]
+    return ServerIdentity(system, timeline, database, version_num, parse_lsn(wal_lsn), in_recovery)

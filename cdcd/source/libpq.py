@@ -1,0 +1,157 @@
+"""The CopyBoth half of libpq, called through ctypes on the connection that psycopg2 opened.
+
+In: a psycopg2 connection that START_REPLICATION has put into CopyBoth.  Out: CopyData payloads, reports.
+Invariant: the symbols are looked up through psycopg2's own shared object, so they belong to the libpq that
+made the PGconn, bundled or the system's; nothing here blocks, the connection is set non-blocking.
+Must not: be used after `close`, or from two threads at a time.
+Why: psycopg2's own replication cursor confirms positions by itself (F71).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_void_p, string_at
+
+from psycopg2 import _psycopg
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.errors import SourceError, SourceUnavailable
+from cdcd.source.failures import ServerReport, failure_for, first_line
+
+# The functions below return at once on a non-blocking connection, so holding the GIL (PyDLL) is cheaper than
+# giving it up for each message.
+_LIBRARY = ctypes.PyDLL(_psycopg.__file__)
+_Receiver = ctypes.PYFUNCTYPE(None, c_void_p, c_void_p)
+
+_SEVERITY, _SQLSTATE, _PRIMARY, _FUNCTION = (ord(letter) for letter in "VCMR")
+_FATAL_ERROR = 7  # ExecStatusType
+_NOTICES_KEPT = 100
+
+
+def _bind(name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
+    function = getattr(_LIBRARY, name)
+    function.restype = result
+    function.argtypes = list(arguments)
+    return function  # type: ignore[no-any-return]
+
+
+PQgetCopyData = _bind("PQgetCopyData", c_int, c_void_p, POINTER(c_void_p), c_int)
+PQfreemem = _bind("PQfreemem", None, c_void_p)
+PQconsumeInput = _bind("PQconsumeInput", c_int, c_void_p)
+_PQputCopyData = _bind("PQputCopyData", c_int, c_void_p, c_char_p, c_int)
+_PQputCopyEnd = _bind("PQputCopyEnd", c_int, c_void_p, c_char_p)
+_PQflush = _bind("PQflush", c_int, c_void_p)
+_PQisBusy = _bind("PQisBusy", c_int, c_void_p)
+_PQsocket = _bind("PQsocket", c_int, c_void_p)
+_PQsetnonblocking = _bind("PQsetnonblocking", c_int, c_void_p, c_int)
+_PQerrorMessage = _bind("PQerrorMessage", c_char_p, c_void_p)
+_PQgetResult = _bind("PQgetResult", c_void_p, c_void_p)
+_PQclear = _bind("PQclear", None, c_void_p)
+_PQresultStatus = _bind("PQresultStatus", c_int, c_void_p)
+_PQresultErrorField = _bind("PQresultErrorField", c_char_p, c_void_p, c_int)
+_PQsetNoticeReceiver = _bind("PQsetNoticeReceiver", c_void_p, c_void_p, _Receiver, c_void_p)
+
+
+class CopyConnection:
+    """A PGconn in CopyBoth. `in_stream`: the last message read was inside a stream segment."""
+
+    def __init__(self, connection: Connection) -> None:
+        pgconn = connection.pgconn_ptr
+        if not pgconn:
+            raise SourceUnavailable("the connection is closed")
+        self._connection = connection
+        self.pgconn: int = pgconn
+        self.in_stream = False
+        self.failure: SourceError | None = None
+        self.notices: list[ServerReport] = []
+        self._receiver = _Receiver(self._on_notice)  # kept: libpq holds only its address
+        _PQsetNoticeReceiver(self.pgconn, self._receiver, None)
+        if _PQsetnonblocking(self.pgconn, 1) != 0:
+            raise SourceUnavailable(self.error_message())
+        self.socket: int = _PQsocket(self.pgconn)
+
+    def put(self, data: bytes) -> bool:
+        """Queue one CopyData message; False when libpq's buffer is full for now. Raises SourceUnavailable."""
+        result: int = _PQputCopyData(self.pgconn, data, len(data))
+        if result < 0:
+            raise SourceUnavailable(self.error_message())
+        return result == 1
+
+    def put_end(self) -> None:
+        """Queue CopyDone. Raises SourceUnavailable."""
+        if _PQputCopyEnd(self.pgconn, None) < 0:
+            raise SourceUnavailable(self.error_message())
+
+    def flush(self) -> bool:
+        """Send what is queued; False when the socket takes no more now. Raises SourceUnavailable."""
+        result: int = _PQflush(self.pgconn)
+        if result < 0:
+            raise SourceUnavailable(self.error_message())
+        return result == 0
+
+    def consume(self) -> bool:
+        """Read what the socket has; False when the connection is broken."""
+        return bool(PQconsumeInput(self.pgconn))
+
+    def is_busy(self) -> bool:
+        """Say whether asking for a result would block."""
+        return bool(_PQisBusy(self.pgconn))
+
+    def read_message(self) -> bytes | int:
+        """Return the next CopyData payload, or 0 (none yet), -1 (the copy ended), -2 (error)."""
+        buffer = c_void_p()
+        size: int = PQgetCopyData(self.pgconn, byref(buffer), 1)
+        if size <= 0:
+            return size
+        data = string_at(buffer.value or 0, size)
+        PQfreemem(buffer)
+        return data
+
+    def end_of_copy(self) -> SourceError:
+        """Return why the copy ended: the server's ErrorResponse (F19), or a plain end of the stream."""
+        result = _PQgetResult(self.pgconn)
+        if not result:
+            return SourceUnavailable("the server ended the stream")
+        try:
+            if _PQresultStatus(result) == _FATAL_ERROR:
+                return failure_for(_report(result))
+            return SourceUnavailable("the server ended the stream")
+        finally:
+            _PQclear(result)
+
+    def finish_command(self) -> bool:
+        """Take results that are there; True when the server has ended the command (the slot is free)."""
+        while not self.is_busy():
+            result = _PQgetResult(self.pgconn)
+            if not result:
+                return True
+            _PQclear(result)
+        return False
+
+    def error_message(self) -> str:
+        """Return libpq's words about the last failure, one line."""
+        text: bytes = _PQerrorMessage(self.pgconn) or b""
+        return first_line(text.decode("utf-8", "replace")) or "the connection to the server broke"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+        self.pgconn = 0
+
+    def _on_notice(self, _argument: int | None, result: int | None) -> None:
+        if result and len(self.notices) < _NOTICES_KEPT:
+            self.notices.append(_report(result))
+
+
+def _report(result: int) -> ServerReport:
+    return ServerReport(
+        sqlstate=_field(result, _SQLSTATE),
+        message=_field(result, _PRIMARY) or "no message",
+        severity=_field(result, _SEVERITY) or "ERROR",
+        function=_field(result, _FUNCTION),
+    )
+
+
+def _field(result: int, code: int) -> str | None:
+    value: bytes | None = _PQresultErrorField(result, code)
+    return None if value is None else value.decode("utf-8", "replace")

@@ -1,0 +1,221 @@
+"""All of `cdcd check` on PostgreSQL's side: what would fail, at once, each with what mends it. Blocking.
+
+In: settings.  Out: findings, the good ones too.
+Invariant: one problem never hides another that could still be seen; nothing is changed on the server.
+Must not: raise for what it finds, or hold a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.errors import CdcdError, SourceAuthentication
+from cdcd.findings import Finding
+from cdcd.lsn import format_lsn
+from cdcd.model import ReplicaIdentity
+from cdcd.source.connection import connect_replication, connect_sql, fetch
+from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.publication import (
+    PublishedTable,
+    create_publication_sql,
+    missing_publications,
+    published_tables,
+)
+from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import SlotState, read_slot
+from cdcd.source.start import quote_identifier
+
+_FACTS = """
+    SELECT current_setting('wal_level'), current_setting('max_replication_slots')::int,
+           current_setting('max_wal_senders')::int,
+           (SELECT count(*) FROM pg_replication_slots)::int,
+           (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender')::int,
+           r.rolname::text, r.rolsuper, r.rolreplication, r.rolsuper OR r.rolbypassrls,
+           EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser')
+                   AND pg_has_role(r.oid, m.oid, 'member')),
+           getdatabaseencoding()::text, current_setting('output_plugin_libraries', true)
+    FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+def preflight(
+    settings: SourceSettings, *, slot_create: bool = True, publication_create: bool = False
+) -> list[Finding]:
+    """Return what a start would meet. `*_create`: cdcd may create what is missing. Does not raise."""
+    try:
+        connection = connect_sql(settings)
+    except CdcdError as error:
+        return [_connect_failed(error)]
+    try:
+        return list(_findings(settings, connection, slot_create, publication_create))
+    except CdcdError as error:
+        return [Finding("fail", "source", error.message, "mend this first, then check again")]
+    finally:
+        connection.close()
+
+
+def _findings(
+    settings: SourceSettings, connection: Connection, slot_create: bool, publication_create: bool
+) -> Iterator[Finding]:
+    server = identify(connection)
+    facts = fetch(connection, _FACTS)[0]
+    slot = read_slot(connection, settings.slot)
+    yield from _server(server)
+    yield from _wal(*facts[:5], slot=slot)
+    yield from _role(facts[5], may_replicate=facts[6] or facts[7] or facts[9])
+    yield from _walsender(settings)
+    yield from _decoding(facts[10], facts[11])
+    yield from _slot(settings, slot, server, slot_create)
+    missing = missing_publications(connection, settings.publications)
+    yield from _publications(settings, missing, publication_create)
+    tables = published_tables(connection, settings.publications)
+    if not tables and not missing:
+        name = quote_identifier(settings.publications[0])
+        message = "the publications have no tables"
+        yield Finding("warn", "publication", message, f"ALTER PUBLICATION {name} ADD TABLE schema.table")
+    readable = _readable(connection, tables)
+    for table in tables:
+        yield from _table(table, facts[5], can_bypass=facts[8], can_read=table.relid in readable)
+
+
+def _connect_failed(error: CdcdError) -> Finding:
+    mend = error.advice or "start the server, or mend host, port and network in source.dsn"
+    subject = "password" if isinstance(error, SourceAuthentication) else "connection"
+    return Finding("fail", f"source {subject}", error.message, mend)
+
+
+def _server(server: ServerIdentity) -> Iterator[Finding]:
+    major = server.version_num // 10_000
+    said = f"PostgreSQL {major}, database {server.database}, WAL at {format_lsn(server.wal_lsn)}"
+    if major < 12:
+        yield Finding("fail", "server", f"{said}: too old", "use PostgreSQL 14 or later")
+    elif major < 14:
+        yield Finding("warn", "server", f"{said}: no longer supported", "use PostgreSQL 14 or later")
+    else:
+        yield Finding("ok", "server", said)
+    if server.in_recovery and major < 16:
+        mend = "connect to the primary (target_session_attrs=read-write in source.dsn)"
+        yield Finding("fail", "standby", "a standby of this version cannot decode", mend)
+    elif server.in_recovery:
+        mend = "connect to the primary, or know that conflicts may invalidate the slot (F60)"
+        yield Finding("warn", "standby", "the server is a standby", mend)
+
+
+def _wal(
+    wal_level: str, max_slots: int, max_senders: int, slots: int, senders: int, slot: SlotState | None
+) -> Iterator[Finding]:
+    if wal_level != "logical":
+        mend = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
+        yield Finding("fail", "wal_level", f"wal_level is {wal_level}, not logical", mend)
+    else:
+        yield Finding("ok", "wal_level", "wal_level is logical")
+    if slot is None and slots >= max_slots:
+        mend = f"drop an unused slot, or ALTER SYSTEM SET max_replication_slots = {max_slots + 5}; restart"
+        yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", mend)
+    else:
+        yield Finding("ok", "replication slots", f"{slots} of {max_slots} in use")
+    if senders >= max_senders:
+        mend = f"ALTER SYSTEM SET max_wal_senders = {max_senders + 5}; then restart the server"
+        yield Finding("fail", "wal senders", f"all {max_senders} WAL senders are in use", mend)
+    else:
+        yield Finding("ok", "wal senders", f"{senders} of {max_senders} in use")
+
+
+def _role(role: str, *, may_replicate: bool) -> Iterator[Finding]:
+    if may_replicate:
+        yield Finding("ok", "role", f"role {role} may replicate")
+        return
+    quoted = quote_identifier(role)
+    mend = f"ALTER ROLE {quoted} REPLICATION (on Amazon RDS: GRANT rds_replication TO {quoted})"
+    yield Finding("fail", "role", f"role {role} lacks REPLICATION", mend)
+
+
+def _walsender(settings: SourceSettings) -> Iterator[Finding]:
+    """Try the other kind of connection: a pooler or pg_hba.conf may allow SQL alone (F62)."""
+    try:
+        connect_replication(settings).close()
+    except CdcdError as error:
+        mend = error.advice or "connect to PostgreSQL itself, not to a pooler, and mend what is named above"
+        yield Finding("fail", "replication connection", error.message, mend)
+    else:
+        yield Finding("ok", "replication connection", "a replication connection is accepted")
+
+
+def _decoding(encoding: str, plugins: str | None) -> Iterator[Finding]:
+    if encoding == "SQL_ASCII":
+        mend = "convert the database to UTF8; until then text that is not UTF-8 halts the stream"
+        yield Finding("warn", "encoding", "the database's encoding is SQL_ASCII", mend)
+    if plugins is not None and "pgoutput" not in [name.strip() for name in plugins.split(",")]:
+        mend = f"ALTER SYSTEM SET output_plugin_libraries = '{plugins}, pgoutput'; SELECT pg_reload_conf()"
+        yield Finding("fail", "output plugin", "output_plugin_libraries does not allow pgoutput", mend)
+
+
+def _slot(
+    settings: SourceSettings, slot: SlotState | None, server: ServerIdentity, may_create: bool
+) -> Iterator[Finding]:
+    name = settings.slot
+    if slot is None:
+        if may_create:
+            yield Finding("ok", "slot", f"slot {name} does not exist yet and will be created")
+        else:
+            mend = "run `cdcd init`, or set source.slot.create: true"
+            yield Finding("fail", "slot", f"slot {name} does not exist", mend)
+        return
+    again = f"SELECT pg_drop_replication_slot('{name}'); a new slot needs a new snapshot"
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
+        kind = f"{slot.slot_type} slot of {slot.plugin or 'no plugin'}"
+        yield Finding("fail", "slot", f"{name} is a {kind}", "choose another source.slot.name")
+    elif slot.database != server.database:
+        message = f"slot {name} belongs to database {slot.database}"
+        yield Finding("fail", "slot", message, "choose another source.slot.name or database")
+    elif slot.is_lost:
+        reason = slot.invalidation_reason or "its WAL was removed"
+        yield Finding("fail", "slot", f"slot {name} was invalidated: {reason}", again)
+    elif slot.active:
+        mend = f"stop the cdcd that holds it, or SELECT pg_terminate_backend({slot.active_pid})"
+        yield Finding("warn", "slot", f"slot {name} is in use by process {slot.active_pid}", mend)
+    else:
+        yield Finding("ok", "slot", f"slot {name} is free, confirmed to {_lsn(slot)}")
+
+
+def _lsn(slot: SlotState) -> str:
+    return "nothing" if slot.confirmed_flush_lsn is None else format_lsn(slot.confirmed_flush_lsn)
+
+
+def _publications(settings: SourceSettings, missing: list[str], may_create: bool) -> Iterator[Finding]:
+    if not settings.publications:
+        yield Finding("fail", "publication", "no publication is configured", "set source.publication.names")
+    for name in settings.publications:
+        if name not in missing:
+            yield Finding("ok", "publication", f"publication {name} exists")
+        elif may_create:
+            yield Finding("ok", "publication", f"publication {name} will be created")
+        else:
+            mend = f"{create_publication_sql(name)}; or name its tables"
+            yield Finding("fail", "publication", f"publication {name} does not exist", mend)
+
+
+def _readable(connection: Connection, tables: list[PublishedTable]) -> set[int]:
+    query = "SELECT oid FROM pg_class WHERE oid = ANY(%s::oid[]) AND has_table_privilege(oid, 'SELECT')"
+    return {row[0] for row in fetch(connection, query, ([table.relid for table in tables],))}
+
+
+def _table(table: PublishedTable, role: str, *, can_bypass: bool, can_read: bool) -> Iterator[Finding]:
+    name = f"{table.schema}.{table.name}"
+    quoted = f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
+    subject = f"table {name}"
+    if not table.has_key and table.needs_identity:
+        why = "identity NOTHING" if table.identity is ReplicaIdentity.NOTHING else "no primary key"
+        message = f"{why}: the application's UPDATE and DELETE fail while it is published"
+        yield Finding("warn", subject, message, f"ALTER TABLE {quoted} REPLICA IDENTITY FULL, or add a key")
+    if table.has_conflicting_columns:
+        message = f"publications {', '.join(table.publications)} have different column lists for it"
+        yield Finding("fail", subject, message, "give it the same columns in each of them")
+    if not can_read:
+        mend = f"GRANT SELECT ON {quoted} TO {quote_identifier(role)}"
+        yield Finding("fail", subject, f"role {role} may not read it, so no snapshot", mend)
+    if table.has_row_security and not can_bypass:
+        mend = f"ALTER ROLE {quote_identifier(role)} BYPASSRLS"
+        yield Finding("fail", subject, "row-level security would hide rows from the snapshot", mend)

@@ -1,0 +1,151 @@
+"""What the publications publish: tables, columns, row filters, identities. Blocking.
+
+In: a SQL connection, publication names.  Out: `PublishedTable`s as pgoutput publishes them now (F41, F42).
+Invariant: the list comes from pg_publication_tables and the catalogs, never from a guess by name.
+Must not: change a publication; `create_publication_sql` only writes the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.errors import SourceSetup
+from cdcd.model import ReplicaIdentity
+from cdcd.source.connection import fetch
+from cdcd.source.start import quote_identifier
+
+# `leaf_of_root`: an ancestor is published under its own name, so this table's changes come under that (F50).
+_TABLES = """
+    WITH published AS (
+        SELECT c.oid AS relid, p.pubname, p.pubviaroot, {attnames} AS attnames, {rowfilter} AS rowfilter,
+               p.pubupdate OR p.pubdelete AS needs_identity
+        FROM pg_publication_tables t
+        JOIN pg_publication p ON p.pubname = t.pubname
+        JOIN pg_namespace n ON n.nspname = t.schemaname
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+        WHERE t.pubname = ANY(%s)
+    )
+    SELECT p.relid, n.nspname, c.relname, c.relreplident::text, p.pubname::text, p.pubviaroot, p.rowfilter,
+           p.needs_identity, c.relkind = 'p', c.relrowsecurity,
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = p.relid AND a.attnum > 0 AND NOT a.attisdropped
+                   AND CASE WHEN p.attnames IS NULL THEN a.attgenerated = ''
+                            ELSE a.attname = ANY(p.attnames) AND ({generated} OR a.attgenerated = '') END
+                 ORDER BY a.attnum),
+           EXISTS (SELECT FROM pg_index i
+                   WHERE i.indrelid = p.relid AND i.indisvalid AND i.indimmediate
+                     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
+                                             WHEN 'i' THEN i.indisreplident ELSE false END),
+           EXISTS (SELECT FROM pg_partition_ancestors(p.relid) a(relid)
+                   JOIN published r ON r.relid = a.relid::oid AND r.pubviaroot
+                   WHERE a.relid::oid <> p.relid)
+    FROM published p
+    JOIN pg_class c ON c.oid = p.relid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    ORDER BY n.nspname, c.relname, p.pubname
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """One table as the publications together publish it.
+
+    `columns` in table order, without generated ones unless they are published (F48); `row_filter` is SQL over
+    the table's columns or None. `has_key`: the replica identity has columns. `needs_identity`: updates or
+    deletes are published. `has_row_security`: a snapshot role needs BYPASSRLS (F41, F73).
+    """
+
+    relid: int
+    schema: str
+    name: str
+    columns: tuple[str, ...]
+    row_filter: str | None
+    identity: ReplicaIdentity
+    has_key: bool
+    needs_identity: bool
+    via_root: bool
+    is_partitioned: bool
+    has_row_security: bool
+    publications: tuple[str, ...]
+    has_conflicting_columns: bool = False
+
+
+def published_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
+    """Return the tables that these publications publish, by schema and name. Raises Source errors.
+
+    Two publications with other column lists for one table make decoding fail (F49): such a table says so in
+    `has_conflicting_columns` and carries the first list.
+    """
+    has_lists = connection.server_version >= 150_000
+    query = _TABLES.format(
+        attnames="t.attnames" if has_lists else "NULL::name[]",
+        rowfilter="t.rowfilter" if has_lists else "NULL::text",
+        generated="true" if connection.server_version >= 180_000 else "false",
+    )
+    if connection.server_version < 130_000:
+        query = query.replace("p.pubname, p.pubviaroot,", "p.pubname, false AS pubviaroot,")
+    by_relid: dict[int, list[tuple[Any, ...]]] = {}
+    for row in fetch(connection, query, (list(names),)):
+        if not row[12]:
+            by_relid.setdefault(row[0], []).append(row)
+    return [_table(rows) for rows in by_relid.values()]
+
+
+def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Return those of the names that are no publication of this database (F39, F72)."""
+    rows = fetch(
+        connection, "SELECT pubname::text FROM pg_publication WHERE pubname = ANY(%s)", (list(names),)
+    )
+    existing = {row[0] for row in rows}
+    return [name for name in names if name not in existing]
+
+
+def create_publication_sql(name: str, tables: Iterable[str] = (), *, via_root: bool = True) -> str:
+    """Return the CREATE PUBLICATION for these tables, for all tables when there are none.
+
+    A table is written `schema.table`, taken literally and quoted here; `schema.*` is a whole schema
+    (PostgreSQL 15 or later). Raises SourceSetup for a name without a schema.
+    """
+    schemas: list[str] = []
+    listed: list[str] = []
+    for table in tables:
+        schema, dot, relation = table.partition(".")
+        if not schema or not dot or not relation:
+            raise SourceSetup(f"{table!r} is not schema.table", hint="change source.publication.tables")
+        if relation == "*":
+            schemas.append(quote_identifier(schema))
+        else:
+            listed.append(f"{quote_identifier(schema)}.{quote_identifier(relation)}")
+    parts = [f"TABLE {', '.join(listed)}"] if listed else []
+    parts += [f"TABLES IN SCHEMA {', '.join(schemas)}"] if schemas else []
+    target = ", ".join(parts) if parts else "ALL TABLES"
+    options = " WITH (publish_via_partition_root = true)" if via_root else ""
+    return f"CREATE PUBLICATION {quote_identifier(name)} FOR {target}{options}"
+
+
+def _table(rows: list[tuple[Any, ...]]) -> PublishedTable:
+    first = rows[0]
+    filters = [row[6] for row in rows]
+    # A row is published when any publication's filter lets it through; one without a filter publishes all.
+    row_filter = None if None in filters else " OR ".join(dict.fromkeys(f"({text})" for text in filters))
+    columns = tuple(first[10])
+    identity = ReplicaIdentity(first[3])
+    return PublishedTable(
+        relid=first[0],
+        schema=first[1],
+        name=first[2],
+        columns=columns,
+        row_filter=row_filter,
+        identity=identity,
+        has_key=identity is ReplicaIdentity.FULL or first[11],
+        needs_identity=any(row[7] for row in rows),
+        via_root=any(row[5] for row in rows),
+        is_partitioned=first[8],
+        has_row_security=first[9],
+        publications=tuple(row[4] for row in rows),
+        has_conflicting_columns=any(tuple(row[10]) != columns for row in rows),
+    )

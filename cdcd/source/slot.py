@@ -1,0 +1,214 @@
+"""Replication slots: read one, create one with its exported snapshot, drop one. Blocking.
+
+In: settings or a SQL connection.  Out: `SlotState`, `CreatedSlot`.
+Invariant: a created slot's exported snapshot lives exactly as long as `CreatedSlot` is open (F37): no other
+command is ever sent on that connection.
+Must not: advance a slot, or drop one that nobody asked to drop.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.errors import CdcdError, SlotUnusable, SourceSetup, SourceUnavailable
+from cdcd.lsn import Lsn, parse_lsn
+from cdcd.source.connection import connect_replication, connect_sql, fetch
+from cdcd.source.settings import SourceSettings
+
+CREATE_TIMEOUT_S = 300.0
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+# The whole row as JSON: the view has other columns in each major.
+_READ = "SELECT row_to_json(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{name}'"
+
+_BLOCKERS = """
+    SELECT format('pid %s (%s, %s, open since %s)', pid, usename, coalesce(nullif(application_name, ''),
+                  'no application name'), to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS'))
+    FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT format('prepared transaction %s (%s, since %s)', quote_literal(gid), owner,
+                  to_char(prepared, 'YYYY-MM-DD HH24:MI:SS'))
+    FROM pg_prepared_xacts
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """One row of pg_replication_slots; None where the server's major does not have the column."""
+
+    name: str
+    plugin: str | None
+    slot_type: str
+    database: str | None
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    restart_lsn: Lsn | None
+    confirmed_flush_lsn: Lsn | None
+    catalog_xmin: int | None
+    wal_status: str | None
+    safe_wal_size_bytes: int | None
+    invalidation_reason: str | None
+    two_phase: bool
+    failover: bool
+    synced: bool
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the slot can never be read again (F23)."""
+        return self.wal_status == "lost" or self.invalidation_reason is not None
+
+
+class CreatedSlot:
+    """A slot just created, with the connection that keeps its exported snapshot alive (F37)."""
+
+    def __init__(self, connection: Connection, consistent_point: Lsn, snapshot_name: str | None) -> None:
+        self._connection = connection
+        self.consistent_point = consistent_point
+        self.snapshot_name = snapshot_name
+
+    def close(self) -> None:
+        """End the connection and with it the exported snapshot; the slot stays."""
+        self._connection.close()
+
+    def __enter__(self) -> CreatedSlot:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def read_slot(connection: Connection, name: str) -> SlotState | None:
+    """Return the slot's state, None when there is no such slot."""
+    return read_slot_over_walsender(connection, name)
+
+
+def read_slot_over_walsender(connection: Connection, name: str) -> SlotState | None:
+    """Return the slot's state by a statement without parameters, which a walsender also takes."""
+    rows = fetch(connection, _READ.format(name=name.replace("'", "''")))
+    return _slot_state(rows[0][0]) if rows else None
+
+
+def create_slot(
+    settings: SourceSettings, *, export_snapshot: bool, timeout_s: float = CREATE_TIMEOUT_S
+) -> CreatedSlot:
+    """Create the slot with pgoutput. The publication has to exist already (F39).
+
+    Raises SlotUnusable when it exists, SourceUnavailable with the names of the open transactions that it
+    waited for longer than `timeout_s` (F38), or another Source error.
+    """
+    check_slot_name(settings.slot)
+    connection = connect_replication(settings)
+    try:
+        row = _create(settings, connection, export_snapshot, timeout_s)
+    except BaseException:
+        connection.close()
+        raise
+    return CreatedSlot(connection, parse_lsn(row[1]), row[2])
+
+
+def drop_slot(connection: Connection, name: str) -> None:
+    """Drop the slot. Raises SlotMissing, or SlotActive while a walsender holds it."""
+    fetch(connection, "SELECT pg_drop_replication_slot(%s)", (name,))
+
+
+def check_slot_name(name: str) -> None:
+    """Raise SourceSetup for a name that PostgreSQL does not take for a slot."""
+    if not 1 <= len(name) <= 63 or not set(name) <= _NAME_CHARACTERS:
+        raise SourceSetup(
+            f"{name!r} cannot be the name of a slot",
+            hint="use 1 to 63 of lower-case letters, digits and underscores",
+        )
+
+
+def create_slot_command(settings: SourceSettings, server_version: int, export_snapshot: bool) -> str:
+    """Return CREATE_REPLICATION_SLOT in the grammar of this server's version."""
+    if server_version >= 150_000:
+        options = [f"SNAPSHOT '{'export' if export_snapshot else 'nothing'}'"]
+        if settings.failover:
+            if server_version < 170_000:
+                raise SourceSetup("failover slots need PostgreSQL 17", hint="set source.slot.failover: false")
+            options.append("FAILOVER true")
+        return f'CREATE_REPLICATION_SLOT "{settings.slot}" LOGICAL pgoutput ({", ".join(options)})'
+    if settings.failover:
+        raise SourceSetup("failover slots need PostgreSQL 17", hint="set source.slot.failover: false")
+    word = "EXPORT_SNAPSHOT" if export_snapshot else "NOEXPORT_SNAPSHOT"
+    return f'CREATE_REPLICATION_SLOT "{settings.slot}" LOGICAL pgoutput {word}'
+
+
+def _create(
+    settings: SourceSettings, connection: Connection, export_snapshot: bool, timeout_s: float
+) -> tuple[Any, ...]:
+    command = create_slot_command(settings, connection.server_version, export_snapshot)
+    expired = threading.Event()
+
+    def give_up() -> None:
+        expired.set()
+        connection.cancel()
+
+    timer = threading.Timer(timeout_s, give_up)
+    timer.start()
+    try:
+        return fetch(connection, command)[0]
+    except CdcdError as error:
+        if error.context.get("sqlstate") == "42710":
+            raise SlotUnusable(
+                f"slot {settings.slot} exists already", hint="drop it, or go on with it"
+            ) from None
+        if expired.is_set():
+            raise _blocked(settings, timeout_s) from None
+        raise
+    finally:
+        timer.cancel()
+
+
+def _blocked(settings: SourceSettings, timeout_s: float) -> SourceUnavailable:
+    """Name what the creation waited for: every transaction that was open at its start (F38)."""
+    connection = connect_sql(settings)
+    try:
+        names = [row[0] for row in fetch(connection, _BLOCKERS)]
+    finally:
+        connection.close()
+    listed = "; ".join(names) or "none that this role may see"
+    return SourceUnavailable(
+        f"slot {settings.slot} was not created in {timeout_s:g} s, open transactions: {listed}",
+        hint="end them; a slot begins only when every transaction open at its creation has ended",
+    )
+
+
+def _slot_state(row: dict[str, Any]) -> SlotState:
+    return SlotState(
+        name=row["slot_name"],
+        plugin=row["plugin"],
+        slot_type=row["slot_type"],
+        database=row["database"],
+        temporary=row["temporary"],
+        active=row["active"],
+        active_pid=row["active_pid"],
+        restart_lsn=_lsn(row["restart_lsn"]),
+        confirmed_flush_lsn=_lsn(row["confirmed_flush_lsn"]),
+        catalog_xmin=_number(row.get("catalog_xmin")),
+        wal_status=row.get("wal_status"),
+        safe_wal_size_bytes=row.get("safe_wal_size"),
+        invalidation_reason=row.get("invalidation_reason") or _conflict(row),
+        two_phase=bool(row.get("two_phase")),
+        failover=bool(row.get("failover")),
+        synced=bool(row.get("synced")),
+    )
+
+
+def _conflict(row: dict[str, Any]) -> str | None:
+    """PostgreSQL 16 says only that a conflict with recovery invalidated the slot."""
+    return "conflict with recovery" if row.get("conflicting") else None
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return None if text is None else parse_lsn(text)
+
+
+def _number(value: str | int | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,126 @@
+"""Put a walsender connection into CopyBoth: the START_REPLICATION command and what surrounds it. Blocking.
+
+In: settings, options, the LSN to start at.  Out: `Started`, a `CopyConnection` with the server's time-out.
+Invariant: every name is quoted for the grammar that reads it, a publication for two of them; a slot that
+cannot be read is told apart by what the server's catalog says about it, not by translated text.
+Must not: read from the stream.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection  # noqa: N812
+from psycopg2.extras import LogicalReplicationConnection
+
+from cdcd.errors import CdcdError, SlotLost, SlotUnusable
+from cdcd.lsn import Lsn, format_lsn
+from cdcd.source.connection import connect_replication, fetch, translate
+from cdcd.source.libpq import CopyConnection
+from cdcd.source.settings import SourceSettings, StreamOptions
+from cdcd.source.slot import read_slot_over_walsender
+
+RECEIVE_BUFFER_BYTES = 65_536
+"""Small, so that a resting reader makes the walsender pile up; not below the loopback's segment size."""
+
+_NEAR_RTT_US = 2_000
+_TCP_INFO_RTT = struct.Struct("=68xI")  # struct tcp_info: 8 bytes, 15 words, then tcpi_rtt in microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A stream that has begun. `server_timeout_ms` is wal_sender_timeout, 0 when it is off."""
+
+    copy: CopyConnection
+    server_timeout_ms: int
+    is_tcp: bool
+
+
+def start(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> Started:
+    """Connect and start the stream. Raises SlotActive, SlotMissing, SlotLost, SlotUnusable, Source*."""
+    connection = connect_replication(settings)
+    try:
+        rows = fetch(connection, "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")
+        _start_replication(settings, connection, start_command(settings, options, start_lsn))
+        copy = CopyConnection(connection)
+        return Started(copy, rows[0][0], _tune_socket(copy.socket))
+    except BaseException:
+        connection.close()
+        raise
+
+
+def start_command(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> str:
+    """Return the START_REPLICATION command; a publication name is an identifier inside a string literal."""
+    names = ",".join(quote_identifier(name) for name in settings.publications)
+    given = {"proto_version": str(options.protocol_version), "publication_names": names}
+    if options.streaming != "off":
+        given["streaming"] = options.streaming
+    if options.binary:
+        given["binary"] = "true"
+    if options.messages:
+        given["messages"] = "true"
+    if options.origin != "any":
+        given["origin"] = options.origin
+    if options.two_phase:
+        given["two_phase"] = "true"
+    listed = ", ".join(f"{key} {quote_literal(value)}" for key, value in given.items())
+    slot = quote_identifier(settings.slot)
+    return f"START_REPLICATION SLOT {slot} LOGICAL {format_lsn(start_lsn)} ({listed})"
+
+
+def quote_identifier(name: str) -> str:
+    """Return the name as a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    """Return the text as a string of the replication grammar, where a backslash is nothing special."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _start_replication(
+    settings: SourceSettings, connection: LogicalReplicationConnection, command: str
+) -> None:
+    cursor: Any = connection.cursor()  # the stubs leave this class untyped
+    try:
+        cursor.start_replication_expert(command, decode=False)
+    except psycopg2.Error as error:
+        raise _explained(settings, connection, translate(error)) from None
+
+
+def _explained(settings: SourceSettings, connection: Connection, error: CdcdError) -> CdcdError:
+    """Return the error, or a more exact one when the slot's row tells why it cannot be read (F23)."""
+    if error.context.get("sqlstate") != "55000":
+        return error
+    try:
+        slot = read_slot_over_walsender(connection, settings.slot)
+    except CdcdError:
+        return error  # the connection went with the command; the first error stands
+    if slot is not None and slot.is_lost:
+        reason = slot.invalidation_reason or "its WAL was removed"
+        return SlotLost(
+            f"slot {slot.name} was invalidated: {reason}",
+            hint="only a new slot and a new snapshot mend it",
+            sqlstate="55000",
+        )
+    if slot is not None and (slot.slot_type != "logical" or slot.plugin != "pgoutput"):
+        return SlotUnusable(f"slot {slot.name} is not a logical slot of pgoutput", sqlstate="55000")
+    return error
+
+
+def _tune_socket(descriptor: int) -> bool:
+    """Shrink the receive buffer of a near TCP connection; returns whether it is TCP.
+
+    Over a long way a small buffer would limit the rate to buffer / round trip, so it stays as it is.
+    """
+    with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as probe:
+        if probe.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_UNIX:
+            return False
+        info = probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_RTT.size)
+        if len(info) == _TCP_INFO_RTT.size and _TCP_INFO_RTT.unpack(info)[0] < _NEAR_RTT_US:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    return True
