@@ -72,7 +72,7 @@ String = Annotated[str, Wire(Kind.STRING)]
 
 @dataclass(frozen=True, slots=True)
 class TupleColumn:
-    """One value: kind `b"n"` NULL, `b"u"` unchanged TOAST, `b"t"` text, `b"b"` binary; value None for n, u."""
+    """One value: kind `b"n"` NULL, `b"u"` unchanged TOAST, `b"t"` text, `b"b"` binary. None for n and u."""
 
     kind: bytes
     value: bytes | None = None

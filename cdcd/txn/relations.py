@@ -1,9 +1,9 @@
 """Relations that a session has described, and those that each streamed transaction has (F29, F43).
 
 In: Relation messages with the order in which they came.  Out: `model.Relation`s by relid.
-Invariant: a streamed transaction's relations touch nothing but its own cache until it commits; at the commit
-of two descriptions of a relid the one that came later on the wire is the session's, since that is the last one
-the server believes to have sent.
+Invariant: a streamed transaction's relations touch nothing but its own cache until it commits; then, of
+two descriptions of a relid the one that came later on the wire is the session's, as that is the last one the
+server believes to have sent.
 Must not: outlive its walsender session; relids are described anew in each.
 """
 

@@ -1,0 +1,265 @@
+"""Streamed transactions: nothing before the commit, nothing that aborted, relations do not leak."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import MessageOutOfOrder, RelationUnknown
+from cdcd.model import Control, TransactionInfo
+from cdcd.pgoutput import messages as m
+from cdcd.pgoutput.encode import encode
+from cdcd.txn.assembler import Assembler
+from cdcd.txn.events import (
+    LogicalMessage,
+    RelationSeen,
+    Rows,
+    TransactionBegun,
+    TransactionCommitted,
+    Truncated,
+)
+
+from . import wire
+from .wire import segment
+
+
+@pytest.fixture
+def assembler() -> Assembler:
+    return Assembler(2)
+
+
+def test_nothing_leaves_before_stream_commit_and_then_all_does(assembler: Assembler) -> None:
+    """F28."""
+    first, second = wire.rows("1", xid=7), wire.rows("2", xid=7)
+    held = wire.feed(
+        assembler,
+        *segment(7, wire.origin("b"), wire.relation("id", xid=7), first),
+        *segment(7, wire.truncate(wire.ITEMS_RELID, xid=7), wire.message(True, 7), second, first=False),
+    )
+    assert (held, assembler.open_streams) == ([], 1)
+    info = TransactionInfo(7, 0x500, 0x500 * 1000, origin="b")
+    assert wire.feed(assembler, wire.stream_commit(7, 0x500)) == [
+        TransactionBegun(info),
+        RelationSeen(wire.relation_model("id"), 0),
+        Rows(first),
+        Truncated((wire.relation_model("id"),), False, False, 0x77),
+        LogicalMessage(True, 0x88, "p", b"c"),
+        Rows(second),
+        TransactionCommitted(info, 0x508),
+    ]
+    assert assembler.open_streams == 0
+
+
+def test_interleaved_streams_and_transactions_leave_in_commit_order(assembler: Assembler) -> None:
+    """F5, F28."""
+    events = wire.feed(
+        assembler,
+        *segment(7, wire.relation("id", xid=7), wire.rows("7a", xid=7)),
+        *segment(8, wire.relation("id", xid=8), wire.rows("8a", xid=8)),
+        wire.begin(9, 0x300),
+        wire.relation("id"),
+        wire.rows("9"),
+        wire.commit(0x300),
+        *segment(7, wire.rows("7b", xid=7), first=False),
+        wire.stream_commit(8, 0x400),
+        *segment(7, wire.rows("7c", xid=7), first=False),
+        wire.stream_commit(7, 0x500),
+    )
+    assert wire.runs(events) == [
+        wire.rows("9"),
+        wire.rows("8a", xid=8),
+        *(wire.rows(value, xid=7) for value in ("7a", "7b", "7c")),
+    ]
+    committed = [event.info for event in events if isinstance(event, TransactionCommitted)]
+    assert [(info.xid, info.commit_lsn) for info in committed] == [(9, 0x300), (8, 0x400), (7, 0x500)]
+
+
+def test_an_empty_stream_begins_and_commits(assembler: Assembler) -> None:
+    events = wire.feed(assembler, *segment(7), wire.stream_commit(7, 0x500))
+    assert [type(event) for event in events] == [TransactionBegun, TransactionCommitted]
+
+
+# --- aborts -------------------------------------------------------------------------------------------------
+
+
+def test_an_aborted_stream_leaves_nothing(assembler: Assembler) -> None:
+    """F26."""
+    events = wire.feed(assembler, *segment(7, wire.rows("1", xid=7)), wire.stream_abort(7))
+    assert (events, assembler.open_streams) == ([], 0)
+    with pytest.raises(MessageOutOfOrder, match="Stream Commit"):
+        wire.feed(assembler, wire.stream_commit(7, 0x500))
+
+
+def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others(
+    assembler: Assembler,
+) -> None:
+    """F26: nested ones come innermost first, each with its own message."""
+    events = wire.feed(
+        assembler,
+        *segment(
+            7,
+            wire.relation("id", xid=7),
+            wire.rows("kept 1", xid=7),
+            wire.rows("outer", xid=71),
+            wire.rows("inner", xid=72),
+            wire.rows("released", xid=73),
+        ),
+        *segment(
+            7,
+            wire.rows("inner", xid=72),
+            wire.truncate(wire.ITEMS_RELID, xid=71),
+            wire.message(True, 72),
+            wire.rows("outer", xid=71),
+            wire.rows("kept 2", xid=7),
+            first=False,
+        ),
+        wire.stream_abort(7, 72),
+        wire.stream_abort(7, 71),
+        wire.stream_abort(7, 79),  # one without changes here
+        *segment(7, wire.rows("kept 3", xid=74), first=False),
+        wire.stream_commit(7, 0x500),
+    )
+    kept = [("kept 1", 7), ("released", 73), ("kept 2", 7), ("kept 3", 74)]
+    assert wire.runs(events) == [wire.rows(value, xid=xid) for value, xid in kept]
+    assert not [event for event in events if isinstance(event, Truncated | LogicalMessage)]
+
+
+def test_a_relation_described_in_an_aborted_subtransaction_stays(assembler: Assembler) -> None:
+    """F29: the server counts it as sent for the whole transaction and sends it no more."""
+    events = wire.feed(
+        assembler,
+        *segment(7, wire.relation("id", xid=71), wire.rows("gone", xid=71)),
+        wire.stream_abort(7, 71),
+        *segment(7, wire.rows("kept", xid=7), wire.truncate(wire.ITEMS_RELID, xid=7), first=False),
+        wire.stream_commit(7, 0x500),
+    )
+    assert wire.relations(events) == [wire.relation_model("id")]
+    assert wire.runs(events) == [wire.rows("kept", xid=7)]
+
+
+def test_a_parallel_abort_carries_lsn_and_time() -> None:
+    assembler = Assembler(4, streaming_parallel=True)
+    abort = Control(1, encode(m.StreamAbort(7, 7, 5, 6), in_stream=False, streaming_parallel=True))
+    wire.feed(assembler, *segment(7, wire.rows("1", xid=7)), abort)
+    assert assembler.open_streams == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "name"),
+    [
+        (wire.stream_start(7, first=False), "Stream Start"),
+        (wire.stream_abort(7), "Stream Abort"),
+        (wire.stream_abort(7, 8), "Stream Abort"),
+        (wire.stream_commit(7, 1), "Stream Commit"),
+    ],
+)
+def test_a_stream_that_was_not_begun_is_an_error(assembler: Assembler, item: Control, name: str) -> None:
+    with pytest.raises(MessageOutOfOrder, match=f"{name} outside a transaction: transaction 7 has no first"):
+        wire.feed(assembler, item)
+
+
+# --- first segment ------------------------------------------------------------------------------------------
+
+
+def test_a_first_segment_forgets_what_was_streamed_of_the_xid(assembler: Assembler) -> None:
+    """F27: the server sends it whole again."""
+    events = wire.feed(
+        assembler,
+        *segment(7, wire.origin("old"), wire.relation("id", "old", xid=7), wire.rows("old", xid=7)),
+        *segment(7, wire.relation("id", xid=7), wire.rows("new", xid=7)),
+        wire.stream_commit(7, 0x500),
+    )
+    assert events[0] == TransactionBegun(TransactionInfo(7, 0x500, 0x500 * 1000))
+    assert wire.relations(events) == [wire.relation_model("id")]
+    assert wire.runs(events) == [wire.rows("new", xid=7)]
+
+
+def test_a_first_segment_forgets_the_relations_too(assembler: Assembler) -> None:
+    wire.feed(assembler, *segment(7, wire.relation("id", xid=7)), wire.stream_start(7))
+    with pytest.raises(RelationUnknown):
+        wire.feed(assembler, wire.truncate(wire.ITEMS_RELID, xid=7))
+
+
+# --- relations ----------------------------------------------------------------------------------------------
+
+
+def _described(assembler: Assembler, *columns: str, commit_lsn: int) -> None:
+    wire.feed(assembler, wire.begin(5, commit_lsn), wire.relation(*columns), wire.commit(commit_lsn))
+
+
+def _in_force(assembler: Assembler, commit_lsn: int) -> list[str]:
+    """Column names that a plain transaction's TRUNCATE finds, without a new Relation message."""
+    opened = wire.feed(assembler, wire.begin(6, commit_lsn), wire.truncate(wire.ITEMS_RELID))
+    wire.feed(assembler, wire.commit(commit_lsn))
+    truncated = opened[-1]
+    assert isinstance(truncated, Truncated)
+    return [column.name for column in truncated.relations[0].columns]
+
+
+def test_an_alter_in_an_aborted_stream_changes_how_nothing_else_is_read(assembler: Assembler) -> None:
+    """F29."""
+    _described(assembler, "id", commit_lsn=0x10)
+    wire.feed(assembler, *segment(7, wire.relation("id", "extra", xid=7)))
+    assert _in_force(assembler, 0x20) == ["id"]
+    wire.feed(assembler, wire.stream_abort(7))
+    assert _in_force(assembler, 0x30) == ["id"]
+
+
+def test_an_alter_in_a_stream_is_in_force_after_its_commit(assembler: Assembler) -> None:
+    _described(assembler, "id", commit_lsn=0x10)
+    wire.feed(assembler, *segment(7, wire.relation("id", "extra", xid=7)), wire.stream_commit(7, 0x20))
+    assert _in_force(assembler, 0x30) == ["id", "extra"]
+
+
+def test_two_descriptions_in_one_stream_stay_at_their_places(assembler: Assembler) -> None:
+    """F29: ALTER TABLE inside a streamed transaction."""
+    truncate = wire.truncate(wire.ITEMS_RELID, xid=7)
+    events = wire.feed(
+        assembler,
+        *segment(7, wire.relation("id", xid=7), truncate, wire.relation("id", "extra", xid=7), truncate),
+        wire.stream_commit(7, 0x20),
+    )
+    before, after = wire.relation_model("id"), wire.relation_model("id", "extra")
+    assert wire.relations(events) == [before, after]
+    assert [event.relations for event in events if isinstance(event, Truncated)] == [(before,), (after,)]
+
+
+def test_streams_do_not_see_each_others_relations_nor_the_sessions(assembler: Assembler) -> None:
+    _described(assembler, "id", commit_lsn=0x10)
+    wire.feed(assembler, *segment(7, wire.relation("id", xid=7)), wire.stream_start(8))
+    with pytest.raises(RelationUnknown):
+        wire.feed(assembler, wire.truncate(wire.ITEMS_RELID, xid=8))
+
+
+def test_a_later_description_outside_outlives_a_streams_older_one(assembler: Assembler) -> None:
+    """The server believes the later one to be known: after the replay it is said again downstream."""
+    wire.feed(assembler, *segment(7, wire.relation("id", "old", xid=7), wire.rows("1", xid=7)))
+    _described(assembler, "id", commit_lsn=0x10)
+    events = wire.feed(assembler, wire.stream_commit(7, 0x20))
+    assert wire.relations(events) == [wire.relation_model("id", "old"), wire.relation_model("id")]
+    assert isinstance(events[-1], TransactionCommitted)
+    assert _in_force(assembler, 0x30) == ["id"]
+
+
+def test_an_equal_description_is_not_said_again(assembler: Assembler) -> None:
+    wire.feed(assembler, *segment(7, wire.relation("id", xid=7)))
+    _described(assembler, "id", commit_lsn=0x10)
+    assert len(wire.relations(wire.feed(assembler, wire.stream_commit(7, 0x20)))) == 1
+
+
+# --- replay -------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_counts_as_an_open_transaction_until_its_commit(assembler: Assembler) -> None:
+    """F6, F11."""
+    wire.feed(assembler, *segment(7, wire.rows("1", xid=7)))
+    replay = assembler.feed(wire.stream_commit(7, 0x500))
+    seen = [assembler.in_transaction, *(assembler.in_transaction for _ in replay)]
+    assert seen == [True, True, True, False]
+
+
+def test_a_replay_that_was_left_unfinished_is_not_passed_over(assembler: Assembler) -> None:
+    wire.feed(assembler, *segment(7, wire.rows("1", xid=7)))
+    replay = assembler.feed(wire.stream_commit(7, 0x500))
+    next(replay)
+    with pytest.raises(RuntimeError, match="not consumed"):
+        assembler.feed(wire.begin(8, 0x600))
