@@ -1,0 +1,85 @@
+"""The real servers of the test session, each started when the first test asks for it.
+
+Out: `pg_server(major)`, `postgres` (newest major), `database` (a new one for each test), `kafka`, `kafka_cluster`,
+`registry`. All of them live in one folder on 127.0.0.1 and end with the session, also when it is killed.
+Invariant: a missing artefact is fetched; one that cannot be had is an error of the test, never a skip.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdcd.demo.stack.accounts import make_run_folder, server_account
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database, new_database_name
+
+
+@pytest.fixture(scope="session")
+def artefacts() -> Cache:
+    """The cache of the servers' programs, in the user's cache folder."""
+    return Cache()
+
+
+@pytest.fixture(scope="session")
+def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where this session's servers live."""
+    account = server_account()
+    if account is None:
+        folder = tmp_path_factory.mktemp("stack")
+    else:
+        # pytest closes its folders to everybody but root, and closes them again when another session starts.
+        folder = make_run_folder("cdcd-test-", account)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def pg_server(artefacts: Cache, stack_folder: Path) -> Iterator[PostgresServers]:
+    """`pg_server(16)` is the session's PostgreSQL 16; `pg_server.fresh(16)` one of the test's own."""
+    servers = PostgresServers(artefacts, stack_folder)
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres(pg_server: PostgresServers) -> PostgresServer:
+    """The session's PostgreSQL of the newest major. A test that stops it starts it again."""
+    return pg_server(NEWEST_POSTGRES)
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The name of a new, empty database on `postgres`, dropped afterwards with its slots."""
+    postgres.start()  # whatever an earlier test did to it
+    name = new_database_name()
+    postgres.create_database(name)
+    yield name
+    drop_database(postgres, name)
+
+
+@pytest.fixture(scope="session")
+def kafka(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaBroker]:
+    """The session's broker. A test that stops it starts it again."""
+    with KafkaBroker(stack_folder / "kafka", cache=artefacts) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaCluster]:
+    """Three brokers."""
+    with KafkaCluster(stack_folder / "kafka-cluster", cache=artefacts) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def registry(artefacts: Cache, stack_folder: Path) -> Iterator[SchemaRegistry]:
+    """A schema registry in memory."""
+    with SchemaRegistry(stack_folder / "registry", cache=artefacts) as server:
+        yield server

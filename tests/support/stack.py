@@ -1,0 +1,125 @@
+"""The servers of a test session: PostgreSQL of each major, started when first asked for, stopped at the end.
+
+In: a cache of artefacts, a folder for the session.  Out: running servers.
+Invariant: an artefact that is missing is fetched; one that cannot be had is an error, never a skipped test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import psycopg2
+from psycopg2 import sql
+
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm
+
+POSTGRES_MAJORS = (12, 13, 14, 15, 16, 17, 18)
+NEWEST_POSTGRES = 18
+SUPPORTED_POSTGRES_MAJORS = (14, 15, 16, 17, 18)
+
+_numbers = itertools.count(1)
+
+
+class PostgresServers:
+    """One server per major, shared by the whole session. Calling it gives the running server."""
+
+    def __init__(self, cache: Cache, folder: Path) -> None:
+        self._cache = cache
+        self._folder = folder
+        self._running: dict[int, PostgresServer] = {}
+
+    def __call__(self, major: int) -> PostgresServer:
+        """The session's server of this major; started again if a test has stopped it."""
+        if major not in self._running:
+            self._running[major] = self.fresh(major)
+        server = self._running[major]
+        server.start()
+        return server
+
+    def fresh(self, major: int, **options: object) -> PostgresServer:
+        """A server of one's own, not yet started; the test that asks for it stops it."""
+        folder = self._folder / f"postgres-{major}-{next(_numbers)}"
+        return PostgresServer(major, programs_from_npm(major, self._cache), folder, **options)
+
+    def stop(self) -> None:
+        """Stop all of them; a walsender that a test left behind does not hold this up."""
+        for server in self._running.values():
+            server.stop("immediate")
+
+
+def new_database_name() -> str:
+    """A database name that no other test has."""
+    return f"test_{os.getpid()}_{next(_numbers)}"
+
+
+def drop_database(server: PostgresServer, name: str) -> None:
+    """Drop a database with the slots and connections that a test left in it."""
+    server.start()
+    server.drop_database(name)
+
+
+def run_script(dsn: str, *statements: str) -> None:
+    """Run statements one after another, each committed by itself."""
+    connection = psycopg2.connect(dsn)
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+    finally:
+        connection.close()
+
+
+def in_one_transaction(dsn: str, *statements: str) -> int:
+    """Run statements in one transaction and commit; the transaction's id (32 bits, as pgoutput says it)."""
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("SELECT txid_current() % (1::bigint << 32)")
+            row = cursor.fetchone()
+            assert row is not None
+            return int(row[0])
+    finally:
+        connection.close()
+
+
+def rows_as_text(dsn: str, table: str, order_by: str) -> list[tuple[str | None, ...]]:
+    """All rows of a table with every value as PostgreSQL's own text."""
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+                " AND NOT attisdropped ORDER BY attnum",
+                (table,),
+            )
+            columns = sql.SQL(", ").join(
+                sql.SQL("{}::text").format(sql.Identifier(name)) for (name,) in cursor
+            )
+            cursor.execute(sql.SQL("SELECT {} FROM " + table + " ORDER BY " + order_by).format(columns))
+            return cursor.fetchall()
+    finally:
+        connection.close()
+
+
+def wal_position(server: PostgresServer) -> int:
+    """The server's current write position as a number."""
+    return int(server.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
+
+
+def confirmed_position(server: PostgresServer, slot: str) -> int | None:
+    """The slot's confirmed_flush_lsn as a number; None when there is no such slot."""
+    rows = server.execute(
+        "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", slot
+    )
+    return int(rows[0][0]) if rows else None
+
+
+def slot_is_active(server: PostgresServer, slot: str) -> bool:
+    """Whether a walsender holds the slot."""
+    return bool(server.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", slot))

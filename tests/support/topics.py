@@ -1,0 +1,99 @@
+"""Kafka as a test sees it: topics made, records written in one transaction, records read back committed only."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+_numbers = itertools.count(1)
+
+
+def new_name(prefix: str = "topic") -> str:
+    """A topic or transactional id that no other test has."""
+    return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+def create_topic(
+    bootstrap: str, topic: str, partitions: int = 1, copies: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    """Create a topic and wait until the broker has it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = NewTopic(topic, partitions, copies, config=dict(config or {}))
+    admin.create_topics([wanted], operation_timeout=30)[topic].result(30)
+
+
+def transactional_producer(bootstrap: str, transactional_id: str) -> Producer:
+    """A producer ready for its first transaction."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
+    producer.init_transactions(60)
+    return producer
+
+
+def produce_all(producer: Producer, topic: str, values: Iterable[bytes]) -> None:
+    """Produce into the open transaction and wait for every delivery."""
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for value in values:
+        producer.produce(topic, value, on_delivery=delivered)
+    remaining = producer.flush(60)
+    assert remaining == 0, f"{remaining} records were not delivered in time"
+    assert not failed, failed
+
+
+def committed_records(bootstrap: str, topic: str, at_least: int = 0, deadline_s: float = 60) -> list[Message]:
+    """Every committed record of a topic, by partition and offset. Open transactions hide what follows them.
+
+    A commit is answered before its markers are in the partitions, so a reader can be a moment behind it:
+    `at_least` says how many records have been committed for sure and are waited for.
+    """
+    give_up = time.monotonic() + deadline_s
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": new_name("reader"),
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partitions = set(consumer.list_topics(topic, 30).topics[topic].partitions)
+        while len(found := _until_every_end(consumer, topic, set(partitions), give_up)) < at_least:
+            assert time.monotonic() < give_up, f"{len(found)} of {at_least} records of {topic} came in time"
+        return found
+    finally:
+        consumer.close()
+
+
+def _until_every_end(consumer: Consumer, topic: str, unfinished: set[int], give_up: float) -> list[Message]:
+    # The end that a read_committed consumer is told of is the last stable offset.
+    consumer.assign([TopicPartition(topic, number, 0) for number in unfinished])
+    found: list[Message] = []
+    while unfinished:
+        assert time.monotonic() < give_up, f"partitions {unfinished} of {topic} were not read to their end"
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            found.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unfinished.discard(message.partition())
+        else:
+            raise KafkaException(error)
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def committed_values(bootstrap: str, topic: str, at_least: int = 0) -> list[bytes | None]:
+    """The values of every committed record, by partition and offset; see `committed_records`."""
+    return [message.value() for message in committed_records(bootstrap, topic, at_least)]
