@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,21 @@ def test_a_message_does_not_exist_before_its_version(golden: Golden) -> None:
     for version in range(1, since):
         with pytest.raises(MessageUnknown, match=f"version {version}"):
             decode(golden.payload, in_stream=golden.in_stream, protocol_version=version)
+
+
+@pytest.mark.parametrize(
+    ("message", "session"),
+    [
+        (messages.StreamAbort(7, 8), {"in_stream": False, "protocol_version": 3, "streaming_parallel": True}),
+        (messages.StreamAbort(7, 8), {"in_stream": False, "protocol_version": 4}),
+        (messages.Type(7, "", "t"), {"in_stream": True, "protocol_version": 1}),
+    ],
+)
+def test_a_field_is_absent_before_the_version_that_brought_it(
+    message: messages.AnyMessage, session: dict[str, Any]
+) -> None:
+    always = {messages.StreamAbort: b"A\0\0\0\7\0\0\0\x08", messages.Type: b"Y\0\0\0\7\0t\0"}
+    assert decode(always[type(message)], **session) == message
 
 
 def test_an_empty_payload_is_truncated() -> None:

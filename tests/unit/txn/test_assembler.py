@@ -116,6 +116,11 @@ def test_later_origins_are_legal_and_change_nothing(assembler: Assembler, betwee
     assert (events[0], events[-1]) == (TransactionBegun(info), TransactionCommitted(info, 9))
 
 
+def test_an_origin_after_begun_has_left_changes_nothing(assembler: Assembler) -> None:
+    events = wire.feed(assembler, wire.begin(7, 1), wire.rows("1"), wire.origin("late"), wire.commit(1))
+    assert (events[0], events[-1]) == (TransactionBegun(_info(7, 1)), TransactionCommitted(_info(7, 1), 9))
+
+
 def test_an_origin_does_not_reach_the_next_transaction(assembler: Assembler) -> None:
     wire.feed(assembler, wire.begin(7, 1), wire.origin("b"), wire.commit(1))
     events = wire.feed(assembler, wire.begin(8, 20), wire.commit(20))
