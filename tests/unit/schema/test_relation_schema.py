@@ -1,0 +1,138 @@
+"""Schemas are a pure function of the relation and its types, and legal Avro."""
+
+from __future__ import annotations
+
+import json
+
+import fastavro
+import pytest
+
+from cdcd.errors import SchemaError
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity
+from cdcd.schema.relation_schema import relation_schemas
+
+TYPES = {
+    23: PgType(23, "pg_catalog", "int4", "b"),
+    25: PgType(25, "pg_catalog", "text", "b"),
+    9001: PgType(9001, "shop", "label", "d", base_oid=25),
+}
+
+
+def relation(identity: ReplicaIdentity = ReplicaIdentity.DEFAULT, *, all_keys: bool = False) -> Relation:
+    return Relation(
+        1,
+        "sales",
+        "order lines",
+        identity,
+        (
+            Column("order id", 23, -1, True),
+            Column("label", 9001, -1, all_keys),
+            Column("data", 3802, -1, all_keys),
+            Column("line", 23, -1, True),
+        ),
+    )
+
+
+def test_key_columns_are_required_and_the_others_nullable_with_a_default() -> None:
+    schemas = relation_schemas(relation(), TYPES, ("line", "order id"), "shop")
+    assert schemas.key == {
+        "type": "record",
+        "name": "shop.sales.order_u0020lines.Key",
+        "connect.name": "shop.sales.order_u0020lines.Key",
+        "fields": [
+            {
+                "name": "line",
+                "type": "int",
+                "pg.name": "line",
+                "pg.type": "int4",
+                "pg.typmod": -1,
+                "pg.attnum": 4,
+            },
+            {
+                "name": "order_u0020id",
+                "type": "int",
+                "pg.name": "order id",
+                "pg.type": "int4",
+                "pg.typmod": -1,
+                "pg.attnum": 1,
+            },
+        ],
+    }
+    before = schemas.value["fields"][0]["type"][1]
+    assert before["name"] == "shop.sales.order_u0020lines.Value"
+    assert before["fields"][1] == {
+        "name": "label",
+        "type": ["null", "string"],
+        "default": None,
+        "pg.name": "label",
+        "pg.type": "text",
+        "pg.typmod": -1,
+        "pg.attnum": 2,
+        "pg.domain": "shop.label",
+    }
+    assert before["fields"][2]["type"][1]["connect.name"] == "io.debezium.data.Json"
+    assert [f["name"] for f in before["fields"] if f["type"] == "int"] == ["order_u0020id", "line"]
+
+
+def test_schemas_parse_and_are_the_same_every_time() -> None:
+    first, second = (relation_schemas(relation(), TYPES, None, "shop") for _ in range(2))
+    assert json.dumps(first.value) == json.dumps(second.value)
+    fastavro.parse_schema(first.value)
+    fastavro.parse_schema(first.key)
+
+
+def test_the_envelope_has_debeziums_fields_and_cdcds() -> None:
+    value = relation_schemas(relation(), TYPES, None, "shop").value
+    assert value["name"] == "shop.sales.order_u0020lines.Envelope"
+    names = [field["name"] for field in value["fields"]]
+    assert names == ["before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"]
+    source = value["fields"][2]["type"]
+    assert source["connect.name"] == "io.debezium.connector.postgresql.Source"
+    assert " ".join(field["name"] for field in source["fields"]) == (
+        "version connector name ts_ms snapshot db sequence ts_us ts_ns schema table txId lsn xmin "
+        "origin origin_lsn commit_lsn tx_seq special unchanged"
+    )
+
+
+@pytest.mark.parametrize(
+    ("identity", "given", "expected"),
+    [
+        (ReplicaIdentity.DEFAULT, None, ("order id", "line")),
+        (ReplicaIdentity.DEFAULT, ("line", "order id"), ("line", "order id")),
+        (ReplicaIdentity.DEFAULT, ("label",), ("order id", "line")),  # the wire's flags are the change's own
+        (ReplicaIdentity.INDEX, ("line", "order id"), ("line", "order id")),
+        (ReplicaIdentity.NOTHING, ("line",), ()),
+        (ReplicaIdentity.FULL, None, ()),
+        (ReplicaIdentity.FULL, (), ()),
+        (ReplicaIdentity.FULL, ("line",), ("line",)),
+        (ReplicaIdentity.FULL, ("line", "unpublished"), ()),
+    ],
+)
+def test_the_key_follows_the_identity(
+    identity: ReplicaIdentity, given: tuple[str, ...] | None, expected: tuple[str, ...]
+) -> None:
+    """F45."""
+    full = identity is ReplicaIdentity.FULL
+    schemas = relation_schemas(relation(identity, all_keys=full), TYPES, given, "shop")
+    assert schemas.key_columns == expected
+    assert (schemas.key is None) == (expected == ())
+
+
+def test_two_columns_of_one_name_are_a_schema_error() -> None:
+    twice = Relation(
+        1, "s", "t", ReplicaIdentity.FULL, (Column("a", 23, -1, True), Column("a", 25, -1, True))
+    )
+    with pytest.raises(SchemaError):
+        relation_schemas(twice, TYPES, None, "shop")
+
+
+def test_a_type_that_contains_itself_is_a_schema_error() -> None:
+    endless = {9: PgType(9, "s", "d", "d", base_oid=9)}
+    table = Relation(1, "s", "t", ReplicaIdentity.FULL, (Column("a", 9, -1, True),))
+    with pytest.raises(SchemaError):
+        relation_schemas(table, endless, None, "shop")
+
+
+def test_a_relation_without_columns_has_a_schema() -> None:
+    schemas = relation_schemas(Relation(1, "s", "t", ReplicaIdentity.NOTHING, ()), {}, None, "shop")
+    fastavro.parse_schema(schemas.value)
