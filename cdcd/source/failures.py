@@ -2,8 +2,8 @@
 
 In: SQLSTATE, primary message and server function of an error.  Out: an error of cdcd's tree.
 Invariant: the SQLSTATE decides where there is one, the name of the server's C function where one means
-several things (it is not translated, the text is); text alone only for failures to connect, which libpq reports
-without a SQLSTATE. An unknown SQLSTATE is a SourceError, which waits for an operator.
+several things (it is not translated, the text is); text alone only for failures to connect, which libpq
+reports without a SQLSTATE. An unknown SQLSTATE is a SourceError, which waits for an operator.
 Must not: pass on DETAIL or CONTEXT of an error, or the text of a data exception: they can hold row values.
 """
 

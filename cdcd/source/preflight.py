@@ -63,7 +63,7 @@ def _findings(
     facts = fetch(connection, _FACTS)[0]
     slot = read_slot(connection, settings.slot)
     yield from _server(server)
-    yield from _wal(*facts[:5], slot=slot)
+    yield from _wal(*facts[:5], has_slot=slot is not None)
     yield from _role(facts[5], may_replicate=facts[6] or facts[7] or facts[9])
     yield from _walsender(settings)
     yield from _decoding(facts[10], facts[11])
@@ -104,14 +104,14 @@ def _server(server: ServerIdentity) -> Iterator[Finding]:
 
 
 def _wal(
-    wal_level: str, max_slots: int, max_senders: int, slots: int, senders: int, slot: SlotState | None
+    wal_level: str, max_slots: int, max_senders: int, slots: int, senders: int, *, has_slot: bool
 ) -> Iterator[Finding]:
     if wal_level != "logical":
         mend = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
         yield Finding("fail", "wal_level", f"wal_level is {wal_level}, not logical", mend)
     else:
         yield Finding("ok", "wal_level", "wal_level is logical")
-    if slot is None and slots >= max_slots:
+    if not has_slot and slots >= max_slots:
         mend = f"drop an unused slot, or ALTER SYSTEM SET max_replication_slots = {max_slots + 5}; restart"
         yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", mend)
     else:
