@@ -1,0 +1,11 @@
+"""The configuration: one tree of options from a YAML file and the environment, checked as a whole.
+
+Comes in: a file, `CDCD_...` variables.  Goes out: `Config`, and the settings of each room.
+Invariant: every problem is reported at once, with path, origin and advice; no secret is ever shown.
+Must not: connect to anything.
+"""
+
+from cdcd.config.load import Loaded, load, load_config
+from cdcd.config.model import Config
+
+__all__ = ["Config", "Loaded", "load", "load_config"]

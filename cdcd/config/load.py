@@ -1,0 +1,63 @@
+"""From a file and an environment to a `Config`, or to every problem at once.
+
+Comes in: a path and an environment; a variable wins over the file.
+Goes out: `Loaded` (the Config and where each value came from), or ConfigError whose `problems` are lines.
+Invariant: nothing of a file is used unless all of it is valid.
+Must not: read `os.environ`, connect, keep a pydantic error alive (its inputs can be secrets).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cdcd.config.document import Document, read_document
+from cdcd.config.environment import read_variables
+from cdcd.config.model import Config
+from cdcd.config.problems import Origins, lines_of
+from cdcd.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A valid configuration and the origin of its values."""
+
+    config: Config
+    origins: Origins
+
+
+def load_config(path: Path | str, environ: Mapping[str, str]) -> Config:
+    """Return the configuration in `path` with the variables of `environ` over it. Raises ConfigError."""
+    return load(path, environ).config
+
+
+def load(path: Path | str, environ: Mapping[str, str]) -> Loaded:
+    """Like `load_config`, with the origins."""
+    return load_document(read_document(Path(path)), environ)
+
+
+def load_document(document: Document, environ: Mapping[str, str]) -> Loaded:
+    """Lay the variables over the file's tree and validate the whole. Raises ConfigError."""
+    variables = read_variables(environ)
+    origins = Origins(document.name, document.lines, variables.names)
+    problems = tuple(variables.problems)
+    config = None
+    try:
+        config = Config(**_merged(document.tree, variables.tree))
+    except ValidationError as error:
+        problems = (*lines_of(error.errors(include_url=False), origins), *problems)
+    if config is None or problems:
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise ConfigError(f"{document.name} has {count}", problems) from None
+    return Loaded(config, origins)
+
+
+def _merged(under: Any, over: Any) -> Any:
+    """Return `over` laid on `under`: mappings key by key, anything else whole."""
+    if not isinstance(under, dict) or not isinstance(over, dict):
+        return over
+    return under | {key: _merged(under.get(key), value) for key, value in over.items()}

@@ -1,0 +1,242 @@
+"""The root of the configuration: one nested model per room, and their conversion into the rooms' settings.
+
+Comes in: the merged tree of file and environment (`cdcd.config.load`).
+Goes out: `Config`, frozen; `source_settings()`, `sink_settings()`, `topic_settings()`, `registry_settings()`.
+Invariant: every option is here exactly once, with its default and a one-line description; the sample and
+the JSON Schema are made from these models. Names that follow from `name` are filled in before validation.
+Must not: read the file or the environment, open a connection.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from cdcd.config.sink import RegistryOption, Sink
+from cdcd.config.source import SLOT_NAME_LIMIT, Source
+from cdcd.config.values import Room, Size, Whole, not_yet, refuse
+from cdcd.registry.settings import RegistrySettings
+from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.source.settings import SourceSettings
+
+ENVIRONMENT_PREFIX = "CDCD_"
+ENVIRONMENT_DELIMITER = "__"
+NAME_LIMIT = 100
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value) or len(value) > NAME_LIMIT:
+        refuse("must begin with a letter and have only letters, digits, '_', '-' and '.', 100 at most")
+    return value
+
+
+def _envelope_only(value: str) -> str:
+    if value == "flat":
+        not_yet("value: flat", "use envelope")
+    return value
+
+
+def _one_worker(value: int) -> int:
+    if value != 1:
+        not_yet("copying several tables at once", "use 1")
+    return value
+
+
+def _no_spill(value: Any) -> Any:
+    not_yet("spilling to disk", "remove it; transactions are buffered in memory")
+
+
+class Format(Room):
+    """The shape of the records."""
+
+    value: Annotated[Literal["envelope", "flat"], AfterValidator(_envelope_only)] = Field(
+        default="envelope", description="shape of a value; flat is not in this version"
+    )
+    tombstones: bool = Field(default=True, description="write a record with a null value after each delete")
+
+
+class Snapshot(Room):
+    """The copy of the tables before the stream."""
+
+    mode: Literal["initial", "never"] = Field(
+        default="initial", description="initial: copy every table at the first start; never: changes only"
+    )
+    workers: Annotated[Whole, AfterValidator(_one_worker)] = Field(
+        default=1, ge=1, description="tables copied at once; more than 1 is not in this version"
+    )
+
+
+class Buffer(Room):
+    """What is held between the source and the sink."""
+
+    memory: Size = Field(
+        default=64 << 20, description="memory for rows that Kafka has not taken yet; then reading pauses"
+    )
+    spill_dir: Annotated[Path, AfterValidator(_no_spill)] | None = Field(
+        default=None,
+        description="folder for what memory cannot hold; not in this version",
+        examples=["/var/lib/cdcd/spill"],
+    )
+    spill: Annotated[Size, AfterValidator(_no_spill)] | None = Field(
+        default=None, description="the most that folder may hold; not in this version", examples=["20GiB"]
+    )
+
+
+class Admin(Room):
+    """The HTTP port for probes, metrics and status."""
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 in a container"
+    )
+    port: Whole = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free one")
+
+
+class Log(Room):
+    """The log on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least level that is written"
+    )
+    format: Literal["json", "console"] = Field(
+        default="json", description="json: one object a line; console: for people"
+    )
+
+
+class Config(BaseSettings):
+    """The whole configuration of one daemon; one file is one slot."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter=ENVIRONMENT_DELIMITER,
+    )
+
+    name: Annotated[str, AfterValidator(_name)] = Field(
+        description="first part of every topic's name; slot and publication are named after it",
+        examples=["shop"],
+    )
+    source: Source = Field(description="the PostgreSQL server that is read")
+    sink: Sink = Field(description="the Kafka cluster that is written to")
+    registry: RegistryOption = Field(description="the schema registry, Confluent's interface")
+    format: Format = Field(default_factory=Format, description="the shape of the records")
+    snapshot: Snapshot = Field(
+        default_factory=Snapshot, description="the copy of the tables before the stream"
+    )
+    buffer: Buffer = Field(default_factory=Buffer, description="what is held between the source and the sink")
+    admin: Admin = Field(default_factory=Admin, description="the HTTP port for probes, metrics and status")
+    log: Log = Field(default_factory=Log, description="the log on standard error")
+    shutdown_timeout_ms: Whole = Field(
+        default=30000,
+        ge=1000,
+        description="after SIGTERM the daemon ends within this; less than the pod's grace period",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take the tree that `load_config` has merged: it alone knows where each value came from."""
+        return (init_settings,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_after_name(cls, tree: Any) -> Any:
+        return with_derived_names(tree)
+
+    @property
+    def progress_topic(self) -> str:
+        """The topic of the progress records, one for all slots under this name."""
+        return f"{self.name}.__progress"
+
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """Every file that holds a secret."""
+        single = (self.source.password_file, self.registry.password_file)
+        return (*(path for path in single if path is not None), *self.sink.secret_files.values())
+
+    def source_settings(self) -> SourceSettings:
+        """Return what the source room needs."""
+        return SourceSettings(
+            dsn=self.source.dsn.text,
+            read_password=self.source.read_password,
+            slot=self.source.slot.name,
+            publications=self.source.publication.names,
+            application_name=f"cdcd-{self.source.slot.name}"[:SLOT_NAME_LIMIT],
+            failover=self.source.slot.failover,
+        )
+
+    def sink_settings(self) -> SinkSettings:
+        """Return what the sink room needs; secret files are read now. Raises SecretUnreadable."""
+        return SinkSettings(
+            bootstrap_servers=self.sink.bootstrap_servers,
+            delivery=self.sink.delivery,
+            transactional_id=self.sink.transactional_id,
+            client_id=self.sink.transactional_id,
+            properties=self.sink.read_properties(),
+            progress_topic=self.progress_topic,
+            slot=self.source.slot.name,
+            transaction_timeout_ms=self.sink.transaction_timeout_ms,
+        )
+
+    def topic_settings(self) -> TopicSettings:
+        """Return what is needed to create topics."""
+        topics = self.sink.topics
+        return TopicSettings(
+            create=topics.create,
+            partitions=topics.partitions,
+            replication_factor=topics.replication_factor,
+            properties=topics.properties,
+        )
+
+    def registry_settings(self) -> RegistrySettings:
+        """Return what the registry room needs."""
+        registry = self.registry
+        return RegistrySettings(
+            url=registry.url,
+            auto_register=registry.auto_register,
+            compatibility=registry.compatibility,
+            username=registry.username,
+            read_password=registry.read_password,
+            properties=registry.properties,
+        )
+
+
+def with_derived_names(tree: Any) -> Any:
+    """Return the tree with slot, publication and transactional id named after `name` unless given."""
+    if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
+        return tree
+    default = "cdcd_" + re.sub(r"[^a-z0-9_]", "_", tree["name"].lower())
+    if "source" in tree:  # a missing room is reported as missing, not as half filled
+        tree = _with_default(tree, ("source", "slot", "name"), default[:SLOT_NAME_LIMIT])
+        tree = _with_default(tree, ("source", "publication", "names"), [default[:SLOT_NAME_LIMIT]])
+    if "sink" in tree:
+        tree = _with_default(tree, ("sink", "transactional_id"), f"cdcd-{_slot_name(tree) or default}")
+    return tree
+
+
+def _slot_name(tree: Any) -> str | None:
+    for key in ("source", "slot", "name"):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree if isinstance(tree, str) else None
+
+
+def _with_default(tree: Any, path: tuple[str, ...], value: object) -> Any:
+    """Return a copy of `tree` with `value` at `path`; what is given or not a mapping stays."""
+    if not isinstance(tree, dict):
+        return tree
+    key, *rest = path
+    if not rest:
+        return tree if key in tree else {**tree, key: value}
+    return {**tree, key: _with_default(tree.get(key, {}), tuple(rest), value)}

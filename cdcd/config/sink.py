@@ -1,0 +1,231 @@
+"""Options of the sink (Kafka) and of the schema registry.
+
+Comes in: the `sink` and `registry` mappings.  Goes out: `Sink`, `Registry`.
+Invariant: a property that delivery depends on (F63, F64) cannot be set from outside, so exactly-once cannot
+be configured away; a secret given as a file is read at each use.
+Must not: connect, or import a Kafka client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from cdcd.config.values import (
+    Properties,
+    PropertyMap,
+    Room,
+    Secret,
+    SecretFile,
+    Size,
+    Whole,
+    not_yet,
+    read_secret_file,
+    refuse,
+    secret_reader,
+)
+from cdcd.sink.settings import FORCED_PROPERTIES
+
+MIB = 1 << 20
+OWNED_PROPERTIES = {**FORCED_PROPERTIES, "transaction.timeout.ms": "set sink.transaction_timeout_ms"}
+OWNED_REGISTRY_PROPERTIES = {
+    "url": "set registry.url",
+    "basic.auth.user.info": "set registry.username and registry.password_file",
+}
+_SERVER = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]*://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_PLACEHOLDERS = ("name", "schema", "table")
+
+
+def _servers(value: str) -> str:
+    for number, server in enumerate(value.split(","), start=1):
+        match = _SERVER.fullmatch(server.strip())
+        if match is None or not 0 < int(match[1]) < 65536:
+            refuse(f"server {number} is not HOST:PORT", "write HOST:PORT,HOST:PORT")
+    return ",".join(server.strip() for server in value.split(","))
+
+
+def _transactional_id(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value):
+        refuse("a transactional id is 1 to 249 of letters, digits, '.', '_' and '-'")
+    return value
+
+
+def _template(value: str) -> str:
+    found = _PLACEHOLDER.findall(value)
+    for name in found:
+        if name not in _PLACEHOLDERS:
+            refuse(f"unknown placeholder {{{name}}}", "there are {name}, {schema} and {table}")
+    for name in ("schema", "table"):
+        if name not in found:
+            refuse(f"lacks {{{name}}}, so that two tables could share a topic")
+    if not re.fullmatch(r"[A-Za-z0-9._-]*", _PLACEHOLDER.sub("", value)):
+        refuse("outside its placeholders only letters, digits, '.', '_' and '-' may stand in a topic's name")
+    return value
+
+
+def _free_sink_property(name: str) -> str:
+    if name in OWNED_PROPERTIES:
+        refuse("cannot be set here", OWNED_PROPERTIES[name])
+    return name
+
+
+def _free_registry_property(name: str) -> str:
+    if name in OWNED_REGISTRY_PROPERTIES:
+        refuse("cannot be set here", OWNED_REGISTRY_PROPERTIES[name])
+    return name
+
+
+SinkProperty = Annotated[str, AfterValidator(_free_sink_property)]
+RegistryProperty = Annotated[str, AfterValidator(_free_registry_property)]
+
+
+class Topics(Room):
+    """The topics that rows are written to."""
+
+    template: Annotated[str, AfterValidator(_template)] = Field(
+        default="{name}.{schema}.{table}", description="a table's topic"
+    )
+    create: bool = Field(default=True, description="create topics that are missing")
+    partitions: Whole = Field(
+        default=6, ge=1, description="partitions of a created topic; never change it afterwards"
+    )
+    replication_factor: Whole = Field(default=3, ge=1, le=32767, description="replicas of a created topic")
+    properties: PropertyMap[str] = Field(
+        default_factory=Properties,
+        description="topic settings of a created topic, under Kafka's names",
+        examples=[{"min.insync.replicas": "2"}],
+    )
+
+
+class Commit(Room):
+    """When a Kafka transaction ends: at the first limit, always at the end of a source transaction."""
+
+    max_rows: Whole = Field(
+        default=20000, ge=1, description="rows of one Kafka transaction, whole source transactions"
+    )
+    max_bytes: Size = Field(
+        default=16 * MIB, description="bytes of one Kafka transaction, whole source transactions"
+    )
+    max_wait_ms: Whole = Field(
+        default=0, ge=0, le=60000, description="wait this long for more before committing"
+    )
+
+
+class Sink(Room):
+    """The Kafka cluster that is written to."""
+
+    bootstrap_servers: Annotated[str, AfterValidator(_servers)] = Field(
+        description="brokers to ask first: HOST:PORT,HOST:PORT",
+        examples=["kafka-0.example.com:9092,kafka-1.example.com:9092"],
+    )
+    delivery: Literal["exactly_once", "at_least_once"] = Field(
+        default="exactly_once", description="at_least_once: no Kafka transactions; a restart repeats rows"
+    )
+    transactional_id: Annotated[str, AfterValidator(_transactional_id)] = Field(
+        default="", description="id of the transactional producer; default: cdcd- and the slot's name"
+    )
+    transaction_timeout_ms: Whole = Field(
+        default=900000,
+        ge=10000,
+        description="the broker aborts a transaction after this; at most its own maximum",
+    )
+    topics: Topics = Field(default_factory=Topics, description="the topics that rows are written to")
+    commit: Commit = Field(default_factory=Commit, description="when a Kafka transaction ends")
+    properties: PropertyMap[SinkProperty] = Field(
+        default_factory=Properties,
+        description="properties of librdkafka, under its own names",
+        examples=[{"security.protocol": "SASL_SSL", "compression.type": "zstd"}],
+    )
+    secret_files: dict[SinkProperty, SecretFile] = Field(
+        default_factory=dict,
+        description="properties of librdkafka whose values are in files, read at each connection",
+        examples=[{"sasl.password": "/etc/cdcd/secrets/kafka-password"}],
+    )
+
+    @model_validator(mode="after")
+    def _each_property_once(self) -> Sink:
+        twice = sorted(set(self.properties) & set(self.secret_files))
+        if twice:
+            refuse(f"{', '.join(twice)} is given in properties and in secret_files", "keep one")
+        return self
+
+    def read_properties(self) -> Properties:
+        """Return librdkafka's properties with the secret files read now. Raises SecretUnreadable."""
+        secrets = {name: read_secret_file(path) for name, path in self.secret_files.items()}
+        return Properties({**self.properties, **secrets})
+
+
+# --- registry -----------------------------------------------------------------------------------------------
+
+
+def _registry_or_none(value: Any) -> Any:
+    if value == "none":
+        not_yet("registry: none", "name a registry's url")
+    return value
+
+
+def _url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        refuse("is not an http or https URL")
+    if "@" in parts.netloc:
+        refuse("has credentials in it", "use username and password_file")
+    if parts.query or parts.fragment:
+        refuse("must not have a query or a fragment")
+    return value.rstrip("/")
+
+
+class Registry(Room):
+    """The schema registry, Confluent's interface."""
+
+    url: Annotated[str, AfterValidator(_url)] = Field(
+        description="base URL of the registry", examples=["https://registry.example.com"]
+    )
+    auto_register: bool = Field(
+        default=True, description="register schemas; false: they must be there already"
+    )
+    compatibility: Literal[
+        "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE"
+    ] = Field(default="BACKWARD_TRANSITIVE", description="compatibility set on a subject when it is created")
+    username: str | None = Field(default=None, description="user for basic authentication", examples=["cdcd"])
+    password: Secret | None = Field(
+        default=None,
+        description="its password; better a file",
+        examples=["set-me-in-CDCD_REGISTRY__PASSWORD"],
+    )
+    password_file: SecretFile | None = Field(
+        default=None,
+        description="file that holds its password",
+        examples=["/etc/cdcd/secrets/registry-password"],
+    )
+    properties: PropertyMap[RegistryProperty] = Field(
+        default_factory=Properties,
+        description="further properties of the registry client, under its own names",
+        examples=[{"ssl.ca.location": "/etc/cdcd/tls/ca.crt"}],
+    )
+
+    @model_validator(mode="after")
+    def _credentials(self) -> Registry:
+        if self.password is not None and self.password_file is not None:
+            refuse("the password is given more than once", "keep one of password, password_file")
+        has_password = self.password is not None or self.password_file is not None
+        if has_password != (self.username is not None):
+            refuse("username and a password go together", "set username and password_file")
+        return self
+
+    @property
+    def read_password(self) -> Callable[[], str | None]:
+        """What returns the password at each use, or None without authentication."""
+        return secret_reader(self.password, self.password_file)
+
+
+RegistryOption = Annotated[Registry, BeforeValidator(_registry_or_none)]

@@ -1,0 +1,192 @@
+"""Options of the source: the server, the slot, the publication and the protocol.
+
+Comes in: the `source` mapping.  Goes out: `Source`, with `read_password` for whoever connects.
+Invariant: what this version cannot do is refused here with the key's name, so no option is silently ignored.
+Must not: connect, or import a PostgreSQL client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from cdcd.config.dsn import Dsn
+from cdcd.config.values import Names, Room, Secret, SecretFile, Whole, not_yet, refuse, secret_reader
+
+SLOT_NAME_LIMIT = 63  # NAMEDATALEN - 1
+_SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
+FIRST_VERSION_STREAMING = 2
+FIRST_VERSION_PARALLEL = 4
+
+
+def _slot_name(name: str) -> str:
+    if not _SLOT_NAME.fullmatch(name):
+        refuse("a slot's name is 1 to 63 of a-z, 0-9 and _")
+    return name
+
+
+SlotName = Annotated[str, AfterValidator(_slot_name)]
+
+
+def _identifiers(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not name or len(name.encode()) > SLOT_NAME_LIMIT or "\0" in name:
+            refuse("a publication's name has 1 to 63 bytes")
+    if not names:
+        refuse("must name at least one publication")
+    if len(set(names)) != len(names):
+        refuse("names a publication twice")
+    return names
+
+
+def _tables(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        schema, separator, table = name.partition(".")
+        if not (schema and separator and table):
+            refuse(f"table {name!r} has no schema", "write SCHEMA.TABLE")
+    return names
+
+
+def _no_two_phase(value: bool) -> bool:
+    if value:
+        not_yet("two_phase", "use false; a prepared transaction arrives whole at COMMIT PREPARED")
+    return value
+
+
+def _no_heartbeat(value: int) -> int:
+    if value:
+        not_yet("a heartbeat", "use 0")
+    return value
+
+
+def _version(value: Any) -> Any:
+    if value == "auto":
+        return value
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    if isinstance(value, bool) or value not in (1, 2, 3, 4):
+        refuse("expected auto, 1, 2, 3 or 4")
+    return value
+
+
+def _switch(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value
+
+
+class Slot(Room):
+    """The replication slot; one configuration file is one slot."""
+
+    name: SlotName = Field(default="", description="name of the slot; default: cdcd_ and the name above")
+    create: bool = Field(default=True, description="create the slot at the first start")
+    failover: bool = Field(
+        default=False, description="create the slot so that it is synchronised to standbys (PostgreSQL 17+)"
+    )
+
+
+class Publication(Room):
+    """The publication: what the server sends."""
+
+    names: Annotated[Names, AfterValidator(_identifiers)] = Field(
+        default=(), description="names of the publications to read; default: cdcd_ and the name above"
+    )
+    create: bool = Field(
+        default=False, description="let `cdcd init` create the publication; needs the tables' owner"
+    )
+    tables: Annotated[Names, AfterValidator(_tables)] = Field(
+        default=(),
+        description="SCHEMA.TABLE names that a created publication holds; none: every table (superuser only)",
+    )
+
+    @model_validator(mode="after")
+    def _creation(self) -> Publication:
+        if self.tables and not self.create:
+            refuse("tables are only for a publication that cdcd creates", "set create: true or remove tables")
+        if self.create and len(self.names) > 1:
+            refuse("create: true needs exactly one name in names")
+        return self
+
+
+class Protocol(Room):
+    """The version and options of pgoutput's protocol."""
+
+    version: Annotated[
+        Literal["auto"] | int,
+        BeforeValidator(_version),
+        WithJsonSchema({"enum": ["auto", 1, 2, 3, 4]}),
+    ] = Field(
+        default="auto",
+        description="protocol version: auto, 1, 2, 3 or 4; auto: the highest the server speaks",
+    )
+    streaming: Annotated[
+        Literal["auto", "off", "on", "parallel"],
+        BeforeValidator(_switch),
+        WithJsonSchema({"enum": ["auto", "off", "on", "parallel", True, False]}),
+    ] = Field(
+        default="auto",
+        description="receive large transactions before they commit, buffered in memory; auto: off",
+    )
+    two_phase: Annotated[bool, AfterValidator(_no_two_phase)] = Field(
+        default=False, description="receive prepared transactions at PREPARE; not in this version"
+    )
+    binary: bool = Field(
+        default=False, description="receive values in PostgreSQL's binary form instead of as text"
+    )
+    messages: bool = Field(default=True, description="receive pg_logical_emit_message (PostgreSQL 14+)")
+    origin: Literal["any", "none"] = Field(
+        default="any",
+        description="none: leave out rows that replication itself wrote to the source (PostgreSQL 16+)",
+    )
+
+    @model_validator(mode="after")
+    def _streaming_needs_version(self) -> Protocol:
+        needed = {"on": FIRST_VERSION_STREAMING, "parallel": FIRST_VERSION_PARALLEL}.get(self.streaming, 1)
+        if isinstance(self.version, int) and self.version < needed:
+            refuse(
+                f"streaming: {self.streaming} needs protocol version {needed}",
+                f"use version: {needed} or auto",
+            )
+        return self
+
+
+class Source(Room):
+    """The PostgreSQL server that is read."""
+
+    dsn: Dsn = Field(
+        description="how to connect, as a URL or key=value pairs of libpq",
+        examples=["postgresql://cdcd@db.example.com:5432/shop?sslmode=verify-full"],
+    )
+    password: Secret | None = Field(
+        default=None,
+        description="the role's password; better a file",
+        examples=["set-me-in-CDCD_SOURCE__PASSWORD"],
+    )
+    password_file: SecretFile | None = Field(
+        default=None,
+        description="file that holds the role's password, read again at each connection",
+        examples=["/etc/cdcd/secrets/postgres-password"],
+    )
+    slot: Slot = Field(default_factory=Slot, description="the replication slot")
+    publication: Publication = Field(default_factory=Publication, description="what the server sends")
+    protocol: Protocol = Field(default_factory=Protocol, description="how the server sends it")
+    heartbeat_interval_ms: Annotated[Whole, AfterValidator(_no_heartbeat)] = Field(
+        default=0,
+        ge=0,
+        description="write a heartbeat into the source this often; 0: never; not in this version",
+    )
+
+    @model_validator(mode="after")
+    def _one_password(self) -> Source:
+        given = (self.password is not None, self.password_file is not None, self.dsn.password is not None)
+        if sum(given) > 1:
+            refuse("the password is given more than once", "keep one of dsn, password, password_file")
+        return self
+
+    @property
+    def read_password(self) -> Callable[[], str | None]:
+        """What returns the password at each connection, or None when libpq has to find it itself."""
+        return secret_reader(self.password or self.dsn.password, self.password_file)

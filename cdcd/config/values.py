@@ -1,0 +1,247 @@
+"""The kinds of value that options have: whole numbers, sizes, lists, secrets, librdkafka properties.
+
+Comes in: what YAML or a variable gave (text, number, list, mapping).  Goes out: plain Python values.
+Invariant: a refusal says what was expected; it never repeats a value that could be a secret, and every type
+here that can hold one shows `***` in repr, str, format and every dump.
+Must not: read anything but the secret file it is asked to read; know about any single option.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from cdcd.errors import SecretUnreadable
+
+HIDDEN = "***"
+_SIZE = re.compile(r"(\d+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB|TB|TiB)?")
+_UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
+_SECRET_WORDS = ("password", "secret", "key.pem", "token", "oauthbearer.config", "sasl.jaas")
+
+
+class Room(BaseModel):
+    """What every room's model shares: unknown keys are errors, values are fixed, errors hide inputs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def refuse(message: str, advice: str = "") -> NoReturn:
+    """Reject the value under validation: `message` says what is wrong, `advice` what to write instead."""
+    # PydanticCustomError formats its template with the context, so texts with braces travel as context
+    raise PydanticCustomError("cdcd", "{message}", {"message": message, "advice": advice})
+
+
+def not_yet(feature: str, instead: str) -> NoReturn:
+    """Reject an option whose feature this version lacks: an option is never silently ignored."""
+    refuse(f"{feature} is not in this version", instead)
+
+
+# --- numbers, lists -----------------------------------------------------------------------------------------
+
+
+def _not_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        refuse("expected a whole number, found true or false")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_not_boolean)]
+"""A whole number; text of digits is one too (environment variables), true and false are not."""
+
+
+def _parse_size(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            refuse("expected a size such as 16MiB, 64kB or a number of bytes")
+        size = int(match[1]) * _UNITS[match[2] or "B"]
+    if size < 1:
+        refuse("must be at least 1 byte")
+    return size
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size as a file would have it: `16MiB`, or the number of bytes when it is not round."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes >= _UNITS[unit] and size_bytes % _UNITS[unit] == 0:
+            return f"{size_bytes // _UNITS[unit]}{unit}"
+    return str(size_bytes)
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(_parse_size),
+    PlainSerializer(format_size, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": r"^\d+\s*([kK]B|[MGT]B|[KMGT]iB|B)?$"},
+            ]
+        }
+    ),
+]
+"""A number of bytes, written with or without a unit."""
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""A list of names; one text with commas is split (environment variables)."""
+
+
+# --- secrets ------------------------------------------------------------------------------------------------
+
+
+class Secret:
+    """A text that shows itself only to the caller of `reveal()`."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the text. Call it where the secret is handed to a client library and nowhere else."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _resolve: Any) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            cls,
+            core_schema.str_schema(min_length=1),
+            serialization=core_schema.plain_serializer_function_ser_schema(repr),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: CoreSchema, _resolve: Any) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1, "writeOnly": True}
+
+
+def read_secret_file(path: Path) -> str:
+    """Return the secret in `path` without its last line end. Raises SecretUnreadable, naming the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SecretUnreadable("a secret file cannot be read", file=path, reason=error.strerror) from error
+    except UnicodeDecodeError:
+        raise SecretUnreadable("a secret file is not UTF-8 text", file=path) from None
+    secret = text.rstrip("\r\n")
+    if not secret:
+        raise SecretUnreadable("a secret file is empty", file=path)
+    return secret
+
+
+def secret_reader(value: Secret | None, path: Path | None) -> Callable[[], str | None]:
+    """Return what reads a secret at each use, so that a rotated file is picked up at the next connection."""
+    if path is not None:
+        return functools.partial(read_secret_file, path)
+    if value is not None:
+        return value.reveal
+    return _no_secret
+
+
+def _no_secret() -> None:
+    return None
+
+
+def _usable_secret_file(path: Path) -> Path:
+    if not path.exists():
+        refuse(f"file {path} does not exist")
+    if not path.is_file():
+        refuse(f"{path} is not a file")
+    if not os.access(path, os.R_OK):
+        refuse(f"file {path} cannot be read by this user")
+    if path.stat().st_size == 0:
+        refuse(f"file {path} is empty")
+    return path
+
+
+SecretFile = Annotated[Path, AfterValidator(_usable_secret_file)]
+"""A file that holds one secret; that it can be read is checked when the configuration is loaded."""
+
+
+# --- properties of client libraries -------------------------------------------------------------------------
+
+
+def is_secret_property(name: str) -> bool:
+    """Whether a client library's property of this name holds a secret."""
+    lowered = name.lower()
+    return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(
+        ("location", "endpoint.url")
+    )
+
+
+class Properties(dict[str, str]):
+    """Properties of a client library under its own names; what may be secret is hidden in its repr."""
+
+    def __repr__(self) -> str:
+        return repr(redacted(self))
+
+    __str__ = __repr__
+
+
+def redacted(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties with every secret hidden."""
+    return {name: HIDDEN if is_secret_property(name) else value for name, value in properties.items()}
+
+
+def _property_texts(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: _property_text(item) for name, item in value.items()}
+
+
+def _property_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+PropertyName = TypeVar("PropertyName", bound=str)
+PropertyMap = Annotated[
+    dict[PropertyName, str],
+    BeforeValidator(_property_texts),
+    AfterValidator(Properties),
+    PlainSerializer(redacted),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}),
+]
+"""Properties of a client library: numbers and booleans become the text that the library expects."""
