@@ -1,0 +1,134 @@
+"""Source rooms for tests: a database with tables, its settings, and streams read until a condition holds.
+
+In: a running server.  Out: `SourceSettings`, items.
+Invariant: everything waits for a condition with a deadline, nothing for a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from urllib.parse import quote
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.model import Control, Item, Keepalive, Run
+from cdcd.source.settings import SourceSettings, choose_options
+from cdcd.source.slot import create_slot
+from cdcd.source.stream import ReplicationStream, open_stream
+from tests.support.stack import drop_database, new_database_name, run_script
+
+DEADLINE_S = 30
+
+
+@contextlib.contextmanager
+def source_database(server: PostgresServer, *statements: str, **session: str) -> Iterator[SourceSettings]:
+    """A new database with these statements run in it; `session` are settings of the DSN's `options`."""
+    name = new_database_name()
+    server.create_database(name)
+    try:
+        run_script(server.dsn(name), *statements)
+        yield settings_for(server, name, **session)
+    finally:
+        drop_database(server, name)
+
+
+def settings_for(server: PostgresServer, dbname: str, **session: str) -> SourceSettings:
+    """Settings for this database; its slot has the database's name, its publication is `pub`."""
+    options = quote(" ".join(f"-c {key}={value}" for key, value in session.items()), safe="")
+    return SourceSettings(
+        dsn=server.dsn(dbname) + (f"?options={options}" if options else ""),
+        read_password=lambda: None,
+        slot=dbname,
+        publications=("pub",),
+        application_name="cdcd test",
+    )
+
+
+def plain(settings: SourceSettings) -> str:
+    """The DSN without its options: an ordinary client of the same database."""
+    return settings.dsn.partition("?")[0]
+
+
+@contextlib.asynccontextmanager
+async def streaming(
+    settings: SourceSettings, start_lsn: int = 0, *, server_version_num: int = 140_000, **options: object
+) -> AsyncIterator[ReplicationStream]:
+    """An open stream, closed at the end."""
+    chosen = choose_options(server_version_num, **options)  # type: ignore[arg-type]
+    stream = await open_stream(settings, chosen, start_lsn)
+    try:
+        yield stream
+    finally:
+        await stream.close()
+
+
+def make_slot(settings: SourceSettings) -> int:
+    """Create the slot; its consistent point."""
+    with create_slot(settings, export_snapshot=False) as slot:
+        return slot.consistent_point
+
+
+async def read_until(
+    stream: ReplicationStream, condition: Callable[[list[Item]], bool], deadline_s: float = DEADLINE_S
+) -> list[Item]:
+    """Everything read until the condition holds for all of it."""
+    items: list[Item] = []
+    async with asyncio.timeout(deadline_s):
+        while not condition(items):
+            items += await stream.read()
+    return items
+
+
+def commits(items: list[Item]) -> int:
+    """How many Commit messages there are."""
+    return sum(isinstance(item, Control) and item.payload[:1] == b"C" for item in items)
+
+
+def end_lsns(items: list[Item]) -> list[int]:
+    """The end LSN of each Commit message, read from the bytes."""
+    found = [item.payload for item in items if isinstance(item, Control) and item.payload[:1] == b"C"]
+    return [int.from_bytes(payload[10:18], "big") for payload in found]
+
+
+def row_payloads(items: list[Item]) -> list[bytes]:
+    """The pgoutput message of each row."""
+    payloads: list[bytes] = []
+    for run in items:
+        if isinstance(run, Run):
+            rest = run.frames
+            while rest:
+                size = int.from_bytes(rest[:4], "big")
+                payloads.append(rest[12 : 12 + size])
+                rest = rest[12 + size :]
+    return payloads
+
+
+def texts(payload: bytes) -> list[str]:
+    """The text values of an Insert message, outside a stream."""
+    assert payload[:1] == b"I"
+    assert payload[5:6] == b"N"
+    values, rest = [], payload[8:]
+    while rest:
+        assert rest[:1] == b"t"
+        size = int.from_bytes(rest[1:5], "big")
+        values.append(rest[5 : 5 + size].decode())
+        rest = rest[5 + size :]
+    return values
+
+
+def shape(items: list[Item]) -> list[str]:
+    """The items as type letters, a run as its rows' letters, keepalives left out."""
+    letters: list[str] = []
+    for item in items:
+        if isinstance(item, Run):
+            letters.append("".join(chr(payload[0]) for payload in row_payloads([item])))
+        elif not isinstance(item, Keepalive):
+            letters.append(chr(item.payload[0]))
+    return letters
+
+
+def with_slot(settings: SourceSettings, slot: str) -> SourceSettings:
+    """The same source with another slot."""
+    return replace(settings, slot=slot)

@@ -1,0 +1,79 @@
+"""Parameters of a connection: our settings win where output depends on them, secrets never show."""
+
+from __future__ import annotations
+
+import psycopg2
+import pytest
+
+from cdcd.errors import CdcdError, SourceAuthentication, SourceSetup, SourceUnavailable
+from cdcd.source.connection import connect_sql, connection_parameters, translate
+from cdcd.source.settings import SourceSettings
+
+
+def settings(dsn: str, password: str | None = None) -> SourceSettings:
+    return SourceSettings(dsn, lambda: password, "s", ("p",), "cdcd test", connect_timeout_s=3)
+
+
+def test_our_session_settings_come_after_those_of_the_dsn() -> None:
+    """F53: the last -c wins."""
+    parameters, _ = connection_parameters(settings("host=h options='-c datestyle=German -c work_mem=64MB'"))
+    assert parameters["options"].startswith("-c datestyle=German -c work_mem=64MB -c datestyle=ISO ")
+
+
+def test_the_dsn_keeps_its_own_timeouts_and_not_its_application_name() -> None:
+    parameters, _ = connection_parameters(
+        settings("host=h connect_timeout=7 keepalives_idle=99 application_name=x client_encoding=latin1")
+    )
+    assert parameters["connect_timeout"] == "7"
+    assert parameters["keepalives_idle"] == "99"
+    assert parameters["keepalives_interval"] == "5"
+    assert parameters["application_name"] == "cdcd test"
+    assert parameters["client_encoding"] == "UTF8"
+
+
+def test_the_password_read_at_connect_wins_over_the_one_in_the_dsn() -> None:
+    assert connection_parameters(settings("postgresql://u:old@h/d", "new"))[0]["password"] == "new"
+    assert connection_parameters(settings("postgresql://u:old@h/d"))[0]["password"] == "old"
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:hunter2@x@h/d",
+        "postgresql://u:hunter2/x@h/d",
+        "postgresql://u:hunter2%zz@h/d",
+        "postgresql://u:h#unter2@h:port/d",
+        "host=h password=hunter2 nonsense",
+        "host=h passwort=hunter2",
+    ],
+)
+def test_a_dsn_that_cannot_be_used_is_never_quoted(dsn: str) -> None:
+    with pytest.raises(CdcdError) as caught:
+        connect_sql(settings(dsn))
+    assert "unter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_refused_connection_does_not_show_the_password() -> None:
+    with pytest.raises(SourceUnavailable) as caught:
+        connect_sql(settings("postgresql://u:hunter2@127.0.0.1:1/d"))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_unreadable_password_is_an_authentication_error() -> None:
+    def unreadable() -> str:
+        raise FileNotFoundError(2, "No such file or directory", "/etc/secret")
+
+    broken = SourceSettings("host=h", unreadable, "s", ("p",), "a")
+    with pytest.raises(SourceAuthentication, match="No such file"):
+        connection_parameters(broken)
+
+
+def test_a_dsn_that_does_not_parse_is_a_setup_error() -> None:
+    with pytest.raises(SourceSetup):
+        connection_parameters(settings("host=h nonsense"))
+
+
+def test_secrets_are_scrubbed_from_what_libpq_says() -> None:
+    error = translate(psycopg2.OperationalError("could not use hunter2 at all"), ("hunter2",))
+    assert "hunter2" not in str(error)

@@ -1,0 +1,88 @@
+"""What PostgreSQL says, and what cdcd does about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import (
+    PublicationMissing,
+    SlotActive,
+    SlotLost,
+    SlotMissing,
+    SlotUnusable,
+    SourceAuthentication,
+    SourceError,
+    SourceSetup,
+    SourceUnavailable,
+)
+from cdcd.source.failures import ServerReport, connect_failure, failure_for, is_publication_notice
+
+CASES = [
+    ("57P01", "terminating connection due to administrator command", None, SourceUnavailable),
+    ("57P02", "crash of another server process", None, SourceUnavailable),
+    ("57P03", "the database system is starting up", None, SourceUnavailable),
+    ("08006", "connection failure", None, SourceUnavailable),
+    ("53300", "sorry, too many clients already", None, SourceUnavailable),
+    ("53400", "all replication slots are in use", None, SourceSetup),
+    ("28P01", "password authentication failed", None, SourceAuthentication),
+    ("42501", "permission denied to start WAL sender", None, SourceSetup),
+    ("55006", 'replication slot "s" is active for PID 7', "ReplicationSlotAcquire", SlotActive),
+    ("42704", 'replication slot "s" does not exist', "ReplicationSlotAcquire", SlotMissing),
+    ("42704", "le slot n'existe pas", "ReplicationSlotAcquire", SlotMissing),
+    ("42704", 'publication "p" does not exist', "get_publication_oid", PublicationMissing),
+    ("42704", "la publication n'existe pas", "get_publication_oid", PublicationMissing),
+    ("55000", 'can no longer get changes from replication slot "s"', None, SlotLost),
+    ("55000", 'can no longer access replication slot "s"', None, SlotLost),
+    ("55000", "logical decoding requires wal_level >= logical", None, SourceSetup),
+    ("55000", 'replication slot "s" was not created in this database', None, SlotUnusable),
+    ("58P01", "requested WAL segment 0001 has already been removed", None, SlotLost),
+    ("40P01", "deadlock detected", None, SourceUnavailable),
+    ("XX000", "something nobody thought of", None, SourceError),
+    (None, "server closed the connection unexpectedly", None, SourceUnavailable),
+]
+
+
+@pytest.mark.parametrize(("sqlstate", "message", "function", "expected"), CASES)
+def test_each_report_has_one_class(
+    sqlstate: str | None, message: str, function: str | None, expected: type[SourceError]
+) -> None:
+    assert type(failure_for(ServerReport(sqlstate, message, function=function))) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'connection to server failed: FATAL:  password authentication failed for user "u"',
+            SourceAuthentication,
+        ),
+        ("connection failed: FATAL:  no pg_hba.conf entry for host", SourceAuthentication),
+        ("fe_sendauth: no password supplied", SourceAuthentication),
+        ('FATAL:  role "u" does not exist', SourceAuthentication),
+        ('FATAL:  database "d" does not exist', SourceSetup),
+        ("FATAL:  permission denied to start WAL sender", SourceSetup),
+        ("connection to server failed: Connection refused", SourceUnavailable),
+        ('could not translate host name "h" to address', SourceUnavailable),
+        ("FATAL:  the database system is starting up", SourceUnavailable),
+        ("FATAL:  etwas ganz anderes", SourceUnavailable),
+    ],
+)
+def test_failures_to_connect_are_told_apart_by_their_text(text: str, expected: type[SourceError]) -> None:
+    assert type(connect_failure(text)) is expected
+
+
+def test_a_data_exception_does_not_repeat_the_value() -> None:
+    error = failure_for(ServerReport("22P02", 'invalid input syntax for type json: "jane@example.org"'))
+    assert "jane" not in str(error)
+
+
+def test_only_the_first_line_of_a_message_is_shown() -> None:
+    error = failure_for(ServerReport("XX000", "broken\nDETAIL: Key (mail)=(jane@example.org)"))
+    assert "jane" not in str(error)
+
+
+def test_the_notice_of_a_skipped_publication_is_known_in_any_language() -> None:
+    """F72."""
+    assert is_publication_notice(ServerReport("55000", 'skipped loading publication "p"', "WARNING"))
+    assert is_publication_notice(ServerReport("55000", "autre", "WARNING", "LoadPublications"))
+    assert not is_publication_notice(ServerReport("01000", "something else", "WARNING", "elsewhere"))

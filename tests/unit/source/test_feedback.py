@@ -1,0 +1,46 @@
+"""Positions and timing of status updates."""
+
+from __future__ import annotations
+
+from cdcd.source.feedback import Feedback, Positions
+
+
+def test_only_confirm_moves_flush_and_apply() -> None:
+    """F71: what is received, however far, is not durable."""
+    feedback = Feedback(1_000_000, start_lsn=100)
+    feedback.received(5_000)
+    assert feedback.positions() == Positions(5_000, 100, 100)
+    feedback.confirm(300)
+    assert feedback.positions() == Positions(5_000, 300, 300)
+
+
+def test_confirm_never_moves_back() -> None:
+    """F7."""
+    feedback = Feedback(1_000_000)
+    assert feedback.confirm(300)
+    assert not feedback.confirm(200)
+    assert not feedback.confirm(300)
+    assert feedback.positions() == Positions(300, 300, 300)
+
+
+def test_a_relation_message_at_lsn_zero_does_not_move_the_received_position_back() -> None:
+    """F5: Relation carries 0/0."""
+    feedback = Feedback(1_000_000)
+    feedback.received(500)
+    feedback.received(0)
+    assert feedback.positions().write_lsn == 500
+
+
+def test_an_update_is_due_at_first_then_after_the_interval_then_when_asked_for() -> None:
+    """F14."""
+    feedback = Feedback(1_000)
+    assert feedback.due(0)
+    feedback.sent(0)
+    assert not feedback.due(999)
+    assert feedback.wait_us(400) == 600
+    assert feedback.due(1_000)
+    feedback.sent(1_000)
+    feedback.hurry()
+    assert feedback.due(1_001)
+    feedback.sent(1_001)
+    assert not feedback.due(1_002)
