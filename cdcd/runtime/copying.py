@@ -1,0 +1,132 @@
+"""The initial snapshot: make the slot, copy each table as the slot's consistent point sees it, hand over.
+
+In: the verdict `Snapshot`, the published tables.  Out: chunks with boundaries of phase "snapshot", the last one
+of phase "streaming" at the consistent point, where the stream begins.
+Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
+exactly there (F1), sorts after them. An attempt that was cut off is begun anew, with a new slot: the topics it
+had written to get a truncate event first, so that a row deleted in between does not live on (F40).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from cdcd.ack.group import Boundary, Chunk
+from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.plan import RelationPlan
+from cdcd.avro.transaction import TransactionContext
+from cdcd.lsn import Lsn
+from cdcd.model import POSTGRES_EPOCH_US, Relation, Run, TransactionInfo
+from cdcd.runtime.plans import Plans
+from cdcd.runtime.threads import in_thread, settled, start_in_thread
+from cdcd.snapshot.table import CopiedTable, SnapshotReader
+
+Add = Callable[[Chunk], Any]
+
+
+class Counts(Protocol):
+    """What the copy reports."""
+
+    def snapshot_started(self, tables: int) -> None: ...  # noqa: D102
+    def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
+    def snapshot_rows(self, table: str, run: Run) -> None: ...  # noqa: D102
+    def snapshot_table_done(self, table: str) -> None: ...  # noqa: D102
+    def snapshot_ended(self, *, is_complete: bool) -> None: ...  # noqa: D102
+
+
+class Snapshotter:
+    """Copies the tables of one exported snapshot into the writer."""
+
+    def __init__(
+        self,
+        reader: SnapshotReader,
+        plans: Plans,
+        add: Add,
+        new_context: Callable[[TransactionInfo], TransactionContext],
+        counts: Counts,
+        *,
+        consistent_point: Lsn,
+        begun_topics: tuple[str, ...],
+    ) -> None:
+        self._reader = reader
+        self._plans = plans
+        self._add = add
+        self._counts = counts
+        self._consistent_point = consistent_point
+        self._begun = list(begun_topics)
+        self._now_us = time.time_ns() // 1000
+        info = TransactionInfo(
+            xid=0,
+            commit_lsn=consistent_point - 1,
+            commit_pg_us=self._now_us - POSTGRES_EPOCH_US,
+            snapshot=True,
+        )
+        self._tx = new_context(info)
+
+    async def run(self, tables: list[tuple[CopiedTable, Relation]]) -> None:
+        """Copy every table, one after another; the last boundary is where streaming begins."""
+        self._counts.snapshot_started(len(tables))
+        plans = [(table, await self._plans.plan(relation)) for table, relation in tables]
+        await self._clear([plan for _, plan in plans])
+        for table, plan in plans:
+            await self._copy(table, plan)
+            self._counts.snapshot_table_done(plan.table)
+        await self._add(Chunk((), 0, self._done()))
+        self._counts.snapshot_ended(is_complete=True)
+
+    async def _clear(self, plans: list[RelationPlan]) -> None:
+        for plan in plans:
+            if plan.topic in self._begun:
+                records = encode_truncate(
+                    plan, lsn=self._consistent_point, cascade=False, restart_identity=False, tx=self._tx
+                )
+                await self._add(Chunk(records, 512 * len(records), self._so_far()))
+
+    async def _copy(self, table: CopiedTable, plan: RelationPlan) -> None:
+        if plan.topic not in self._begun:
+            self._begun.append(plan.topic)
+        self._counts.relation(table.relid, plan.table)
+        runs = self._reader.copy(table, self._consistent_point)
+        step: asyncio.Future[Run | None] | None = None
+        try:
+            while True:
+                step = start_in_thread(_next_run, runs)
+                if (run := await asyncio.shield(step)) is None:
+                    break
+                records = encode_run(run, self._plans.by_relid, self._tx)
+                self._counts.snapshot_rows(plan.table, run)
+                await self._add(Chunk(records, len(run.frames) + 128 * len(records), self._so_far()))
+        finally:
+            await settled(step)
+            await in_thread(_close, runs)
+
+    def _so_far(self) -> Boundary:
+        return Boundary(
+            commit_lsn=0,
+            end_lsn=0,
+            commit_us=self._now_us,
+            transactions=0,
+            phase="snapshot",
+            snapshot_tables=tuple(self._begun),
+        )
+
+    def _done(self) -> Boundary:
+        return replace(
+            self._so_far(),
+            commit_lsn=self._consistent_point - 1,
+            end_lsn=self._consistent_point,
+            phase="streaming",
+            snapshot_tables=(),
+        )
+
+
+def _next_run(runs: Iterator[Run]) -> Run | None:
+    return next(runs, None)
+
+
+def _close(runs: Any) -> None:
+    runs.close()

@@ -1,0 +1,98 @@
+"""Start the daemon's parts, wire the signals, return the exit status.
+
+In: a `Config`.  Out: an exit status.
+Invariant: the first SIGTERM or SIGINT stops in order, within `shutdown_timeout_ms`; a second one, or the time
+running out, ends at once: nothing is lost by it, because nothing is confirmed that is not durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import structlog
+
+from cdcd.config import Config
+from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED
+from cdcd.ops.admin import AdminServer
+from cdcd.ops.health import liveness, readiness, startup
+from cdcd.ops.log import configure
+from cdcd.ops.metrics import Metrics
+from cdcd.runtime.monitor import Monitor
+from cdcd.runtime.status import Status
+from cdcd.runtime.supervisor import Supervisor
+from cdcd.version import __version__
+
+_LOG = structlog.stdlib.get_logger("cdcd.main")
+TURN_INTERVAL_S = 1.0
+
+
+def run(config: Config) -> int:
+    """Run until stopped; return the exit status."""
+    configure(config.log.level, config.log.format)
+    return asyncio.run(_run(config))
+
+
+async def _run(config: Config) -> int:
+    status = Status(Metrics(__version__), name=config.name, slot=config.source.slot.name)
+    supervisor = Supervisor(config, status)
+    admin = _admin(config, status)
+    try:
+        port = await admin.start()
+    except OSError as error:
+        _LOG.error(
+            "admin_port_unavailable", host=config.admin.host, port=config.admin.port, error=error.strerror
+        )
+        return EXIT_CONFIG
+    _LOG.info("started", version=__version__, name=config.name, slot=config.source.slot.name, admin_port=port)
+    _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
+    monitor = Monitor(config.source_settings(), status, supervisor.publications_lost)
+    beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
+    try:
+        return await supervisor.run()
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        await admin.stop()
+
+
+def _admin(config: Config, status: Status) -> AdminServer:
+    return AdminServer(
+        config.admin.host,
+        config.admin.port,
+        metrics=status.metrics.exposition,
+        livez=lambda: liveness(status.health, time.monotonic()),
+        readyz=lambda: readiness(status.health, time.monotonic()),
+        startupz=lambda: startup(status.health),
+        status=status.page,
+    )
+
+
+async def _turn(status: Status) -> None:
+    """Show that the loop turns, also while there is nothing to do or a halt to be mended."""
+    while True:
+        status.loop_turned()
+        await asyncio.sleep(TURN_INTERVAL_S)
+
+
+def _wire_signals(supervisor: Supervisor, timeout_s: float) -> None:
+    loop = asyncio.get_running_loop()
+
+    def expired() -> None:
+        _LOG.error("stop_timed_out", timeout_s=timeout_s)
+        os._exit(EXIT_FAILURE)
+
+    def stop(name: str) -> None:
+        if supervisor.stop.is_set():
+            _LOG.warning("stopping_at_once", signal=name)
+            os._exit(EXIT_FORCED)
+        _LOG.info("stopping", signal=name)
+        supervisor.stop.set()
+        loop.call_later(timeout_s, expired)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.retry.set)

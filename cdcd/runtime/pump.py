@@ -1,0 +1,184 @@
+"""The flow, readable in one screen: items from the walsender become chunks of records for the writer.
+
+In: items of one walsender session.  Out: chunks, each transaction's last one with its boundary.
+Invariant: transactions are handed on in commit order; one whose commit LSN was written already is dropped
+after its Relation messages were read (F4, F43); the number of a change is the same on every replay.
+Must not: talk to Kafka or PostgreSQL itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from cdcd.ack.group import Boundary, Chunk
+from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.plan import RelationPlan
+from cdcd.avro.transaction import TransactionContext
+from cdcd.lsn import Lsn
+from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Record, Relation, Run, TransactionInfo
+from cdcd.txn.assembler import Assembler
+from cdcd.txn.events import (
+    Event,
+    LogicalMessage,
+    RelationSeen,
+    Rows,
+    TransactionBegun,
+    TransactionCommitted,
+    Truncated,
+    TypeSeen,
+)
+
+
+class Plans(Protocol):
+    """Where plans come from: one per relation the server has described."""
+
+    by_relid: dict[int, RelationPlan]
+
+    async def plan(self, relation: Relation) -> RelationPlan: ...  # noqa: D102
+    async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record: ...  # noqa: D102
+
+
+class Counts(Protocol):
+    """What the pump reports, per event."""
+
+    def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
+    def began(self, commit_us: int) -> None: ...  # noqa: D102
+    def run(self, run: Run) -> None: ...  # noqa: D102
+    def truncated(self, table: str) -> None: ...  # noqa: D102
+    def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
+    def duplicate(self) -> None: ...  # noqa: D102
+
+
+NewContext = Callable[[TransactionInfo], TransactionContext]
+Add = Callable[[Chunk], Awaitable[None]]
+
+
+class Pump:
+    """Turns one session's items into chunks. `feed` is awaited per batch, so status updates go on (F14)."""
+
+    def __init__(
+        self,
+        assembler: Assembler,
+        plans: Plans,
+        add: Add,
+        idle: Callable[[Boundary, bool], None],
+        new_context: NewContext,
+        counts: Counts,
+        *,
+        start_lsn: Lsn,
+        written_commit_lsn: Lsn,
+    ) -> None:
+        self._assembler = assembler
+        self._plans = plans
+        self._add = add
+        self._idle = idle
+        self._new_context = new_context
+        self._counts = counts
+        self._commit_lsn = written_commit_lsn
+        self._end_lsn = start_lsn
+        self._commit_us = 0
+        self._tx: TransactionContext | None = None
+        self._rows = 0
+        self._handlers: dict[type, Callable[..., Awaitable[None]]] = {
+            TransactionBegun: self._begun,
+            Rows: self._row_run,
+            Truncated: self._truncated,
+            LogicalMessage: self._message,
+            RelationSeen: self._relation,
+            TypeSeen: self._type,
+            TransactionCommitted: self._committed,
+        }
+
+    async def feed(self, items: list[Item]) -> None:
+        """Hand on everything in `items`, in order."""
+        for item in items:
+            if isinstance(item, Keepalive):
+                self._keepalive(item)
+                continue
+            for event in self._assembler.feed(item):
+                await self._handle(event)
+
+    async def _handle(self, event: Event) -> None:
+        await self._handlers[type(event)](event)
+
+    def _keepalive(self, keepalive: Keepalive) -> None:
+        # Inside a transaction the WAL end says nothing about what is complete (F6, F11).
+        if not self._assembler.in_transaction:
+            # A session decodes from the slot's restart LSN on, so its first keepalives lie behind the start.
+            self._end_lsn = max(self._end_lsn, keepalive.wal_end_lsn)
+            self._idle(self._boundary(transactions=0), keepalive.reply_requested)
+
+    def _boundary(self, *, transactions: int) -> Boundary:
+        return Boundary(self._commit_lsn, self._end_lsn, self._commit_us or _now_us(), transactions)
+
+    async def _begun(self, event: TransactionBegun) -> None:
+        self._rows = 0
+        # F4: what the last committed progress record covers was written; its relations still have to be read.
+        is_written = event.info.commit_lsn <= self._commit_lsn
+        self._tx = None if is_written else self._new_context(event.info)
+        if not is_written:
+            self._counts.began(event.info.commit_pg_us + POSTGRES_EPOCH_US)
+
+    async def _row_run(self, event: Rows) -> None:
+        if self._tx is not None:
+            records = encode_run(event.run, self._plans.by_relid, self._tx)
+            self._counts.run(event.run)
+            await self._hand_on(records, len(event.run.frames))
+
+    async def _truncated(self, event: Truncated) -> None:
+        if self._tx is None:
+            return
+        for relation in event.relations:
+            plan = self._plans.by_relid[relation.relid]
+            records = encode_truncate(
+                plan,
+                lsn=event.lsn,
+                cascade=event.cascade,
+                restart_identity=event.restart_identity,
+                tx=self._tx,
+            )
+            self._counts.truncated(plan.table)
+            await self._hand_on(records, 512 * len(records))
+
+    async def _message(self, event: LogicalMessage) -> None:
+        if event.transactional:
+            if self._tx is not None:
+                record = await self._plans.logical_message(event, self._tx)
+                await self._hand_on([record], len(event.content))
+        elif event.lsn > self._commit_lsn:
+            await self._message_at_once(event)
+
+    async def _message_at_once(self, event: LogicalMessage) -> None:
+        """A message outside any transaction is its own boundary: its LSN orders it and tells a replay apart."""
+        record = await self._plans.logical_message(event, None)
+        self._commit_lsn = event.lsn
+        self._end_lsn = max(self._end_lsn, event.lsn)
+        await self._add(Chunk([record], len(event.content) + 256, self._boundary(transactions=0)))
+
+    async def _relation(self, event: RelationSeen) -> None:
+        plan = await self._plans.plan(event.relation)
+        self._counts.relation(event.relation.relid, plan.table)
+
+    async def _type(self, event: TypeSeen) -> None:
+        """A type's name: the plans ask the catalog, which knows its shape too (F44)."""
+
+    async def _hand_on(self, records: list[Record], size_bytes: int) -> None:
+        self._rows += len(records)
+        await self._add(Chunk(records, size_bytes + 128 * len(records)))
+
+    async def _committed(self, event: TransactionCommitted) -> None:
+        if self._tx is None:
+            self._counts.duplicate()
+            return
+        self._tx = None
+        self._commit_lsn = event.info.commit_lsn
+        self._end_lsn = event.end_lsn
+        self._commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US
+        self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
+        await self._add(Chunk((), 0, self._boundary(transactions=1)))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,163 @@
+"""Where to begin: the stored position, the slot and the server compared, before anything is streamed.
+
+In: the last progress record, the slot's state, the server's identity, what the configuration wants.
+Out: `Resume`, `Snapshot`, or an error of the tree that says why not.
+Invariant: a position is resumed only when the slot has not been confirmed beyond it (F3) and the server is the
+one it was taken from (F10, F58, F62). cdcd confirms nothing that it has not stored first, an idle stream's
+position included, so a slot ahead of the store was moved by somebody else.
+Must not: do I/O; the shell fetches the arguments and obeys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from cdcd.errors import SlotAhead, SlotLost, SlotMissing, SlotUnusable, SourceMismatch
+from cdcd.lsn import Lsn
+from cdcd.model import Progress
+
+
+class Slot(Protocol):
+    """What the verdict reads of a slot (`pg_replication_slots`)."""
+
+    @property
+    def plugin(self) -> str | None: ...  # noqa: D102
+    @property
+    def database(self) -> str | None: ...  # noqa: D102
+    @property
+    def confirmed_flush_lsn(self) -> Lsn | None: ...  # noqa: D102
+    @property
+    def wal_status(self) -> str | None: ...  # noqa: D102
+    @property
+    def invalidation_reason(self) -> str | None: ...  # noqa: D102
+
+
+class Server(Protocol):
+    """What the verdict reads of a server (IDENTIFY_SYSTEM)."""
+
+    @property
+    def system_identifier(self) -> str: ...  # noqa: D102
+    @property
+    def timeline(self) -> int: ...  # noqa: D102
+    @property
+    def database(self) -> str: ...  # noqa: D102
+    @property
+    def wal_lsn(self) -> Lsn: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Stream from `start_lsn`; drop what has a commit LSN up to `written_commit_lsn` (F4)."""
+
+    start_lsn: Lsn
+    written_commit_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Make the slot and copy the tables. `begun_topics` hold rows of an attempt that was cut off."""
+
+    drop_slot: bool
+    begun_topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the configuration says about the slot and the beginning."""
+
+    slot: str
+    create_slot: bool
+    snapshot: bool
+
+
+def verdict(stored: Progress | None, slot: Slot | None, server: Server, wanted: Wanted) -> Resume | Snapshot:
+    """Decide how a session begins. Raises a `SourceError` when it must not."""
+    if slot is not None:
+        _check_slot(slot, server, wanted)
+    if stored is None:
+        return _first_start(slot, server, wanted)
+    _check_identity(stored, server)
+    if stored.phase == "snapshot":
+        # The exported snapshot died with its connection (F37): what was copied is copied again.
+        return Snapshot(drop_slot=slot is not None, begun_topics=stored.snapshot_tables)
+    return _go_on(stored, slot, server, wanted)
+
+
+def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | Snapshot:
+    if slot is None:
+        if not wanted.create_slot:
+            raise SlotMissing(
+                "the slot does not exist and source.slot.create is false",
+                hint="run `cdcd init`, or set source.slot.create: true",
+                slot=wanted.slot,
+            )
+        return Snapshot(drop_slot=False, begun_topics=())
+    if wanted.snapshot:
+        raise SlotUnusable(
+            "the slot exists but cdcd has no progress record for it, so the snapshot cannot join the stream",
+            hint="drop the slot (cdcd makes it together with the snapshot), "
+            "or set snapshot.mode: never to begin at the slot's position",
+            slot=wanted.slot,
+        )
+    start_lsn = slot.confirmed_flush_lsn or 0
+    return Resume(start_lsn=start_lsn, written_commit_lsn=0)
+
+
+def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) -> Resume:
+    if slot is None:
+        raise SlotMissing(
+            "the slot of the stored position is gone; changes since that position cannot be read any more",
+            hint="a new snapshot is needed: see README, 'When the slot is gone'",
+            slot=wanted.slot,
+            stored_lsn=stored.end_lsn,
+        )
+    if stored.end_lsn > server.wal_lsn:
+        raise SourceMismatch(
+            "the server is behind the stored position: it was restored or is another copy (F62)",
+            stored_lsn=stored.end_lsn,
+            server_lsn=server.wal_lsn,
+        )
+    confirmed_lsn = slot.confirmed_flush_lsn
+    if confirmed_lsn is not None and confirmed_lsn > stored.end_lsn:
+        raise SlotAhead(
+            "the slot was confirmed beyond what cdcd has written; changes between the two may be missing",
+            hint="find what else reads this slot or has advanced it; then take a new snapshot",
+            slot=wanted.slot,
+            stored_lsn=stored.end_lsn,
+            confirmed_lsn=confirmed_lsn,
+        )
+    return Resume(start_lsn=stored.end_lsn, written_commit_lsn=stored.commit_lsn)
+
+
+def _check_slot(slot: Slot, server: Server, wanted: Wanted) -> None:
+    if slot.plugin != "pgoutput" or slot.database != server.database:
+        raise SlotUnusable(
+            "the slot belongs to another plugin or database",
+            hint="choose another source.slot.name, or drop the slot",
+            slot=wanted.slot,
+            plugin=slot.plugin,
+            database=slot.database,
+        )
+    if slot.wal_status == "lost" or slot.invalidation_reason:
+        raise SlotLost(
+            "the server has invalidated the slot; changes since its position are lost to it (F23)",
+            hint="a new snapshot is needed: see README, 'When the slot is gone'",
+            slot=wanted.slot,
+            reason=slot.invalidation_reason or "wal_removed",
+        )
+
+
+def _check_identity(stored: Progress, server: Server) -> None:
+    expected = stored.identity
+    for name, was, now in (
+        ("system_identifier", expected.system_identifier, server.system_identifier),
+        ("timeline", expected.timeline, server.timeline),
+        ("database", expected.database, server.database),
+    ):
+        if was != now:
+            raise SourceMismatch(
+                f"the stored position belongs to another server: {name} was {was}, is {now}",
+                hint="point source.dsn at the server that was read before, or use another name and slot",
+                stored_lsn=stored.end_lsn,
+            )

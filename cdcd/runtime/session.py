@@ -1,0 +1,403 @@
+"""One session: open the sink, decide where to begin, copy if need be, stream until something ends it.
+
+In: the configuration's settings, a stop event.  Out: returns after an orderly stop; raises an error of the tree.
+Invariant: a session is one producer epoch and one walsender connection (F9, F27): whatever ends it, the open
+Kafka transaction is aborted and everything in memory forgotten; the next session asks Kafka what is durable
+(F76) and PostgreSQL where the slot is (F3), and begins there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from cdcd.ack.group import Boundary, Chunk, GroupLimits
+from cdcd.avro.transaction import TransactionContext
+from cdcd.config import Config
+from cdcd.errors import CdcdError, PublicationMissing, SlotAhead, SourceSetup
+from cdcd.lsn import INVALID_LSN, format_lsn
+from cdcd.model import Progress, Relation, SourceIdentity, TransactionInfo
+from cdcd.registry.confluent import Registry
+from cdcd.runtime.copying import Snapshotter
+from cdcd.runtime.plans import Plans
+from cdcd.runtime.pump import Pump
+from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
+from cdcd.runtime.status import Status
+from cdcd.runtime.threads import in_thread, start_in_thread
+from cdcd.runtime.writer import Writer
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.topics import Topics
+from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.source.catalog import Catalog
+from cdcd.source.connection import connect_sql, translate
+from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.publication import PublishedTable, missing_publications, published_tables
+from cdcd.source.settings import choose_options
+from cdcd.source.slot import CreatedSlot, create_slot, drop_slot, read_slot
+from cdcd.source.stream import ReplicationStream, open_stream
+from cdcd.txn.assembler import Assembler
+from cdcd.version import __version__
+
+_LOG = structlog.stdlib.get_logger("cdcd.session")
+T = TypeVar("T")
+
+
+def _confirm_nothing(_lsn: int) -> None:
+    """Before the stream is open there is nobody to tell."""
+
+
+class Session:
+    """The parts of one session. `run` is called once."""
+
+    def __init__(self, config: Config, status: Status, stop: asyncio.Event) -> None:
+        self._config = config
+        self._status = status
+        self._stop = stop
+        self._source = config.source_settings()
+        sink_settings = config.sink_settings()
+        self._sink = KafkaSink(sink_settings)
+        self._topics = Topics(sink_settings, config.topic_settings())
+        self._registry = Registry(config.registry_settings(), status.registry_request)
+        self._catalog = Catalog(self._source)
+        self._plans = Plans(
+            self._catalog,
+            self._topics,
+            self._registry,
+            name=config.name,
+            template=config.sink.topics.template,
+            tombstones=config.format.tombstones,
+        )
+        self._database = ""
+        self._writer: Writer | None = None
+        self._told = asyncio.Event()
+        self._failure: CdcdError | None = None
+
+    def fail(self, error: CdcdError) -> None:
+        """End the session with an error that was found beside it."""
+        self._failure = error
+        self._told.set()
+
+    async def run(self) -> None:
+        """Do it all; returns when `stop` is set and everything durable is confirmed."""
+        try:
+            stored = await self._open_sink()
+            server = await in_thread(self._identify)
+            self._database = server.database
+            begin = await in_thread(self._verdict, stored, server)
+            identity = SourceIdentity(
+                server.system_identifier, server.timeline, server.database, self._source.slot
+            )
+            self._writer = self._new_writer(identity, stored)
+            async with _beside(self._writer.run(), self._fail_when_told()) as failing:
+                if isinstance(begin, Snapshot):
+                    position = await failing.unless(self._copy(begin, self._writer))
+                else:
+                    position = begin
+                if position is not None:
+                    await self._stream(position, server, self._writer, failing)
+        finally:
+            await self._close()
+
+    async def _fail_when_told(self) -> None:
+        await self._told.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    # --- beginning ---
+
+    async def _open_sink(self) -> Progress | None:
+        await in_thread(self._topics.ensure_progress, self._config.progress_topic)
+        stored = await in_thread(self._sink.open)
+        self._status.sink_opened()
+        if stored is not None:
+            _LOG.info(
+                "progress_read",
+                phase=stored.phase,
+                commit_lsn=format_lsn(stored.commit_lsn),
+                end_lsn=format_lsn(stored.end_lsn),
+            )
+        return stored
+
+    def _identify(self) -> ServerIdentity:
+        connection = connect_sql(self._source)
+        try:
+            server = identify(connection)
+            if server.in_recovery:
+                raise SourceSetup("the server is a standby", hint="point source.dsn at the primary")
+            missing = missing_publications(connection, self._source.publications)
+            if missing:
+                raise PublicationMissing(
+                    f"publication does not exist: {', '.join(missing)}",
+                    hint="create it, or run `cdcd init`; nothing is read without it (F39, F72)",
+                )
+            return server
+        finally:
+            connection.close()
+
+    def _verdict(self, stored: Progress | None, server: ServerIdentity) -> Resume | Snapshot:
+        connection = connect_sql(self._source)
+        try:
+            slot = read_slot(connection, self._source.slot)
+        finally:
+            connection.close()
+        config = self._config
+        wanted = Wanted(
+            slot=self._source.slot,
+            create_slot=config.source.slot.create,
+            snapshot=config.snapshot.mode == "initial",
+        )
+        return verdict(stored, slot, server, wanted)
+
+    def _new_writer(self, identity: SourceIdentity, stored: Progress | None) -> Writer:
+        commit = self._config.sink.commit
+        return Writer(
+            self._sink,
+            identity,
+            GroupLimits(commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000),
+            waiting_limit_bytes=self._config.buffer.memory,
+            confirm=_confirm_nothing,
+            observer=self._status,
+            durable_lsn=stored.end_lsn if stored is not None else INVALID_LSN,
+        )
+
+    def _new_context(self, info: TransactionInfo) -> TransactionContext:
+        return TransactionContext(
+            info,
+            name=self._config.name,
+            database=self._database,
+            now_us=time.time_ns() // 1000,
+            version=__version__,
+        )
+
+    # --- the snapshot ---
+
+    async def _copy(self, begin: Snapshot, writer: Writer) -> Resume | None:
+        """Make the slot and copy; returns where to stream from, or None when stopped in the middle."""
+        self._status.state("snapshot")
+        # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
+        now_us = time.time_ns() // 1000
+        marker = Boundary(0, INVALID_LSN, now_us, 0, "snapshot", begin.begun_topics)
+        await in_thread(self._write_marker, writer, marker)
+        created = await in_thread(self._make_slot, begin.drop_slot)
+        try:
+            copying = asyncio.ensure_future(self._copy_tables(begin, writer, created))
+            stopping = asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait([copying, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not copying.done():
+                _LOG.info("snapshot_stopped", hint="it begins anew at the next start")
+                copying.cancel()
+                await asyncio.wait([copying])
+                return None
+            await copying
+        finally:
+            created.close()
+        point = created.consistent_point
+        return Resume(start_lsn=point, written_commit_lsn=point - 1)
+
+    def _write_marker(self, writer: Writer, marker: Boundary) -> None:
+        self._sink.begin()
+        self._sink.commit(writer.progress(marker))
+
+    def _make_slot(self, drop_first: bool) -> CreatedSlot:
+        if drop_first:
+            connection = connect_sql(self._source)
+            try:
+                drop_slot(connection, self._source.slot)
+            finally:
+                connection.close()
+            _LOG.info("slot_dropped", slot=self._source.slot, why="its snapshot was not completed")
+        created = create_slot(self._source, export_snapshot=self._config.snapshot.mode == "initial")
+        _LOG.info(
+            "slot_created", slot=self._source.slot, consistent_point=format_lsn(created.consistent_point)
+        )
+        return created
+
+    async def _copy_tables(self, begin: Snapshot, writer: Writer, created: CreatedSlot) -> None:
+        point = created.consistent_point
+        if created.snapshot_name is None:
+            now_us = time.time_ns() // 1000
+            await writer.add(Chunk((), 0, Boundary(point - 1, point, now_us, transactions=0)))
+        else:
+            tables = await in_thread(self._tables)
+            reader = await in_thread(
+                SnapshotReader, lambda: connect_sql(self._source), translate, created.snapshot_name
+            )
+            try:
+                snapshotter = Snapshotter(
+                    reader,
+                    self._plans,
+                    writer.add,
+                    self._new_context,
+                    self._status,
+                    consistent_point=point,
+                    begun_topics=begin.begun_topics,
+                )
+                _LOG.info("snapshot_started", tables=len(tables))
+                await snapshotter.run(tables)
+            finally:
+                reader.close()
+        await writer.flush()
+        _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
+
+    def _tables(self) -> list[tuple[CopiedTable, Relation]]:
+        connection = connect_sql(self._source)
+        try:
+            published = published_tables(connection, self._source.publications)
+        finally:
+            connection.close()
+        return [(_copied(table), self._catalog.relation(table.relid, table.columns)) for table in published]
+
+    # --- the stream ---
+
+    async def _stream(self, begin: Resume, server: ServerIdentity, writer: Writer, failing: _Beside) -> None:
+        protocol = self._config.source.protocol
+        options = choose_options(
+            server.version_num,
+            version=protocol.version,
+            streaming=protocol.streaming,
+            binary=protocol.binary,
+            messages=protocol.messages,
+            origin=protocol.origin,
+            two_phase=protocol.two_phase,
+        )
+        stream = await open_stream(self._source, options, begin.start_lsn)
+        try:
+            await in_thread(self._nobody_moved_the_slot, begin)
+            self._confirm_by(stream, writer)
+            assembler = Assembler(
+                options.protocol_version,
+                streaming_parallel=options.streaming == "parallel",
+                two_phase=options.two_phase,
+            )
+            pump = Pump(
+                assembler,
+                self._plans,
+                writer.add,
+                lambda boundary, is_urgent: writer.idle(boundary, is_urgent=is_urgent),
+                self._new_context,
+                self._status,
+                start_lsn=begin.start_lsn,
+                written_commit_lsn=begin.written_commit_lsn,
+            )
+            self._status.streaming(server.version_num, options.protocol_version)
+            _LOG.info(
+                "streaming",
+                slot=self._source.slot,
+                start_lsn=format_lsn(begin.start_lsn),
+                protocol_version=options.protocol_version,
+                streaming=options.streaming,
+            )
+            await failing.unless(self._pump_until_stopped(stream, pump, assembler))
+            writer.drop_partial_tail()
+            await failing.unless(writer.flush())
+        finally:
+            await stream.close()
+            self._status.source_closed()
+
+    def _confirm_by(self, stream: ReplicationStream, writer: Writer) -> None:
+        def confirm(lsn: int) -> None:
+            stream.confirm(lsn)
+            stream.send_status()
+            self._status.confirmed(lsn)
+
+        writer.confirm_with(confirm)
+        if writer.safe_lsn > INVALID_LSN:
+            confirm(writer.safe_lsn)
+
+    def _nobody_moved_the_slot(self, begin: Resume) -> None:
+        """F3: the slot may have been advanced between the verdict and START_REPLICATION."""
+        connection = connect_sql(self._source)
+        try:
+            slot = read_slot(connection, self._source.slot)
+        finally:
+            connection.close()
+        if slot is not None and (slot.confirmed_flush_lsn or 0) > begin.start_lsn:
+            raise SlotAhead(
+                "the slot was advanced while cdcd was starting",
+                hint="find what else reads this slot or has advanced it; then take a new snapshot",
+                slot=self._source.slot,
+                stored_lsn=begin.start_lsn,
+                confirmed_lsn=slot.confirmed_flush_lsn,
+            )
+
+    async def _pump_until_stopped(self, stream: ReplicationStream, pump: Pump, assembler: Assembler) -> None:
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            while not self._stop.is_set():
+                reading = asyncio.ensure_future(stream.read())
+                try:
+                    await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
+                    if not reading.done():
+                        return
+                    items = reading.result()
+                finally:
+                    reading.cancel()
+                await pump.feed(items)
+                self._status.turned(items, is_in_transaction=assembler.in_transaction)
+        finally:
+            stopping.cancel()
+
+    async def _close(self) -> None:
+        """Leave nothing open: the Kafka transaction is aborted, so that readers do not wait for its timeout."""
+        if self._writer is not None:
+            try:
+                await self._writer.close()
+            except CdcdError as error:
+                _LOG.warning("abort_failed", error=str(error))
+        self._status.sink_closed()
+        self._status.snapshot_ended(is_complete=False)
+        for close in (self._sink.close, self._registry.close, self._catalog.close):
+            await asyncio.shield(start_in_thread(close))
+
+
+def _copied(table: PublishedTable) -> CopiedTable:
+    return CopiedTable(
+        relid=table.relid,
+        schema=table.schema,
+        name=table.name,
+        columns=table.columns,
+        row_filter=table.row_filter,
+        is_partitioned=table.is_partitioned,
+    )
+
+
+class _Beside:
+    """Tasks that run beside the main way and whose failure ends it."""
+
+    def __init__(self, tasks: list[asyncio.Task[None]]) -> None:
+        self._tasks = tasks
+
+    async def unless(self, work: Awaitable[T]) -> T:
+        """Await `work`, or raise what a task beside it failed with, whichever comes first."""
+        doing = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([doing, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+            return await doing
+        finally:
+            if not doing.done():
+                doing.cancel()
+                await asyncio.wait([doing])
+
+
+@contextlib.asynccontextmanager
+async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[_Beside]:
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield _Beside(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # raised already by `unless`, or overtaken by what ended the main way

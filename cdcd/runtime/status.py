@@ -1,0 +1,245 @@
+"""What the daemon knows of itself: health for the probes, counts for the metrics, a page for people.
+
+In: reports of the session's parts, per batch and per group.  Out: `HealthState`, metrics, the /status mapping.
+Invariant: nothing here decides anything about the flow; names, numbers and LSNs only, never a row value.
+Must not: ask a server, block.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from cdcd.ack.group import Boundary
+from cdcd.errors import CdcdError, Retry
+from cdcd.lsn import Lsn, format_lsn
+from cdcd.model import Item, Keepalive, Run
+from cdcd.ops.health import HealthState
+from cdcd.ops.metrics import Metrics
+from cdcd.version import __version__
+
+_frame_at = struct.Struct(">IQ").unpack_from
+_relid_at = struct.Struct(">I").unpack_from
+_FRAME_BYTES = 12
+_OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
+
+
+def count_operations(run: Run) -> Counter[tuple[int, int]]:
+    """Return how many rows of each (relid, type byte) a run has."""
+    data, header = run.frames, 1 if run.xid is None else 5
+    counts: Counter[tuple[int, int]] = Counter()
+    at, end = 0, len(data)
+    while at < end:
+        start = at + _FRAME_BYTES
+        counts[_relid_at(data, start + header)[0], data[start]] += 1
+        at = start + _frame_at(data, at)[0]
+    return counts
+
+
+class Status:
+    """The daemon's knowledge of itself; one for the process, fed by each session in turn."""
+
+    def __init__(self, metrics: Metrics, *, name: str, slot: str) -> None:
+        self.metrics = metrics
+        self.health = HealthState()
+        self._name = name
+        self._slot = slot
+        self._started_s = time.time()
+        self._tables: dict[int, str] = {}
+        self._received_lsn: Lsn = 0
+        self._confirmed_lsn: Lsn = 0
+        self._server_version: int | None = None
+        self._protocol_version: int | None = None
+        self._oldest_us: int | None = None
+        self._boundary: Boundary | None = None
+        self._rows = 0
+        self._transactions = 0
+        self._snapshot_left = 0
+        self._snapshot_started_s = 0.0
+        self._last_error = ""
+        metrics.state("starting")
+
+    # --- state ---
+
+    def state(self, name: str, error: CdcdError | None = None) -> None:
+        """The pipeline is in this state now, because of `error` if there is one."""
+        self.health = replace(
+            self.health,
+            state=name,
+            reason=str(error) if error is not None else "",
+            backoff_since_s=(self.health.backoff_since_s or time.monotonic()) if name == "backoff" else None,
+            was_ready=self.health.was_ready or name in ("streaming", "snapshot"),
+        )
+        if error is not None:
+            self._last_error = str(error)
+        self.metrics.state(name, halted_code=error.code if name == "halted" and error is not None else None)
+
+    def loop_turned(self) -> None:
+        """The event loop is alive."""
+        self.health = replace(self.health, last_turn_s=time.monotonic())
+        self.metrics.turned()
+
+    def failed(self, error: CdcdError) -> None:
+        """A session ended by an error."""
+        component = error.code.split("-")[1].lower() if "-" in error.code else "other"
+        component = {"slot": "source", "topic": "sink"}.get(component, component)
+        self.metrics.failed(component, is_fatal=error.retry is not Retry.AUTO)
+
+    def sink_opened(self) -> None:
+        """The producer is open."""
+        self.health = replace(self.health, is_sink_open=True)
+        self.metrics.sink_connected(True)
+
+    def sink_closed(self) -> None:
+        """The producer is closed."""
+        self.health = replace(self.health, is_sink_open=False)
+        self.metrics.sink_connected(False)
+
+    def streaming(self, server_version_num: int, protocol_version: int) -> None:
+        """The replication stream is open."""
+        self._server_version = server_version_num
+        self._protocol_version = protocol_version
+        self.health = replace(self.health, is_source_streaming=True)
+        self.metrics.source_connected(True)
+        self.state("streaming")
+
+    def source_closed(self) -> None:
+        """The replication stream is closed."""
+        self.health = replace(self.health, is_source_streaming=False)
+        self.metrics.source_connected(False)
+
+    # --- the flow, per batch ---
+
+    def turned(self, items: list[Item], *, is_in_transaction: bool) -> None:
+        """A batch went through."""
+        last = items[-1]
+        if isinstance(last, Keepalive):
+            self._received_lsn = max(self._received_lsn, last.wal_end_lsn)
+        self.metrics.open_transactions(int(is_in_transaction))
+        self.loop_turned()
+
+    def relation(self, relid: int, table: str) -> None:
+        """A table will be streamed."""
+        self._tables[relid] = table
+        self.metrics.table_known(table)
+
+    def run(self, run: Run, *, operation: str | None = None) -> None:
+        """A run of rows was encoded; `operation` names them all ("snapshot")."""
+        self.metrics.received(len(run.frames))
+        counts: Counter[tuple[str, str]] = Counter()
+        for (relid, kind), count in count_operations(run).items():
+            counts[self._tables.get(relid, str(relid)), operation or _OPERATIONS[kind]] += count
+        self.metrics.events(counts)
+
+    def truncated(self, table: str) -> None:
+        """A table was truncated."""
+        self.metrics.events({(table, "truncate"): 1})
+
+    def began(self, commit_us: int) -> None:
+        """A transaction that is not durable yet came in."""
+        if self._oldest_us is None:
+            self._oldest_us = commit_us
+            self.metrics.outstanding(commit_us)
+
+    def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None:
+        """A transaction is complete."""
+        self._received_lsn = max(self._received_lsn, end_lsn)
+        self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
+
+    def duplicate(self) -> None:
+        """A transaction was there already and was dropped (F4)."""
+        self.metrics.duplicates_suppressed(1)
+
+    # --- the writer, per group ---
+
+    def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None:
+        """A group is durable."""
+        self._boundary = boundary
+        self._rows += rows
+        self._transactions += transactions
+        if boundary.end_lsn >= self._received_lsn:
+            self._oldest_us = None
+        elif self._oldest_us is not None:
+            self._oldest_us = max(self._oldest_us, boundary.commit_us)
+        self.metrics.outstanding(self._oldest_us)
+        self.metrics.group_committed(commit_us=boundary.commit_us if rows else 0, duration_s=seconds)
+
+    def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
+        """Encoded bytes wait for the producer; blocked: reading has stopped for them."""
+        self.metrics.buffered(size_bytes)
+        self.metrics.backpressure(is_blocked)
+        if self.health.state in ("streaming", "backpressure"):
+            self.state("backpressure" if is_blocked else "streaming")
+
+    def confirmed(self, lsn: Lsn) -> None:
+        """PostgreSQL was told that everything up to `lsn` is durable."""
+        self._confirmed_lsn = lsn
+        self.metrics.status_updates(1)
+
+    def registry_request(self, operation: str, code: str) -> None:
+        """The registry answered."""
+        self.metrics.registry_request(operation, code)
+
+    def server_lsn(self, lsn: Lsn) -> None:
+        """Where the server's WAL ends now."""
+        self.metrics.positions(
+            server_lsn=lsn, received_lsn=self._received_lsn, confirmed_lsn=self._confirmed_lsn
+        )
+
+    # --- the snapshot ---
+
+    def snapshot_started(self, tables: int) -> None:
+        """A snapshot of so many tables begins."""
+        self._snapshot_left = tables
+        self._snapshot_started_s = time.monotonic()
+        self.metrics.snapshot_started(tables)
+
+    def snapshot_rows(self, table: str, run: Run) -> None:
+        """A run of a table was copied."""
+        self.run(run, operation="snapshot")
+        self.metrics.snapshot_rows(table, run.count)
+        self.loop_turned()
+
+    def snapshot_table_done(self, table: str) -> None:
+        """A table is complete."""
+        self._snapshot_left -= 1
+        self.metrics.snapshot_table_done(self._snapshot_left)
+
+    def snapshot_ended(self, *, is_complete: bool) -> None:
+        """The snapshot is over."""
+        if self._snapshot_started_s:
+            duration_s = time.monotonic() - self._snapshot_started_s
+            self.metrics.snapshot_ended(duration_s=duration_s, is_complete=is_complete)
+            self._snapshot_started_s = 0.0
+
+    # --- the page ---
+
+    def page(self) -> dict[str, Any]:
+        """Return what /status shows."""
+        boundary = self._boundary
+        return {
+            "name": self._name,
+            "version": __version__,
+            "state": self.health.state,
+            "reason": self.health.reason,
+            "last_error": self._last_error,
+            "uptime_s": round(time.time() - self._started_s, 1),
+            "slot": self._slot,
+            "server_version_num": self._server_version,
+            "protocol_version": self._protocol_version,
+            "received_lsn": format_lsn(self._received_lsn),
+            "confirmed_lsn": format_lsn(self._confirmed_lsn),
+            "durable": None
+            if boundary is None
+            else {
+                "phase": boundary.phase,
+                "commit_lsn": format_lsn(boundary.commit_lsn),
+                "end_lsn": format_lsn(boundary.end_lsn),
+            },
+            "rows_written": self._rows,
+            "transactions_written": self._transactions,
+            "snapshot_tables_remaining": self._snapshot_left,
+        }

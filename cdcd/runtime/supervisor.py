@@ -1,0 +1,124 @@
+"""Sessions one after another, and what an error does to them.
+
+In: a `Config`, a stop event, a retry event (SIGHUP).  Out: the exit status.
+Invariant: an error of the tree is treated by its retry class and nothing else: AUTO is tried again with
+back-off, OPERATOR halts and stays up with its reason, NEVER ends the process; an error outside the tree is a
+defect and halts. Nothing is confirmed and nothing skipped on any of these ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+
+import structlog
+
+from cdcd.config import Config
+from cdcd.errors import EXIT_OK, CdcdError, PublicationMissing, Retry, SlotActive
+from cdcd.runtime.backoff import delay_s
+from cdcd.runtime.session import Session
+from cdcd.runtime.status import Status
+
+_LOG = structlog.stdlib.get_logger("cdcd.supervisor")
+STABLE_S = 60.0
+"""A session that lived this long starts the back-off anew."""
+
+
+class Defect(CdcdError):
+    """An error that cdcd did not foresee."""
+
+    code = "CDCD-DEFECT"
+    hint = "this is a defect of cdcd: please report the traceback in the log; SIGHUP or a restart tries again"
+
+
+class Supervisor:
+    """Runs sessions until told to stop."""
+
+    def __init__(self, config: Config, status: Status) -> None:
+        self._config = config
+        self._status = status
+        self.stop = asyncio.Event()
+        self.retry = asyncio.Event()
+        self._running: Session | None = None
+
+    def publications_lost(self, names: list[str]) -> None:
+        """A publication was dropped while streaming: end the session (F72); the next start says so again."""
+        if self._running is not None:
+            self._running.fail(
+                PublicationMissing(
+                    f"publication was dropped: {', '.join(names)}",
+                    hint="create it again; what was changed meanwhile is not in the stream (F42)",
+                )
+            )
+
+    async def run(self) -> int:
+        """Return the exit status once stopped, or once an error ends the process."""
+        failures = 0
+        while not self.stop.is_set():
+            started_s = time.monotonic()
+            error = await self._session()
+            if error is None:
+                break
+            self._status.failed(error)
+            if error.retry is Retry.NEVER:
+                _LOG.error("ended", error=str(error), code=error.code)
+                return error.exit_status
+            if error.retry is Retry.OPERATOR:
+                await self._halt(error)
+                failures = 0
+                continue
+            failures = 1 if time.monotonic() - started_s > STABLE_S else failures + 1
+            await self._back_off(error, failures)
+        self._status.state("stopping")
+        _LOG.info("stopped")
+        return EXIT_OK
+
+    async def _session(self) -> CdcdError | None:
+        try:
+            self._running = Session(self._config, self._status, self.stop)
+            await self._running.run()
+        except CdcdError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - a defect halts, with its traceback, and skips nothing
+            _LOG.exception("defect")
+            return Defect(f"{type(error).__name__} in a session")
+        finally:
+            self._running = None
+        return None
+
+    async def _halt(self, error: CdcdError) -> None:
+        self._status.state("halted", error)
+        _LOG.error("halted", error=str(error), code=error.code, hint="SIGHUP tries again")
+        self.retry.clear()
+        await self._either(self.retry, None)
+        if not self.stop.is_set():
+            _LOG.info("resuming", why="told to try again")
+
+    async def _back_off(self, error: CdcdError, failures: int) -> None:
+        pause_s = delay_s(failures, random.random())  # noqa: S311 - jitter, not a secret
+        self._status.state("waiting_slot" if isinstance(error, SlotActive) else "backoff", error)
+        component = "sink" if "SINK" in error.code else "registry" if "REGISTRY" in error.code else "source"
+        self._status.metrics.reconnecting(component, _reason(error))
+        _LOG.warning("retrying", error=str(error), code=error.code, pause_s=round(pause_s, 2), tries=failures)
+        self.retry.clear()
+        await self._either(self.retry, pause_s)
+
+    async def _either(self, event: asyncio.Event, timeout_s: float | None) -> None:
+        """Wait for `event`, the stop, or the timeout."""
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self.stop.wait())]
+        try:
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _reason(error: CdcdError) -> str:
+    word = error.code.rsplit("-", 1)[-1].lower()
+    return {"unavailable": "unavailable", "auth": "authentication", "active": "slot_active"}.get(
+        word, "other"
+    )

@@ -1,0 +1,55 @@
+"""Run blocking calls beside the event loop, in threads that never hold up the end of the process.
+
+In: a function and its arguments.  Out: a future with its result or its exception.
+Invariant: the thread is a daemon, so that a call that hangs (a slot waiting for old transactions, F38; a broker
+that does not answer) cannot keep the process from ending. Cancelling whoever awaits leaves the thread running;
+`settled` waits for it where the next step must not overlap with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """Start `function(*args)` in a daemon thread; the future belongs to the running loop."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = function(*args)
+        except BaseException as caught:  # noqa: BLE001 - handed to whoever awaits
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(deliver, result, error)
+
+    threading.Thread(target=work, name=f"cdcd-{function.__name__}", daemon=True).start()
+    return future
+
+
+async def in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Await `function(*args)` running in a daemon thread."""
+    return await asyncio.shield(start_in_thread(function, *args))
+
+
+async def settled(future: asyncio.Future[Any] | None) -> None:
+    """Wait until a started call has ended, whatever its outcome."""
+    if future is not None and not future.done():
+        await asyncio.wait([future])

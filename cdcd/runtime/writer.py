@@ -1,0 +1,196 @@
+"""Write groups of whole transactions to Kafka and tell PostgreSQL what is durable.
+
+In: chunks of encoded records from the pump or the snapshot.  Out: Kafka transactions; `confirm(safe LSN)`.
+Invariant: an LSN is confirmed only after the Kafka transaction that holds its progress record has committed
+(F7, F64), and it is exactly a boundary's end LSN (F2). While a commit is under way in its thread, encoding goes
+on into the waiting chunks; when those reach their limit in bytes, `add` waits: the one back-pressure (F15).
+Must not: decode, look into records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.runtime.threads import settled, start_in_thread
+
+QUEUE_FULL_PAUSE_S = 0.002
+IDLE_PROGRESS_INTERVAL_US = 10_000_000
+
+
+class Sink(Protocol):
+    """What the writer needs of the sink room."""
+
+    def begin(self) -> None: ...  # noqa: D102
+    def produce(self, records: Sequence[Record], start: int) -> int: ...  # noqa: D102
+    def poll(self, timeout_s: float) -> int: ...  # noqa: D102
+    def commit(self, progress: Progress) -> Progress: ...  # noqa: D102
+    def abort(self) -> None: ...  # noqa: D102
+
+
+class Observer(Protocol):
+    """What the writer reports, once per group."""
+
+    def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None: ...  # noqa: D102
+    def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...  # noqa: D102
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class Writer:
+    """One producer epoch's writing side. `run()` ends only by an error or by cancellation."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        identity: SourceIdentity,
+        limits: GroupLimits,
+        *,
+        waiting_limit_bytes: int,
+        confirm: Callable[[int], None],
+        observer: Observer,
+        durable_lsn: int = 0,
+    ) -> None:
+        self._sink = sink
+        self._identity = identity
+        self._group = Group(limits)
+        self._waiting_limit_bytes = waiting_limit_bytes
+        self._confirm = confirm
+        self._observer = observer
+        self._safe = SafeLsn(durable_lsn)
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._is_open = False
+        self._commit: asyncio.Future[Progress] | None = None
+        self._idle_due_us = 0
+
+    @property
+    def safe_lsn(self) -> int:
+        """What is durable in Kafka and may be confirmed."""
+        return self._safe.lsn
+
+    def confirm_with(self, confirm: Callable[[int], None]) -> None:
+        """Set who is told the safe LSN (the stream, once it is open)."""
+        self._confirm = confirm
+
+    # --- called by the pump ---
+
+    async def add(self, chunk: Chunk) -> None:
+        """Hand on a chunk; waits while too much is waiting already."""
+        self._group.add(chunk)
+        self._settled.clear()
+        self._wake.set()
+        if self._group.waiting_bytes <= self._waiting_limit_bytes:
+            return
+        self._observer.waiting(self._group.waiting_bytes, is_blocked=True)
+        try:
+            while self._group.waiting_bytes > self._waiting_limit_bytes:
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._observer.waiting(self._group.waiting_bytes, is_blocked=False)
+
+    def idle(self, boundary: Boundary, *, is_urgent: bool) -> None:
+        """Everything up to `boundary` was received and needs no record (F11); urgent: the server asks (F13)."""
+        self._group.add(Chunk(records=(), size_bytes=0, boundary=boundary))
+        if is_urgent:
+            self._idle_due_us = 0
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Wait until every complete transaction handed on so far is durable and confirmed."""
+        self._group.is_hurried = True
+        self._idle_due_us = 0
+        self._settled.clear()
+        self._wake.set()
+        await self._settled.wait()
+        self._group.is_hurried = False
+
+    def drop_partial_tail(self) -> None:
+        """Forget the beginning of a transaction whose end will not be read any more."""
+        self._group.drop_partial_tail()
+
+    # --- the loop ---
+
+    async def run(self) -> None:
+        """Produce what comes, commit at boundaries, confirm what is durable."""
+        while True:
+            timeout_us = self._group.wait_us(_now_us())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if timeout_us is None else timeout_us / 1e6):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._turn()
+
+    async def _turn(self) -> None:
+        while True:
+            while (chunk := self._group.take(_now_us())) is not None:
+                self._room.set()
+                if chunk.records:
+                    await self._produce(chunk.records)
+            if self._group.ready(_now_us()) or self._idle_is_due():
+                await self._commit_group()
+            else:
+                break
+        if self._group.rows == 0 or self._group.is_partial:
+            self._settled.set()
+
+    async def _produce(self, records: Sequence[Record]) -> None:
+        if not self._is_open:
+            self._sink.begin()
+            self._is_open = True
+        done = self._sink.produce(records, 0)
+        while done < len(records):
+            self._sink.poll(0)
+            await asyncio.sleep(QUEUE_FULL_PAUSE_S)
+            done = self._sink.produce(records, done)
+        self._sink.poll(0)
+        await asyncio.sleep(0)
+
+    def _idle_is_due(self) -> bool:
+        boundary = self._group.idle_boundary
+        return boundary is not None and boundary.end_lsn > self._safe.lsn and _now_us() >= self._idle_due_us
+
+    async def _commit_group(self) -> None:
+        """Commit in a thread; the loop goes on (F14), `run` waits for it, so groups stay in order (F7)."""
+        rows, transactions = self._group.rows, self._group.transactions
+        boundary = self._group.close()
+        if not self._is_open:
+            self._sink.begin()
+        self._is_open = True
+        started = time.monotonic()
+        self._commit = start_in_thread(self._sink.commit, self.progress(boundary))
+        await asyncio.shield(self._commit)
+        self._is_open = False
+        self._idle_due_us = _now_us() + IDLE_PROGRESS_INTERVAL_US
+        self._confirm(self._safe.durable(boundary.end_lsn))
+        seconds = time.monotonic() - started
+        self._observer.committed(boundary, rows=rows, transactions=transactions, seconds=seconds)
+
+    def progress(self, boundary: Boundary) -> Progress:
+        """Return the progress record of a group that ends at `boundary`, without its offsets."""
+        return Progress(
+            identity=self._identity,
+            phase=boundary.phase,
+            commit_lsn=boundary.commit_lsn,
+            end_lsn=boundary.end_lsn,
+            commit_us=boundary.commit_us,
+            snapshot_tables=boundary.snapshot_tables,
+        )
+
+    async def close(self) -> None:
+        """End this epoch: wait for a commit under way, abort what is open. Errors of the abort are the caller's."""
+        await settled(self._commit)
+        if self._is_open and (self._commit is None or self._commit.done()):
+            is_committed = self._commit is not None and self._commit.exception() is None
+            if not is_committed or self._group.rows:
+                await asyncio.shield(start_in_thread(self._sink.abort))
+        self._is_open = False

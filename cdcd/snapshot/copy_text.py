@@ -1,0 +1,55 @@
+"""Turn rows of COPY's text format into Insert messages, the frames that the row codec reads.
+
+In: lines as `COPY ... TO STDOUT` sends them (PostgreSQL's documentation of COPY, text format).
+Out: a `Run` of Insert frames (message formats: Insert, TupleData), each value in text form.
+Invariant: a frame holds the same bytes that pgoutput would send for the row in text mode.
+Must not: know what a value means.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+
+from cdcd.errors import ProtocolError
+from cdcd.model import Run
+
+_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+_CONTROL = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
+_NULL = b"\\N"
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    letter = match.group(1)
+    try:
+        return _CONTROL[letter]
+    except KeyError:
+        raise ProtocolError("an escape that COPY's text output does not have") from None
+
+
+def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
+    """Return the Insert message of one line (without its newline). Raises ProtocolError on a wrong width."""
+    fields = line.split(b"\t") if columns else []
+    if len(fields) != columns:
+        raise ProtocolError("a COPY row has another number of columns than was asked for", relid=relid)
+    parts = [struct.pack(">cIcH", b"I", relid, b"N", columns)]
+    for value in fields:
+        if value == _NULL:
+            parts.append(b"n")
+            continue
+        if b"\\" in value:
+            value = _ESCAPE.sub(_unescaped, value)
+        parts.append(b"t" + len(value).to_bytes(4, "big"))
+        parts.append(value)
+    return b"".join(parts)
+
+
+def run_of(relid: int, lines: Iterable[bytes], columns: int, lsn: int) -> Run:
+    """Return one Run of the given lines, every frame at `lsn`."""
+    frames = []
+    for line in lines:
+        payload = insert_payload(relid, line, columns)
+        frames.append(struct.pack(">IQ", len(payload), lsn))
+        frames.append(payload)
+    return Run(b"".join(frames), len(frames) // 2)
