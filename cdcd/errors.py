@@ -287,6 +287,28 @@ class ProgressUnreadable(SinkError):
     code = "CDCD-PROGRESS"
 
 
+# --- the reading side ---
+
+
+class ReadingError(CdcdError):
+    """The topics and the target of a reader do not fit together."""
+
+    code = "CDCD-READING"
+
+
+class HistoryMissing(ReadingError):
+    """Kafka no longer has records that were not read yet."""
+
+    code = "CDCD-HISTORY-MISSING"
+    hint = "raise the topics' retention; a mirror is made anew from a new snapshot, into an empty target"
+
+
+class MirrorInconsistent(ReadingError):
+    """A change that the mirror's state or its type rules do not allow."""
+
+    code = "CDCD-MIRROR"
+
+
 # --- the demo's servers --------------------------------------------------------------------------------------
 
 
