@@ -9,8 +9,6 @@ Must not: name a value in an error, not even in the error's cause.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.avro.tuple_data import UNCHANGED, Raw, Row, Sent
@@ -23,12 +21,14 @@ _SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special)  # TypeError: null in a re
 _BINARY_HINT = "set source.protocol.binary: false"
 
 
-@dataclass(slots=True)
 class Extras:
     """What `source.special` and `source.unchanged` say about one record. Field names are Avro's."""
 
-    special: dict[str, bytes] = field(default_factory=dict)
-    unchanged: list[str] = field(default_factory=list)
+    __slots__ = ("special", "unchanged")
+
+    def __init__(self) -> None:
+        self.special: dict[str, bytes] = {}
+        self.unchanged: list[str] = []
 
     def encode(self) -> bytes:
         """Return the two fields' bytes."""
@@ -68,8 +68,10 @@ def encode_key_only(plan: RelationPlan, row: Row, lsn: int) -> bytes:
     )
 
 
-def encode_key(plan: RelationPlan, row: Row, lsn: int) -> bytes:
-    """Return the framed Key record. Raises ValueUnencodable where a key column has no exact Avro value."""
+def encode_key(plan: RelationPlan, row: Row, is_plain: bool, lsn: int) -> bytes:
+    """Return the framed Key record of a row whose Value record was encoded: that refused a key without a value."""
+    if is_plain:
+        return plan.key_header + b"".join([encode(row[i]) for i, encode in plan.key_steps])  # type: ignore[arg-type]
     return plan.key_header + b"".join(
         [_encode_column(plan, i, row[i], "key", lsn, None) for i in plan.key_indexes]
     )

@@ -98,7 +98,7 @@ def _encode_message(
             raise MessageUnknown("a delete without an old tuple", part=part)
         if position != end:
             raise MessageTrailing("bytes after a row message", type=chr(kind))
-        _delete(plan, tx, records, lsn, old, _before(plan, old, is_old_plain, old_kind, lsn))
+        _delete(plan, tx, records, lsn, old, is_old_plain, _before(plan, old, is_old_plain, old_kind, lsn))
         return
     if part != _NEW or position >= end or (kind != _INSERT and kind != _UPDATE):
         raise MessageUnknown("a row message's type or part", type=kind, part=part)
@@ -109,7 +109,7 @@ def _encode_message(
         extras = Extras()
         after = SOME + encode_row(plan, new, is_plain, "after", lsn, extras)
         op = "r" if tx.info.snapshot else "c"
-        key = encode_key(plan, new, lsn) if plan.key_indexes else None
+        key = encode_key(plan, new, is_plain, lsn) if plan.key_indexes else None
         _append(plan, tx, records, lsn, key, op, NULL + after, extras)
         return
     _update(plan, tx, records, lsn, old, old_kind, is_old_plain, new, is_plain)
@@ -130,7 +130,7 @@ def _update(
         _fill_unchanged(plan, old, old_kind, new)
     extras = Extras()
     after = SOME + encode_row(plan, new, is_plain, "after", lsn, extras)
-    key = encode_key(plan, new, lsn) if plan.key_indexes else None
+    key = encode_key(plan, new, is_plain, lsn) if plan.key_indexes else None
     if old is None:
         _append(plan, tx, records, lsn, key, "u", NULL + after, extras)
         return
@@ -140,7 +140,7 @@ def _update(
         _append(plan, tx, records, lsn, key, "u", before[0] + after, extras)
         return
     # F47: the old key's end and the new key's beginning, in this order, each with its number.
-    _delete(plan, tx, records, lsn, old, before)
+    _delete(plan, tx, records, lsn, old, is_old_plain, before)
     _append(plan, tx, records, lsn, key, "c", NULL + after, extras)
 
 
@@ -164,9 +164,10 @@ def _delete(
     records: list[Record],
     lsn: int,
     old: Row,
+    is_old_plain: bool,
     before: tuple[bytes, Extras],
 ) -> None:
-    key = encode_key(plan, old, lsn) if plan.key_indexes else None
+    key = encode_key(plan, old, is_old_plain, lsn) if plan.key_indexes else None
     _append(plan, tx, records, lsn, key, "d", before[0] + NULL, before[1])
     if key is not None and plan.tombstones:
         records.append(Record(plan.topic, partition_for(key, plan.partitions), key, None))
@@ -211,6 +212,7 @@ def encode_truncate(
     `source.special` carries the option bits that are set: `truncate.cascade`, `truncate.restart_identity`.
     """
     bits = {"truncate.cascade": cascade, "truncate.restart_identity": restart_identity}
-    extras = Extras(special={name: b"true" for name, is_set in bits.items() if is_set})
+    extras = Extras()
+    extras.special.update((name, b"true") for name, is_set in bits.items() if is_set)
     value = _envelope(plan, tx, lsn, "t", NULL + NULL, extras)
     return [Record(plan.topic, partition, None, value) for partition in range(plan.partitions)]

@@ -24,8 +24,9 @@ class RelationPlan:
     """How one relation's rows become records.
 
     `steps` holds per column (branch prefix, bytes of null or None where null is not allowed, text encoder).
-    `key_indexes` are the key columns' positions in key order, empty without a key; `null_key_partition` is
-    where every record of a relation without a key goes, so that the relation keeps its order.
+    `key_indexes` are the key columns' positions in key order, empty without a key, `key_steps` the same with
+    their text encoders; `null_key_partition` is where every record of a relation without a key goes, so that
+    the relation keeps its order.
     """
 
     relation: Relation
@@ -36,6 +37,7 @@ class RelationPlan:
     columns: tuple[ColumnCodec, ...]
     steps: tuple[tuple[bytes, bytes | None, Encoder], ...]
     key_indexes: tuple[int, ...]
+    key_steps: tuple[tuple[int, Encoder], ...]
     key_header: bytes
     value_header: bytes
     schema_and_table: bytes
@@ -69,6 +71,7 @@ def compile_plan(
         raise SchemaError("a key schema needs an id, and an id a key schema", table=table)
     if partitions < 1:
         raise SchemaError("a topic has at least one partition", topic=topic, partitions=partitions)
+    key_indexes = tuple(names.index(name) for name in schemas.key_columns)
     return RelationPlan(
         relation=relation,
         table=table,
@@ -77,7 +80,8 @@ def compile_plan(
         tombstones=tombstones,
         columns=schemas.columns,
         steps=tuple(_step(column) for column in schemas.columns),
-        key_indexes=tuple(names.index(name) for name in schemas.key_columns),
+        key_indexes=key_indexes,
+        key_steps=tuple((i, schemas.columns[i].codec.text) for i in key_indexes),
         key_header=b"" if key_schema_id is None else frame_header(key_schema_id),
         value_header=frame_header(value_schema_id),
         schema_and_table=encode_string(relation.schema.encode()) + encode_string(relation.name.encode()),
