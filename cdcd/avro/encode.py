@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from cdcd.avro.columns import NO_EXTRAS, Extras, encode_key, encode_key_only, encode_row
 from cdcd.avro.murmur2 import partition_for
@@ -37,17 +38,26 @@ _INSERT, _UPDATE, _DELETE, _NEW, _KEY, _OLD = b"IUDNKO"
 _OPS = {op: NULL + encode_string(op.encode()) for op in "cudrt"}
 
 
+class _Old(NamedTuple):
+    """The tuple before the change: `kind` is K for key columns only, O for the whole row."""
+
+    kind: int
+    row: Row
+    is_plain: bool
+
+
 def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
     """Return the records of a run's rows and raise `tx.tx_seq` by the number of changes.
 
-    Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the row's LSN.
+    Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the row's LSN and its
+    number in the run, from 0.
     """
     data = run.frames
     end = len(data)
     header = 1 if run.xid is None else 5
+    writers: dict[int, _Writer] = {}
     records: list[Record] = []
-    position = count = 0
-    lsn = 0
+    position = count = lsn = 0
     try:
         while position < end:
             length, lsn = _frame_at(data, position)
@@ -58,10 +68,13 @@ def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionConte
             if run.xid is not None and _relid_at(data, start + 1)[0] != run.xid:
                 raise ProtocolError("a row of another transaction than its run's")
             (relid,) = _relid_at(data, start + header)
-            plan = plans.get(relid)
-            if plan is None:
-                raise RelationUnknown("a row of a relation that was not described", relid=relid)
-            _encode_message(data, data[start], start + header + 4, position, lsn, plan, tx, records)
+            writer = writers.get(relid)
+            if writer is None:
+                if relid not in plans:
+                    raise RelationUnknown("a row of a relation that was not described", relid=relid)
+                writer = writers[relid] = _Writer(plans[relid], tx, records)
+            writer.lsn = lsn
+            _encode_message(writer, data, data[start], start + header + 4, position)
             count += 1
     except struct.error:
         raise MessageTruncated("a run ends inside a frame's header", row=count) from None
@@ -74,134 +87,111 @@ def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionConte
     return records
 
 
-def _encode_message(
-    data: bytes,
-    kind: int,
-    position: int,
-    end: int,
-    lsn: int,
-    plan: RelationPlan,
-    tx: TransactionContext,
-    records: list[Record],
-) -> None:
-    width = len(plan.columns)
+def _encode_message(writer: _Writer, data: bytes, kind: int, position: int, end: int) -> None:
+    width = len(writer.plan.columns)
     part = data[position]
-    old: Row | None = None
-    is_old_plain = True
-    old_kind = 0
+    old: _Old | None = None
     if kind != _INSERT and part in (_KEY, _OLD):
-        old_kind = part
-        old, position, is_old_plain = cut_tuple(data, position + 1, end, width)
+        row, position, is_plain = cut_tuple(data, position + 1, end, width)
+        old = _Old(part, row, is_plain)
         part = data[position] if position < end else 0
-    if kind == _DELETE:
-        if old is None:
-            raise MessageUnknown("a delete without an old tuple", part=part)
-        if position != end:
-            raise MessageTrailing("bytes after a row message", type=chr(kind))
-        _delete(plan, tx, records, lsn, old, is_old_plain, _before(plan, old, is_old_plain, old_kind, lsn))
+    if kind == _DELETE and old is not None:
+        _refuse_trailing(position, end)
+        writer.delete(old, writer.before(old))
         return
     if part != _NEW or position >= end or (kind != _INSERT and kind != _UPDATE):
         raise MessageUnknown("a row message's type or part", type=kind, part=part)
-    new, position, is_plain = cut_tuple(data, position + 1, end, width)
-    if position != end:
-        raise MessageTrailing("bytes after a row message", type=chr(kind))
+    row, position, is_plain = cut_tuple(data, position + 1, end, width)
+    _refuse_trailing(position, end)
     if kind == _INSERT:
+        writer.insert(row, is_plain)
+    else:
+        writer.update(old, row, is_plain)
+
+
+def _refuse_trailing(position: int, end: int) -> None:
+    if position != end:
+        raise MessageTrailing("bytes after a row message")
+
+
+class _Writer:
+    """The records of one relation's rows in one run; `lsn` is the current row's."""
+
+    __slots__ = ("lsn", "plan", "records", "tx")
+
+    def __init__(
+        self, plan: RelationPlan, tx: TransactionContext, records: list[Record], lsn: int = 0
+    ) -> None:
+        self.plan = plan
+        self.tx = tx
+        self.records = records
+        self.lsn = lsn
+
+    def insert(self, new: Row, is_plain: bool) -> None:
+        plan = self.plan
         extras = Extras()
-        after = SOME + encode_row(plan, new, is_plain, "after", lsn, extras)
-        op = "r" if tx.info.snapshot else "c"
-        key = encode_key(plan, new, is_plain, lsn) if plan.key_indexes else None
-        _append(plan, tx, records, lsn, key, op, NULL + after, extras)
-        return
-    _update(plan, tx, records, lsn, old, old_kind, is_old_plain, new, is_plain)
+        after = encode_row(plan, new, is_plain, "after", self.lsn, extras)
+        key = encode_key(plan, new, is_plain, self.lsn) if plan.key_indexes else None
+        self._append(key, "r" if self.tx.info.snapshot else "c", NULL + SOME + after, extras)
 
+    def update(self, old: _Old | None, new: Row, is_plain: bool) -> None:
+        plan = self.plan
+        if old is not None and not is_plain:
+            self._fill_unchanged(old, new)
+        extras = Extras()
+        after = SOME + encode_row(plan, new, is_plain, "after", self.lsn, extras)
+        key = encode_key(plan, new, is_plain, self.lsn) if plan.key_indexes else None
+        if old is None:
+            self._append(key, "u", NULL + after, extras)
+            return
+        before, old_extras = self.before(old)
+        if key is None or all(old.row[i] == new[i] for i in plan.key_indexes):
+            extras.special = {**old_extras.special, **extras.special}
+            self._append(key, "u", before + after, extras)
+            return
+        # F47: the old key's end and the new key's beginning, in this order, each with its number.
+        self.delete(old, (before, old_extras))
+        self._append(key, "c", NULL + after, extras)
 
-def _update(
-    plan: RelationPlan,
-    tx: TransactionContext,
-    records: list[Record],
-    lsn: int,
-    old: Row | None,
-    old_kind: int,
-    is_old_plain: bool,
-    new: Row,
-    is_plain: bool,
-) -> None:
-    if old is not None and not is_plain:
-        _fill_unchanged(plan, old, old_kind, new)
-    extras = Extras()
-    after = SOME + encode_row(plan, new, is_plain, "after", lsn, extras)
-    key = encode_key(plan, new, is_plain, lsn) if plan.key_indexes else None
-    if old is None:
-        _append(plan, tx, records, lsn, key, "u", NULL + after, extras)
-        return
-    before = _before(plan, old, is_old_plain, old_kind, lsn)
-    if key is None or all(old[i] == new[i] for i in plan.key_indexes):
-        extras.special = {**before[1].special, **extras.special}
-        _append(plan, tx, records, lsn, key, "u", before[0] + after, extras)
-        return
-    # F47: the old key's end and the new key's beginning, in this order, each with its number.
-    _delete(plan, tx, records, lsn, old, is_old_plain, before)
-    _append(plan, tx, records, lsn, key, "c", NULL + after, extras)
+    def delete(self, old: _Old, before: tuple[bytes, Extras]) -> None:
+        plan = self.plan
+        key = encode_key(plan, old.row, old.is_plain, self.lsn) if plan.key_indexes else None
+        self._append(key, "d", before[0] + NULL, before[1])
+        if key is not None and plan.tombstones:
+            self.records.append(Record(plan.topic, partition_for(key, plan.partitions), key, None))
 
+    def before(self, old: _Old) -> tuple[bytes, Extras]:
+        extras = Extras()
+        if old.kind == _KEY:
+            return SOME + encode_key_only(self.plan, old.row, self.lsn), extras
+        return SOME + encode_row(self.plan, old.row, old.is_plain, "before", self.lsn, extras), extras
 
-def _fill_unchanged(plan: RelationPlan, old: Row, old_kind: int, new: Row) -> None:
-    # F46. An `O` tuple holds every value; in a `K` tuple only the key columns mean anything (F45).
-    for i in range(len(new)) if old_kind == _OLD else plan.key_indexes:
-        if new[i] is UNCHANGED:
-            new[i] = old[i]
-
-
-def _before(plan: RelationPlan, old: Row, is_plain: bool, old_kind: int, lsn: int) -> tuple[bytes, Extras]:
-    extras = Extras()
-    if old_kind == _KEY:
-        return SOME + encode_key_only(plan, old, lsn), extras
-    return SOME + encode_row(plan, old, is_plain, "before", lsn, extras), extras
-
-
-def _delete(
-    plan: RelationPlan,
-    tx: TransactionContext,
-    records: list[Record],
-    lsn: int,
-    old: Row,
-    is_old_plain: bool,
-    before: tuple[bytes, Extras],
-) -> None:
-    key = encode_key(plan, old, is_old_plain, lsn) if plan.key_indexes else None
-    _append(plan, tx, records, lsn, key, "d", before[0] + NULL, before[1])
-    if key is not None and plan.tombstones:
-        records.append(Record(plan.topic, partition_for(key, plan.partitions), key, None))
-
-
-def _append(
-    plan: RelationPlan,
-    tx: TransactionContext,
-    records: list[Record],
-    lsn: int,
-    key: bytes | None,
-    op: str,
-    rows: bytes,
-    extras: Extras,
-) -> None:
-    partition = plan.null_key_partition if key is None else partition_for(key, plan.partitions)
-    records.append(Record(plan.topic, partition, key, _envelope(plan, tx, lsn, op, rows, extras)))
-
-
-def _envelope(
-    plan: RelationPlan, tx: TransactionContext, lsn: int, op: str, rows: bytes, extras: Extras
-) -> bytes:
-    tx.tx_seq += 1
-    return b"".join(
-        (
-            plan.value_header,
-            rows,
-            tx.source_until_tx_seq(plan.schema_and_table, lsn),
-            encode_long(tx.tx_seq),
-            extras.encode() if extras.special or extras.unchanged else NO_EXTRAS,
-            _OPS[op],
-            tx.tail,
+    def envelope(self, op: str, rows: bytes, extras: Extras) -> bytes:
+        """Return the framed value of the transaction's next change."""
+        plan, tx = self.plan, self.tx
+        tx.tx_seq += 1
+        return b"".join(
+            (
+                plan.value_header,
+                rows,
+                tx.source_until_tx_seq(plan.schema_and_table, self.lsn),
+                encode_long(tx.tx_seq),
+                extras.encode() if extras.special or extras.unchanged else NO_EXTRAS,
+                _OPS[op],
+                tx.tail,
+            )
         )
-    )
+
+    def _append(self, key: bytes | None, op: str, rows: bytes, extras: Extras) -> None:
+        plan = self.plan
+        partition = plan.null_key_partition if key is None else partition_for(key, plan.partitions)
+        self.records.append(Record(plan.topic, partition, key, self.envelope(op, rows, extras)))
+
+    def _fill_unchanged(self, old: _Old, new: Row) -> None:
+        # F46. An `O` tuple holds every value; in a `K` tuple only the key columns mean anything (F45).
+        for i in range(len(new)) if old.kind == _OLD else self.plan.key_indexes:
+            if new[i] is UNCHANGED:
+                new[i] = old.row[i]
 
 
 def encode_truncate(
@@ -214,5 +204,5 @@ def encode_truncate(
     bits = {"truncate.cascade": cascade, "truncate.restart_identity": restart_identity}
     extras = Extras()
     extras.special.update((name, b"true") for name, is_set in bits.items() if is_set)
-    value = _envelope(plan, tx, lsn, "t", NULL + NULL, extras)
+    value = _Writer(plan, tx, [], lsn).envelope("t", NULL + NULL, extras)
     return [Record(plan.topic, partition, None, value) for partition in range(plan.partitions)]
