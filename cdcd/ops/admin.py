@@ -89,14 +89,14 @@ class AdminServer:
 
 @web.middleware
 async def _guarded(
-    request: web.Request, serve: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Answer a failure with 500 and nothing of it; nothing may be cached."""
     try:
-        response = await serve(request)
+        response = await handler(request)
     except web.HTTPException:
         raise
-    except Exception:
+    except Exception:  # noqa: BLE001 - a page that fails must not end the daemon; it is logged
         _LOG.exception("admin_page_failed", path=request.path)
         response = web.Response(status=500, text="internal error, see the log\n")
     response.headers["Cache-Control"] = "no-store"

@@ -31,14 +31,14 @@ _SECRET_FILE = re.compile(r"[._-](file|path|location)$", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s:/@]*):\S*@")
 _ASSIGNED = re.compile(
     r"((?:\b|_)(?:password|passwd|sslpassword|secret|sasl\.password|basic\.auth\.user\.info|access_token)"
-    r"[\"']?\s*[=:]\s*)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&,;}]+)",
+    r"[\"']?\s*[=:]\s*)('(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|[^\s&,;}]+)",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 
 
 def configure(level: str = "info", form: Format = "json", stream: TextIO | None = None) -> None:
-    """Send everything that is logged in this process to `stream` (stderr). Raises ValueError for the level."""
+    """Send all that is logged in this process to `stream` (stderr). Raises ValueError for the level."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise ValueError(f"unknown log level {level!r}")

@@ -80,7 +80,9 @@ class Registry:
         schema = Schema(text, schema_type="AVRO")
         missing = None
         try:
-            return self._call("lookup", lambda client: int(client.lookup_schema(subject, schema).schema_id))
+            return self._call(
+                "lookup", lambda client: int(client.lookup_schema(subject, schema).schema_id), subject=subject
+            )
         except RegistryRefused as refusal:
             missing = refusal.context.get("error_code")
             if missing not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
@@ -122,17 +124,17 @@ class Registry:
             "set_compatibility", lambda client: client.set_compatibility(subject, level), subject=subject
         )
 
-    def _call(self, operation: str, request: Callable[[SchemaRegistryClient], T], **context: object) -> T:
+    def _call(self, operation: str, request: Callable[[SchemaRegistryClient], T], subject: str = "-") -> T:
         try:
             result = request(self._connected())
         except SchemaRegistryError as error:
             self._observe(operation, str(error.http_status_code))
             if error.http_status_code in _UNAUTHORISED:
                 self.close()  # so that the next call reads the password anew
-            raise _refusal(error, operation, context) from error
+            raise _refusal(error, operation, subject) from error
         except OAuthTokenError as error:
             self._observe(operation, "unauthorised")
-            raise RegistryRefused(f"{operation}: no OAuth token could be had", **context) from error
+            raise RegistryRefused(f"{operation}: no OAuth token could be had", subject=subject) from error
         except CdcdError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -140,14 +142,16 @@ class Registry:
             raise RegistryRefused(
                 f"{operation}: the answer is not a registry's",
                 hint="check registry.url, its path too",
-                **context,
+                subject=subject,
             ) from error
         except Exception as error:
             if not _is_transport(error):
                 raise
             self._observe(operation, "unreachable")
             reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
-            raise RegistryUnavailable(f"{operation}: {reason}", url=self._settings.url, **context) from error
+            raise RegistryUnavailable(
+                f"{operation}: {reason}", url=self._settings.url, subject=subject
+            ) from error
         self._observe(operation, "200")
         return result
 
@@ -165,14 +169,14 @@ def _is_transport(error: Exception) -> bool:
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
 
 
-def _refusal(error: SchemaRegistryError, operation: str, context: Mapping[str, object]) -> CdcdError:
+def _refusal(error: SchemaRegistryError, operation: str, subject: str) -> CdcdError:
     status, code = error.http_status_code, error.error_code
     reason = f"{operation}: {error.error_message}"[:_MAX_REASON_CHARACTERS]
     if status >= 500 or status in _TRY_AGAIN:
-        return RegistryUnavailable(reason, status=status, **context)
+        return RegistryUnavailable(reason, status=status, subject=subject)
     hint = None
     if status in _UNAUTHORISED:
         hint = "check registry.username and registry.password_file"
     elif status == 409:
         hint = "the new schema is incompatible with the subject's level; nothing was written or confirmed"
-    return RegistryRefused(reason, hint=hint, status=status, error_code=code, **context)
+    return RegistryRefused(reason, hint=hint, status=status, error_code=code, subject=subject)

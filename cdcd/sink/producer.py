@@ -240,12 +240,12 @@ class KafkaSink:
             raise kept
 
     def _refused(self, failure: KafkaException, record: Record) -> SinkError:
-        context = {"topic": record.topic, "partition": record.partition}
-        refusal = self._translated(failure, "producing a record", **context)
+        topic, partition = record.topic, record.partition
+        refusal = self._translated(failure, "producing a record", topic=topic, partition=partition)
         if isinstance(refusal, RecordTooLarge):
             size = len(record.key or b"") + len(record.value or b"")
             return RecordTooLarge(
-                "producing a record: larger than message.max.bytes", size_bytes=size, **context
+                "producing a record: larger than message.max.bytes", topic=topic, size_bytes=size
             )
         return refusal
 

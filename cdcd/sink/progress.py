@@ -144,14 +144,16 @@ def _offsets(document: Mapping[str, Any]) -> dict[str, dict[int, int]]:
     offsets = document["offsets"]
     if not isinstance(offsets, dict):
         raise _wrong("offsets")
-    result: dict[str, dict[int, int]] = {}
-    for topic, partitions in offsets.items():
-        if not isinstance(partitions, dict):
+    return {topic: _partitions(partitions) for topic, partitions in offsets.items()}
+
+
+def _partitions(partitions: object) -> dict[int, int]:
+    if not isinstance(partitions, dict):
+        raise _wrong("offsets")
+    for partition, offset in partitions.items():
+        if not partition.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise _wrong("offsets")
-        if not all(partition.isdecimal() for partition in partitions):
-            raise _wrong("offsets")
-        result[topic] = {int(partition): _count(partitions, partition) for partition in partitions}
-    return result
+    return {int(partition): offset for partition, offset in partitions.items()}
 
 
 def _tables(document: Mapping[str, Any]) -> tuple[str, ...]:

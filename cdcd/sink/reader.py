@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from cdcd.errors import SinkUnavailable
 from cdcd.model import Progress
-from cdcd.sink.faults import error_of, translate
+from cdcd.sink.faults import error_of, kafka_errors, translate
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import SinkSettings, admin_properties, reader_properties
 
@@ -55,20 +55,27 @@ def read_last_progress(settings: SinkSettings) -> Progress | None:
 def _bounds(settings: SinkSettings) -> tuple[int, int]:
     """Return the log's start and its end, the latter read uncommitted: beyond every open transaction."""
     admin = AdminClient(admin_properties(settings), logger=_LOG)
-    partition = TopicPartition(settings.progress_topic, _PARTITION)
+    topic, timeout_s = settings.progress_topic, settings.operation_timeout_s
+    doing = "looking up the end of the progress topic"
+    with kafka_errors(doing, topic=topic):
+        error = admin.list_topics(topic, timeout=timeout_s).topics[topic].error
+    if error is not None:
+        raise translate(error, doing, topic=topic)
+    partition = TopicPartition(topic, _PARTITION)
     bounds = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
         futures = admin.list_offsets(
             {partition: spec},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=settings.operation_timeout_s,
+            request_timeout=timeout_s,
         )
         try:
             bounds.append(int(futures[partition].result().offset))
         except KafkaException as failure:
-            raise translate(
-                error_of(failure), "looking up the end of the progress topic", topic=settings.progress_topic
-            ) from failure
+            cause = error_of(failure)
+            if cause.code() == KafkaError._NOENT:  # the topic is there, its partition has no leader now
+                raise SinkUnavailable(f"{doing}: its partition has no leader", topic=topic) from failure
+            raise translate(cause, doing, topic=topic) from failure
     return bounds[0], bounds[1]
 
 
@@ -104,9 +111,9 @@ def _position(message: Message, settings: SinkSettings) -> int | None:
     error = message.error()
     offset = message.offset()
     if error is None:
-        return None if offset is None else offset + 1
+        return None if offset is None else int(offset) + 1
     if error.code() == KafkaError._PARTITION_EOF:
-        return offset
+        return None if offset is None else int(offset)
     failure = translate(error, "reading the progress topic", topic=settings.progress_topic)
     if isinstance(failure, SinkUnavailable):
         return None  # the consumer goes on trying by itself; the deadline ends it

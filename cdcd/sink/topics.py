@@ -205,7 +205,7 @@ class Topics:
         try:
             futures[topic.topic].result()
         except KafkaException as failure:
-            return error_of(failure).str()
+            return str(error_of(failure).str())
         return None
 
 

@@ -1,0 +1,368 @@
+"""Metrics: what cdcd counts, under the names that dashboards and alerts rely on.
+
+In: plain calls of the runtime, at most a few for each batch or group.  Out: the exposition text.
+Invariant: every series that can be known beforehand exists from the start with 0, so that rates see the first
+event; labels are bounded (tables beyond a limit count as "other"; no LSN, xid or error text); what is unknown
+now (the slot while PostgreSQL is away) is absent and never stale.
+Must not: be called for each row, hold values of rows.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from cdcd.ops.health import STATES
+from cdcd.ops.slot_metrics import SlotCollector, SlotReading
+
+__all__ = ["OPERATIONS", "Metrics", "SlotReading"]
+
+OPERATIONS = ("insert", "update", "delete", "truncate", "snapshot")
+COMPONENTS = ("source", "sink", "registry")
+REASONS = ("unavailable", "authentication", "slot_active", "other")
+BACKPRESSURE_CAUSES = ("producer", "spill", "memory", "registry")
+REGISTRY_OPERATIONS = ("lookup", "register", "set_compatibility", "global_config")
+OTHER_TABLE = "other"
+
+_LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+_DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """All metrics of one daemon, in a registry of their own. `clock` gives seconds of the Unix epoch."""
+
+    def __init__(
+        self,
+        version: str,
+        *,
+        revision: str = "",
+        max_tables: int = 200,
+        clock: Callable[[], float] = time.time,
+        with_process: bool = True,
+    ) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        self._max_tables = max_tables
+        self._tables: set[str] = set()
+        self._oldest_commit_us: int | None = None
+        self._blocked_since_s: float | None = None
+        self._slot = SlotCollector()
+        self.registry.register(self._slot)
+        if with_process:
+            ProcessCollector(registry=self.registry)
+            PlatformCollector(registry=self.registry)
+            GCCollector(registry=self.registry)
+        self._make_state(version, revision)
+        self._make_lag()
+        self._make_throughput()
+        self._make_kafka()
+        self._make_reliability()
+        self._make_snapshot()
+
+    # --- out ---------------------------------------------------------------------------------------------
+
+    def exposition(self) -> bytes:
+        """Return the text of /metrics."""
+        return generate_latest(self.registry)
+
+    def snapshot(self) -> dict[str, float]:
+        """Return every sample by its name and labels as in the exposition, `name{label="value"}`."""
+        return {
+            _series(sample.name, sample.labels): sample.value
+            for family in self.registry.collect()
+            for sample in family.samples
+        }
+
+    # --- state -------------------------------------------------------------------------------------------
+
+    def state(self, state: str, *, halted_code: str | None = None) -> None:
+        """The pipeline is in `state` now; a halt says by which error's code."""
+        for name in STATES:
+            self._state.labels(name).set(name == state)
+        self._halted.clear()
+        if halted_code is not None:
+            self._halted.labels(halted_code).set(1)
+
+    def source_connected(self, is_connected: bool) -> None:
+        """The replication stream is open, or not."""
+        self._source_connected.set(is_connected)
+
+    def sink_connected(self, is_connected: bool) -> None:
+        """The producer is open, or not."""
+        self._sink_connected.set(is_connected)
+
+    def turned(self) -> None:
+        """The loop has turned."""
+        self._last_turn.set(self._clock())
+
+    # --- throughput --------------------------------------------------------------------------------------
+
+    def received(self, size_bytes: int) -> None:
+        """The stream gave this many bytes."""
+        self._source_bytes.inc(size_bytes)
+
+    def events(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Count events of a batch by (table, operation), operations as in `OPERATIONS`."""
+        for (table, operation), count in counts.items():
+            self._events.labels(self._table(table), operation).inc(count)
+
+    def table_known(self, table: str) -> None:
+        """A table will be streamed: its counters start at 0."""
+        label = self._table(table)
+        for operation in OPERATIONS:
+            self._events.labels(label, operation)
+
+    def transactions(self, *, committed: int = 0, empty: int = 0, aborted: int = 0) -> None:
+        """Count PostgreSQL transactions by how they ended."""
+        self._transactions.labels("committed").inc(committed)
+        self._transactions.labels("empty").inc(empty)
+        self._transactions.labels("aborted").inc(aborted)
+
+    def open_transactions(self, count: int) -> None:
+        """This many transactions have begun and not ended."""
+        self._open_transactions.set(count)
+
+    def duplicates_suppressed(self, count: int) -> None:
+        """These transactions were there already and were dropped on replay (F4)."""
+        self._duplicates.inc(count)
+
+    # --- lag ---------------------------------------------------------------------------------------------
+
+    def outstanding(self, oldest_commit_us: int | None) -> None:
+        """The oldest transaction not yet durable committed then (Unix epoch); None: nothing is outstanding.
+
+        The lag is worked out when it is asked for, so it grows also while nothing moves.
+        """
+        self._oldest_commit_us = oldest_commit_us
+
+    def positions(self, *, server_lsn: int, received_lsn: int, confirmed_lsn: int) -> None:
+        """Set the lags in bytes from the server's end of WAL and cdcd's positions."""
+        self._lag_bytes.set(max(0, server_lsn - confirmed_lsn))
+        self._received_lag_bytes.set(max(0, server_lsn - received_lsn))
+
+    # --- Kafka -------------------------------------------------------------------------------------------
+
+    def group_committed(self, *, commit_us: int, duration_s: float) -> None:
+        """A group is durable: its last PostgreSQL commit's time, and how long Kafka's commit took."""
+        now_s = self._clock()
+        self._kafka_transactions.labels("committed").inc()
+        self._kafka_duration.observe(duration_s)
+        self._last_ack.set(now_s)
+        if commit_us > 0:
+            self._last_commit.set(commit_us / 1e6)
+            self._latency.observe(max(0.0, now_s - commit_us / 1e6))
+
+    def group_aborted(self) -> None:
+        """A group was given up."""
+        self._kafka_transactions.labels("aborted").inc()
+
+    def registry_request(self, operation: str, code: str) -> None:
+        """A request to the schema registry was answered; fits `Registry`'s observer."""
+        self._registry_requests.labels(operation, code).inc()
+        if operation == "register" and code == "200":
+            self._registrations.inc()
+
+    # --- memory ------------------------------------------------------------------------------------------
+
+    def buffered(self, size_bytes: int) -> None:
+        """This much is encoded or stored and not yet handed to the producer."""
+        self._buffer_bytes.set(size_bytes)
+
+    def backpressure(self, is_active: bool, cause: str = "producer") -> None:
+        """Reading has stopped because of `cause`, or goes on."""
+        now_s = self._clock()
+        if self._blocked_since_s is not None:
+            self._backpressure_seconds.labels(cause).inc(max(0.0, now_s - self._blocked_since_s))
+        self._blocked_since_s = now_s if is_active else None
+        self._backpressure.set(is_active)
+
+    # --- reliability -------------------------------------------------------------------------------------
+
+    def reconnecting(self, component: str, reason: str) -> None:
+        """A component is connected anew; reasons as in `REASONS`, others count as "other"."""
+        self._reconnects.labels(component, reason if reason in REASONS else "other").inc()
+
+    def failed(self, component: str, *, is_fatal: bool) -> None:
+        """An error came up; fatal is what waits for an operator or ends the process."""
+        self._errors.labels(component, "fatal" if is_fatal else "retryable").inc()
+
+    def status_updates(self, count: int) -> None:
+        """This many status messages went to the server."""
+        self._status_updates.inc(count)
+
+    def slot(self, reading: SlotReading | None) -> None:
+        """What the slot looks like; None when PostgreSQL cannot be asked: its metrics go absent."""
+        self._slot.reading = reading
+
+    # --- snapshot ----------------------------------------------------------------------------------------
+
+    def snapshot_started(self, tables: int) -> None:
+        """A snapshot of this many tables begins."""
+        self._snapshot_running.set(1)
+        self._snapshot_tables.set(tables)
+        self._snapshot_remaining.set(tables)
+
+    def snapshot_rows(self, table: str, count: int) -> None:
+        """Rows of a table were copied (they count as events as well, by the caller)."""
+        self._snapshot_rows.labels(self._table(table)).inc(count)
+
+    def snapshot_table_done(self, remaining: int) -> None:
+        """A table is complete; this many are left."""
+        self._snapshot_remaining.set(remaining)
+
+    def snapshot_ended(self, *, duration_s: float, is_complete: bool) -> None:
+        """The snapshot is complete, or was given up and starts over later."""
+        self._snapshot_running.set(0)
+        self._snapshot_duration.set(duration_s)
+        if is_complete:
+            self._snapshot_remaining.set(0)
+            self._snapshot_completed.set(self._clock())
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _table(self, table: str) -> str:
+        if table in self._tables:
+            return table
+        if len(self._tables) >= self._max_tables:
+            return OTHER_TABLE
+        self._tables.add(table)
+        return table
+
+    def _lag_seconds(self) -> float:
+        oldest_us = self._oldest_commit_us
+        return 0.0 if oldest_us is None else max(0.0, self._clock() - oldest_us / 1e6)
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(f"cdcd_{name}", text, labels, registry=self.registry)
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"cdcd_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"cdcd_{name}", text, registry=self.registry, buckets=buckets)
+
+    def _make_state(self, version: str, revision: str) -> None:
+        build = self._gauge(
+            "build_info", "1, with the version of cdcd and Python.", ("version", "revision", "python")
+        )
+        build.labels(version, revision, platform.python_version()).set(1)
+        self._state = self._gauge(
+            "pipeline_state", "1 for what the pipeline is doing, 0 for the rest.", ("state",)
+        )
+        self._halted = self._gauge(
+            "halted_reason_info", "1, with the error code that the pipeline halted by.", ("reason",)
+        )
+        self._source_connected = self._gauge("source_connected", "1 while the replication stream is open.")
+        self._sink_connected = self._gauge("sink_connected", "1 while the producer is open.")
+        self._last_turn = self._gauge("loop_last_turn_timestamp_seconds", "When the loop last turned.")
+        self.state("starting")
+
+    def _make_lag(self) -> None:
+        lag = self._gauge(
+            "replication_lag_seconds",
+            "Age of the oldest committed transaction that is not yet durable in Kafka, or 0.",
+        )
+        lag.set_function(self._lag_seconds)
+        self._lag_bytes = self._gauge("replication_lag_bytes", "WAL written and not yet confirmed by cdcd.")
+        self._received_lag_bytes = self._gauge(
+            "received_lag_bytes", "WAL written and not yet received by cdcd."
+        )
+        self._last_commit = self._gauge(
+            "last_commit_timestamp_seconds", "Commit time of the last transaction that is durable in Kafka."
+        )
+        self._last_ack = self._gauge("last_ack_timestamp_seconds", "When Kafka last made a group durable.")
+        self._latency = self._histogram(
+            "event_latency_seconds",
+            "From a commit in PostgreSQL to its being durable in Kafka, once for each group.",
+            _LATENCY_BUCKETS,
+        )
+
+    def _make_throughput(self) -> None:
+        self._source_bytes = self._counter("source_bytes_total", "Bytes received from PostgreSQL.")
+        self._events = self._counter(
+            "events_total", "Events encoded, by table and operation.", ("table", "op")
+        )
+        self._transactions = self._counter(
+            "transactions_total", "PostgreSQL transactions received, by how they ended.", ("result",)
+        )
+        for result in ("committed", "empty", "aborted"):
+            self._transactions.labels(result)
+        self._open_transactions = self._gauge("open_transactions", "Transactions begun and not ended.")
+        self._buffer_bytes = self._gauge("buffer_bytes", "Bytes waiting for the producer or for a commit.")
+        self._backpressure = self._gauge("backpressure_active", "1 while reading has stopped.")
+        self._backpressure_seconds = self._counter(
+            "backpressure_seconds_total", "Seconds in which reading had stopped, by cause.", ("cause",)
+        )
+        for cause in BACKPRESSURE_CAUSES:
+            self._backpressure_seconds.labels(cause)
+
+    def _make_kafka(self) -> None:
+        self._kafka_transactions = self._counter(
+            "kafka_transactions_total", "Groups written to Kafka, by how they ended.", ("result",)
+        )
+        for result in ("committed", "aborted"):
+            self._kafka_transactions.labels(result)
+        self._kafka_duration = self._histogram(
+            "kafka_transaction_duration_seconds", "How long the commit of a group took.", _DURATION_BUCKETS
+        )
+        self._registrations = self._counter(
+            "schema_registrations_total", "Schemas registered, also those that were there already."
+        )
+        self._registry_requests = self._counter(
+            "registry_requests_total", "Requests to the schema registry.", ("operation", "code")
+        )
+        for operation in REGISTRY_OPERATIONS:
+            self._registry_requests.labels(operation, "200")
+            self._registry_requests.labels(operation, "unreachable")
+
+    def _make_reliability(self) -> None:
+        self._reconnects = self._counter(
+            "reconnects_total", "Connections made anew, by component and reason.", ("component", "reason")
+        )
+        self._errors = self._counter(
+            "errors_total", "Errors, by component and by who mends them.", ("component", "class")
+        )
+        for component in COMPONENTS:
+            for reason in REASONS:
+                self._reconnects.labels(component, reason)
+            for mended_by in ("retryable", "fatal"):
+                self._errors.labels(component, mended_by)
+        self._status_updates = self._counter("status_updates_total", "Status messages sent to PostgreSQL.")
+        self._duplicates = self._counter(
+            "duplicates_suppressed_total", "Transactions dropped on replay because they were durable already."
+        )
+
+    def _make_snapshot(self) -> None:
+        self._snapshot_running = self._gauge("snapshot_running", "1 while the snapshot runs.")
+        self._snapshot_tables = self._gauge("snapshot_tables", "Tables of the snapshot.")
+        self._snapshot_remaining = self._gauge(
+            "snapshot_tables_remaining", "Tables that the snapshot has yet to copy."
+        )
+        self._snapshot_rows = self._counter(
+            "snapshot_rows_total", "Rows that the snapshot has copied.", ("table",)
+        )
+        self._snapshot_duration = self._gauge("snapshot_duration_seconds", "How long the last snapshot took.")
+        self._snapshot_completed = self._gauge(
+            "snapshot_last_completed_timestamp_seconds", "When a snapshot was last completed."
+        )
+
+
+def _series(name: str, labels: Mapping[str, str]) -> str:
+    if not labels:
+        return name
+    inner = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{inner}}}"

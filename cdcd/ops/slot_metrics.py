@@ -1,0 +1,76 @@
+"""The replication slot's metrics, from the last look at it.
+
+In: a SlotReading, or None while PostgreSQL cannot be asked.  Out: gauges, absent when nothing is known.
+Invariant: a value that is not known now is never shown as it was.
+Must not: ask PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+__all__ = ["SlotCollector", "SlotReading"]
+
+WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReading:
+    """What one look at `pg_replication_slots` said. None: the server does not tell (version, or no limit)."""
+
+    is_active: bool
+    retained_wal_bytes: int | None = None
+    confirmed_flush_lag_bytes: int | None = None
+    safe_wal_bytes: int | None = None
+    wal_status: str | None = None
+    restart_lsn: int | None = None
+    confirmed_flush_lsn: int | None = None
+    catalog_xmin_age: int | None = None
+
+
+class SlotCollector(Collector):
+    """The slot's gauges: collected from the last reading, absent when there is none."""
+
+    def __init__(self) -> None:
+        self.reading: SlotReading | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what the last reading says."""
+        reading = self.reading
+        if reading is None:
+            return
+        gauges: tuple[tuple[str, str, float | None], ...] = (
+            ("slot_active", "1 while a walsender holds the slot.", float(reading.is_active)),
+            ("slot_retained_wal_bytes", "WAL kept back by the slot.", reading.retained_wal_bytes),
+            (
+                "slot_confirmed_flush_lag_bytes",
+                "WAL beyond the slot's confirmed position.",
+                reading.confirmed_flush_lag_bytes,
+            ),
+            (
+                "slot_safe_wal_bytes",
+                "WAL that may be written before the slot is at risk.",
+                reading.safe_wal_bytes,
+            ),
+            ("slot_restart_lsn", "The slot's restart LSN, as a number.", reading.restart_lsn),
+            (
+                "slot_confirmed_flush_lsn",
+                "The slot's confirmed LSN, as a number.",
+                reading.confirmed_flush_lsn,
+            ),
+            ("slot_catalog_xmin_age", "Transactions that vacuum is held back by.", reading.catalog_xmin_age),
+        )
+        for name, text, value in gauges:
+            if value is not None:
+                yield GaugeMetricFamily(f"cdcd_{name}", text, value=value)
+        if reading.wal_status is not None:
+            status = GaugeMetricFamily(
+                "cdcd_slot_wal_status", "1 for the slot's wal_status.", labels=["status"]
+            )
+            for name in WAL_STATUSES:
+                status.add_metric([name], float(name == reading.wal_status))
+            yield status

@@ -1,0 +1,97 @@
+"""The admin port, asked over a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cdcd.ops.admin import AdminServer
+from cdcd.ops.health import Verdict
+
+
+class Told:
+    """What the server is told; tests change it."""
+
+    def __init__(self) -> None:
+        self.verdicts = {name: Verdict(True, "fine") for name in ("livez", "readyz", "startupz")}
+        self.page: Mapping[str, Any] = {"state": "streaming"}
+
+    def status(self) -> Mapping[str, Any]:
+        if not self.page:
+            raise RuntimeError("canary")
+        return self.page
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+async def url(told: Told) -> AsyncIterator[str]:
+    server = AdminServer(
+        "127.0.0.1",
+        0,
+        metrics=lambda: b"cdcd_up 1\n",
+        livez=lambda: told.verdicts["livez"],
+        readyz=lambda: told.verdicts["readyz"],
+        startupz=lambda: told.verdicts["startupz"],
+        status=told.status,
+    )
+    port = await server.start()
+    assert port == server.port != 0
+    yield f"http://127.0.0.1:{port}"
+    await server.stop()
+    await server.stop()
+
+
+async def _get(url: str, method: str = "GET") -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.request(method, url) as answer:
+        return answer.status, answer.content_type, await answer.text()
+
+
+@pytest.mark.parametrize("probe", ["livez", "readyz", "startupz"])
+async def test_a_probe_answers_its_own_verdict(url: str, told: Told, probe: str) -> None:
+    assert (await _get(f"{url}/{probe}"))[0] == 200
+    told.verdicts[probe] = Verdict(False, "halted: CDCD-SLOT-LOST")
+    status, _, text = await _get(f"{url}/{probe}")
+    assert (status, text) == (503, "halted: CDCD-SLOT-LOST\n")
+
+
+async def test_metrics_and_status(url: str, told: Told) -> None:
+    assert await _get(f"{url}/metrics") == (200, "text/plain", "cdcd_up 1\n")
+    told.page = {"state": "streaming", "source": {"dsn": "postgresql://u:canary@h/d", "lsn": 7, "slot": None}}
+    status, kind, text = await _get(f"{url}/status")
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(text)["source"] == {"dsn": "postgresql://u:***@h/d", "lsn": 7, "slot": None}
+
+
+async def test_a_failing_page_is_a_500_that_says_nothing(url: str, told: Told) -> None:
+    told.page = {}
+    status, _, text = await _get(f"{url}/status")
+    assert status == 500
+    assert "canary" not in text
+    assert (await _get(f"{url}/livez"))[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "HEAD"])
+async def test_nothing_but_get_is_answered(url: str, method: str) -> None:
+    assert (await _get(f"{url}/status", method))[0] == 405
+
+
+async def test_an_unknown_page_is_not_found(url: str) -> None:
+    assert (await _get(f"{url}/etc/passwd"))[0] == 404
+
+
+async def test_an_address_that_is_taken_is_an_error(url: str) -> None:
+    taken = int(url.rsplit(":", 1)[1])
+    fine = lambda: Verdict(True, "")  # noqa: E731
+    other = AdminServer(
+        "127.0.0.1", taken, metrics=lambda: b"", livez=fine, readyz=fine, startupz=fine, status=dict
+    )
+    with pytest.raises(OSError, match=str(taken)):
+        await other.start()

@@ -1,0 +1,103 @@
+"""Logs are one line an event and never hold a password."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from cdcd.ops.log import configure, redact_text
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def _lines(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_an_event_is_one_line_whatever_it_holds(form: str) -> None:
+    stream = io.StringIO()
+    configure("info", form, stream)  # type: ignore[arg-type]
+    log = structlog.stdlib.get_logger("cdcd.test")
+    log.info("streaming", table="a\nb")
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        log.exception("failed")
+    logging.getLogger("cdcd.sink.librdkafka").warning("%s: connect\nfailed", "broker 1")
+    log.debug("not shown")
+    assert len(_lines(stream)) == 3
+
+
+def test_json_lines_carry_time_level_logger_and_keys() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream)
+    structlog.stdlib.get_logger("cdcd.test").warning("slot_active", slot="s", pid=7)
+    event = json.loads(stream.getvalue())
+    assert event.pop("timestamp").endswith("Z")
+    assert event == {"event": "slot_active", "level": "warning", "logger": "cdcd.test", "slot": "s", "pid": 7}
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_secret_is_written(form: str) -> None:
+    stream = io.StringIO()
+    configure("debug", form, stream)  # type: ignore[arg-type]
+    log = structlog.stdlib.get_logger("cdcd.test")
+    log.info("a", password="canary", settings={"sasl.password": "canary", "list": [{"secret": "canary"}]})
+    log.info("b", dsn="postgresql://cdcd:can@ary/canary@db:5432/shop", text="host=db password='it''s canary'")
+    log.info("c", error=RuntimeError("basic.auth.user.info=me:canary"))
+    log.info("postgresql://cdcd:canary@db/shop")
+    logging.getLogger("x").info("password=%s", "canary")
+    try:
+        raise ValueError("dsn postgresql://cdcd:canary@db/shop?password=canary")
+    except ValueError:
+        log.exception("d")
+    text = stream.getvalue()
+    assert len(_lines(stream)) == 6
+    assert "canary" not in text
+    assert "db:5432/shop" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("postgres://u:p@h/d", "postgres://u:***@h/d"),
+        ("postgres://u@h/d", "postgres://u@h/d"),
+        ("http://h:8080/x", "http://h:8080/x"),
+        ("host=h password=p dbname=d", "host=h password=*** dbname=d"),
+        ("host=h password = 'a b' dbname=d", "host=h password = *** dbname=d"),
+        ('{"password": "p", "user": "u"}', '{"password": ***, "user": "u"}'),
+        ("password_file=/etc/p", "password_file=/etc/p"),
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
+    ],
+)
+def test_text_keeps_all_but_the_password(text: str, redacted: str) -> None:
+    assert redact_text(text) == redacted
+
+
+def test_a_path_to_a_secret_is_not_a_secret() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream)
+    structlog.stdlib.get_logger("cdcd.test").info(
+        "a", password_file="/etc/cdcd/p", **{"ssl.key.location": "/k"}
+    )
+    event = json.loads(stream.getvalue())
+    assert event["password_file"] == "/etc/cdcd/p"
+    assert event["ssl.key.location"] == "/k"
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="loud"):
+        configure("loud")

@@ -1,0 +1,148 @@
+"""Metrics: final names, series that exist from the start, nothing stale."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdcd.ops.health import STATES
+from cdcd.ops.metrics import Metrics, SlotReading
+
+
+class Clock:
+    """A clock that tests set."""
+
+    now_s = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def metrics(clock: Clock) -> Metrics:
+    return Metrics("0.1.0", clock=clock, max_tables=2, with_process=False)
+
+
+def test_every_name_follows_the_rules(metrics: Metrics) -> None:
+    """Prefix, base units, `_total` on counters only, a help text that is a sentence."""
+    metrics.slot(SlotReading(True, 1, 1, 1, "reserved", 1, 1, 1))
+    metrics.table_known("public.orders")
+    metrics.snapshot_rows("public.orders", 1)
+    families = list(text_string_to_metric_families(metrics.exposition().decode()))
+    assert len(families) > 35
+    for family in families:
+        assert re.fullmatch(r"cdcd_[a-z0-9_]+", family.name)
+        assert not re.search(r"_(ms|us|ns|kb|mb|count)$", family.name)
+        assert family.documentation.endswith(".")
+        for sample in family.samples:
+            if family.type == "counter":
+                assert sample.name.endswith("_total")
+            if family.type == "gauge":
+                assert not sample.name.endswith(("_total", "_created"))
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        'cdcd_pipeline_state{state="halted"}',
+        'cdcd_transactions_total{result="aborted"}',
+        'cdcd_kafka_transactions_total{result="aborted"}',
+        'cdcd_errors_total{component="sink",class="fatal"}',
+        'cdcd_reconnects_total{component="source",reason="slot_active"}',
+        'cdcd_backpressure_seconds_total{cause="producer"}',
+        'cdcd_registry_requests_total{operation="register",code="200"}',
+        "cdcd_schema_registrations_total",
+        "cdcd_source_bytes_total",
+        "cdcd_duplicates_suppressed_total",
+        "cdcd_status_updates_total",
+        "cdcd_snapshot_running",
+        "cdcd_replication_lag_seconds",
+        "cdcd_event_latency_seconds_count",
+        "cdcd_kafka_transaction_duration_seconds_count",
+    ],
+)
+def test_a_series_exists_before_its_first_event(metrics: Metrics, series: str) -> None:
+    assert metrics.snapshot()[series] == 0
+
+
+def test_exactly_one_state_is_1(metrics: Metrics) -> None:
+    metrics.state("halted", halted_code="CDCD-SLOT-LOST")
+    samples = metrics.snapshot()
+    assert [state for state in STATES if samples[f'cdcd_pipeline_state{{state="{state}"}}']] == ["halted"]
+    assert samples['cdcd_halted_reason_info{reason="CDCD-SLOT-LOST"}'] == 1
+    metrics.state("streaming")
+    assert not any(series.startswith("cdcd_halted") for series in metrics.snapshot())
+
+
+def test_a_tables_counters_start_at_0_and_tables_are_bounded(metrics: Metrics) -> None:
+    metrics.table_known("a")
+    assert metrics.snapshot()['cdcd_events_total{table="a",op="delete"}'] == 0
+    metrics.events({("a", "insert"): 3, ("b", "insert"): 1, ("c", "insert"): 5, ("d", "insert"): 7})
+    samples = metrics.snapshot()
+    assert samples['cdcd_events_total{table="a",op="insert"}'] == 3
+    assert samples['cdcd_events_total{table="other",op="insert"}'] == 12
+
+
+def test_the_lag_grows_while_nothing_moves(metrics: Metrics, clock: Clock) -> None:
+    metrics.outstanding(int((clock.now_s - 2) * 1e6))
+    assert metrics.snapshot()["cdcd_replication_lag_seconds"] == pytest.approx(2)
+    clock.now_s += 5
+    assert metrics.snapshot()["cdcd_replication_lag_seconds"] == pytest.approx(7)
+    metrics.outstanding(None)
+    assert metrics.snapshot()["cdcd_replication_lag_seconds"] == 0
+
+
+def test_a_clock_ahead_of_us_is_no_negative_lag(metrics: Metrics, clock: Clock) -> None:
+    """F70."""
+    metrics.outstanding(int((clock.now_s + 60) * 1e6))
+    metrics.group_committed(commit_us=int((clock.now_s + 60) * 1e6), duration_s=0.01)
+    samples = metrics.snapshot()
+    assert samples["cdcd_replication_lag_seconds"] == 0
+    assert samples["cdcd_event_latency_seconds_sum"] == 0
+
+
+def test_a_group_counts_once(metrics: Metrics, clock: Clock) -> None:
+    metrics.group_committed(commit_us=int((clock.now_s - 0.5) * 1e6), duration_s=0.02)
+    samples = metrics.snapshot()
+    assert samples['cdcd_kafka_transactions_total{result="committed"}'] == 1
+    assert samples["cdcd_event_latency_seconds_sum"] == pytest.approx(0.5)
+    assert samples["cdcd_kafka_transaction_duration_seconds_sum"] == pytest.approx(0.02)
+    assert samples["cdcd_last_ack_timestamp_seconds"] == clock.now_s
+
+
+def test_the_slot_goes_absent_when_it_cannot_be_asked(metrics: Metrics) -> None:
+    metrics.slot(SlotReading(True, retained_wal_bytes=5, wal_status="extended"))
+    samples = metrics.snapshot()
+    assert samples["cdcd_slot_retained_wal_bytes"] == 5
+    assert samples['cdcd_slot_wal_status{status="extended"}'] == 1
+    assert samples['cdcd_slot_wal_status{status="lost"}'] == 0
+    assert "cdcd_slot_safe_wal_bytes" not in samples
+    metrics.slot(None)
+    assert not any(series.startswith("cdcd_slot") for series in metrics.snapshot())
+
+
+def test_backpressure_seconds_are_those_between_on_and_off(metrics: Metrics, clock: Clock) -> None:
+    metrics.backpressure(True)
+    clock.now_s += 3
+    metrics.backpressure(False)
+    clock.now_s += 3
+    metrics.backpressure(False)
+    assert metrics.snapshot()['cdcd_backpressure_seconds_total{cause="producer"}'] == pytest.approx(3)
+
+
+def test_registrations_are_requests_that_registered(metrics: Metrics) -> None:
+    metrics.registry_request("lookup", "404")
+    metrics.registry_request("register", "409")
+    metrics.registry_request("register", "200")
+    assert metrics.snapshot()["cdcd_schema_registrations_total"] == 1
+
+
+def test_process_metrics_are_there() -> None:
+    assert "process_cpu_seconds_total" in Metrics("0.1.0").snapshot()

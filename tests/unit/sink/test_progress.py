@@ -1,0 +1,83 @@
+"""The progress record: its bytes are a format that other versions and readers rely on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cdcd.errors import ProgressUnreadable
+from cdcd.model import Progress, SourceIdentity
+from cdcd.sink.progress import dump, key_of, load
+
+PROGRESS = Progress(
+    identity=SourceIdentity("7412345678901234567", 3, "shop", "cdcd_shop"),
+    phase="snapshot",
+    commit_lsn=0x16_B374D848,
+    end_lsn=0x16_B374D880,
+    commit_us=1_700_000_000_123_456,
+    offsets={"shop.public.orders": {10: 7, 2: 5}, "a": {0: 1}},
+    snapshot_tables=("shop.public.orders",),
+)
+DOCUMENT: dict[str, Any] = {
+    "format": 1,
+    "system_identifier": "7412345678901234567",
+    "timeline": 3,
+    "database": "shop",
+    "slot": "cdcd_shop",
+    "phase": "snapshot",
+    "commit_lsn": "16/B374D848",
+    "end_lsn": "16/B374D880",
+    "commit_us": 1_700_000_000_123_456,
+    "offsets": {"a": {"0": 1}, "shop.public.orders": {"2": 5, "10": 7}},
+    "snapshot_tables": ["shop.public.orders"],
+}
+
+
+def test_the_record_is_this_json_under_the_slots_name() -> None:
+    assert json.loads(dump(PROGRESS)) == DOCUMENT
+    assert key_of("cdcd_shop") == b"cdcd_shop"
+
+
+def test_a_record_is_read_back_whole() -> None:
+    assert load(json.dumps(DOCUMENT).encode()) == PROGRESS
+
+
+@pytest.mark.parametrize("key", sorted(DOCUMENT))
+def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
+    document = {name: value for name, value in DOCUMENT.items() if name != key}
+    with pytest.raises(ProgressUnreadable, match=key):
+        load(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format", 2),
+        ("system_identifier", 7),
+        ("timeline", -1),
+        ("timeline", True),
+        ("database", None),
+        ("phase", "paused"),
+        ("commit_lsn", 5),
+        ("end_lsn", "16-B374D880"),
+        ("commit_us", "now"),
+        ("offsets", []),
+        ("offsets", {"t": {"x": 1}}),
+        ("offsets", {"t": {"0": -1}}),
+        ("offsets", {"t": [1]}),
+        ("snapshot_tables", "t"),
+        ("snapshot_tables", [1]),
+        ("later", 1),
+    ],
+)
+def test_a_record_with_a_wrong_value_is_not_guessed(key: str, value: object) -> None:
+    with pytest.raises(ProgressUnreadable, match=key):
+        load(json.dumps(DOCUMENT | {key: value}).encode())
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"[]", b"1", b"{"])
+def test_foreign_data_is_not_progress(value: bytes) -> None:
+    with pytest.raises(ProgressUnreadable):
+        load(value)
