@@ -17,7 +17,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection  # noqa: N812
 from psycopg2.extras import LogicalReplicationConnection
 
-from cdcd.errors import CdcdError, SlotLost, SlotUnusable
+from cdcd.errors import CdcdError, SlotActive, SlotLost, SlotMissing, SlotUnusable, SourceUnavailable
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.source.connection import connect_replication, fetch, translate
 from cdcd.source.libpq import CopyConnection
@@ -94,21 +94,21 @@ def _start_replication(
 
 def _explained(settings: SourceSettings, connection: Connection, error: CdcdError) -> CdcdError:
     """Return the error, or a more exact one when the slot's row tells why it cannot be read (F23)."""
-    if error.context.get("sqlstate") != "55000":
+    if isinstance(error, (SlotActive, SlotMissing, SourceUnavailable)):
         return error
     try:
         slot = read_slot_over_walsender(connection, settings.slot)
     except CdcdError:
         return error  # the connection went with the command; the first error stands
-    if slot is not None and slot.is_lost:
+    if slot is None:
+        return error
+    sqlstate = error.context.get("sqlstate")
+    if slot.is_lost:
         reason = slot.invalidation_reason or "its WAL was removed"
-        return SlotLost(
-            f"slot {slot.name} was invalidated: {reason}",
-            hint="only a new slot and a new snapshot mend it",
-            sqlstate="55000",
-        )
-    if slot is not None and (slot.slot_type != "logical" or slot.plugin != "pgoutput"):
-        return SlotUnusable(f"slot {slot.name} is not a logical slot of pgoutput", sqlstate="55000")
+        mend = "only a new slot and a new snapshot mend it"
+        return SlotLost(f"slot {slot.name} was invalidated: {reason}", hint=mend, sqlstate=sqlstate)
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
+        return SlotUnusable(f"slot {slot.name} is not a logical slot of pgoutput", sqlstate=sqlstate)
     return error
 
 

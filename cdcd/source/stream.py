@@ -150,8 +150,9 @@ class ReplicationStream:
         try:
             await waiting
         finally:
-            self._loop.remove_reader(self._copy.socket)
-            self._waiting = None
+            if self._waiting is waiting:  # else `close` waits on the same socket by now
+                self._loop.remove_reader(self._copy.socket)
+                self._waiting = None
 
     def _hear(self) -> int:
         self._heard_us = _now_us()

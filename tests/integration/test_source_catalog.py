@@ -1,0 +1,244 @@
+"""The catalog agrees with what the walsender says, and publications with what pgoutput sends."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from cdcd.errors import SourceError
+from cdcd.model import Control, Relation, ReplicaIdentity
+from cdcd.pgoutput import messages
+from cdcd.pgoutput.decode import decode
+from cdcd.source.catalog import Catalog
+from cdcd.source.connection import connect_sql
+from cdcd.source.identity import identify
+from cdcd.source.publication import PublishedTable, missing_publications, published_tables
+from cdcd.source.settings import SourceSettings
+from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
+from tests.support.stack import (
+    SUPPORTED_POSTGRES_MAJORS,
+    PostgresServers,
+    in_one_transaction,
+    run_script,
+    wal_position,
+)
+
+TABLES = (
+    'CREATE SCHEMA "Odd Schema"',
+    "CREATE TYPE public.mood AS ENUM ('sad', 'happy')",
+    "CREATE DOMAIN public.price AS numeric(10,2) CHECK (VALUE >= 0)",
+    "CREATE TABLE public.plain (id int PRIMARY KEY, v varchar(20), n numeric(12,3), gone int, m public.mood)",
+    "ALTER TABLE public.plain DROP COLUMN gone",
+    "CREATE TABLE public.composite (b int, a text, v text, p public.price, PRIMARY KEY (a, b))",
+    "CREATE TABLE public.whole (id int PRIMARY KEY, v int[])",
+    "ALTER TABLE public.whole REPLICA IDENTITY FULL",
+    "CREATE TABLE public.indexed (id int PRIMARY KEY, k2 int NOT NULL, k1 text NOT NULL, v text)",
+    "CREATE UNIQUE INDEX indexed_k ON public.indexed (k1, k2) INCLUDE (v)",
+    "ALTER TABLE public.indexed REPLICA IDENTITY USING INDEX indexed_k",
+    "CREATE TABLE public.nothing (id int PRIMARY KEY)",
+    "ALTER TABLE public.nothing REPLICA IDENTITY NOTHING",
+    "CREATE TABLE public.keyless (v text)",
+    "CREATE TABLE public.later (id int PRIMARY KEY DEFERRABLE, v text)",
+    "CREATE TABLE public.computed (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, z text)",
+    'CREATE TABLE "Odd Schema"."Odd, ""table""" ("Id" int PRIMARY KEY)',
+    "CREATE TABLE public.parent (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)",
+    "CREATE TABLE public.leaf (note text, at date NOT NULL, id int NOT NULL)",
+    "ALTER TABLE public.leaf DROP COLUMN note",
+    "ALTER TABLE public.parent ATTACH PARTITION public.leaf FOR VALUES FROM ('2020-01-01') TO ('2030-01-01')",
+    "CREATE PUBLICATION pub FOR ALL TABLES WITH (publish_via_partition_root = true)",
+)
+
+INSERTS = (
+    "INSERT INTO public.plain VALUES (1)",
+    "INSERT INTO public.composite VALUES (1, 'a')",
+    "INSERT INTO public.whole VALUES (1)",
+    "INSERT INTO public.indexed VALUES (1, 1, 'k')",
+    "INSERT INTO public.nothing VALUES (1)",
+    "INSERT INTO public.keyless VALUES ('v')",
+    "INSERT INTO public.later VALUES (1)",
+    "INSERT INTO public.computed VALUES (1)",
+    'INSERT INTO "Odd Schema"."Odd, ""table""" VALUES (1)',
+    "INSERT INTO public.parent VALUES (1, '2024-01-01')",
+)
+
+
+async def relations_on_the_wire(settings: SourceSettings, *statements: str) -> dict[int, messages.Relation]:
+    """The last Relation message of each table that the statements changed."""
+    async with streaming(settings, make_slot(settings)) as stream:
+        in_one_transaction(plain(settings), *statements)
+        items = await read_until(stream, lambda items: commits(items) == 1)
+    found: dict[int, messages.Relation] = {}
+    for item in items:
+        if isinstance(item, Control) and item.payload[:1] == b"R":
+            relation = decode(item.payload, in_stream=False, protocol_version=2)
+            assert isinstance(relation, messages.Relation)
+            found[relation.relid] = relation
+    return found
+
+
+def wire_form(relation: Relation) -> tuple[object, ...]:
+    columns = [(column.is_key, column.name, column.type_oid, column.typmod) for column in relation.columns]
+    schema = "" if relation.schema == "pg_catalog" else relation.schema
+    return relation.relid, schema, relation.name, relation.identity.value, columns
+
+
+def sent_form(relation: messages.Relation) -> tuple[object, ...]:
+    columns = [(column.is_key, column.name, column.type_oid, column.typmod) for column in relation.columns]
+    return relation.relid, relation.namespace, relation.name, relation.identity, columns
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+async def test_the_catalogs_relation_is_the_relation_message(pg_server: PostgresServers, major: int) -> None:
+    server = pg_server(major)
+    with source_database(server, *TABLES) as settings, contextlib.closing(Catalog(settings)) as catalog:
+        sent = await relations_on_the_wire(settings, *INSERTS)
+        with contextlib.closing(connect_sql(settings)) as connection:
+            tables = published_tables(connection, settings.publications)
+        listed = {table.relid: table for table in tables}
+        assert {(table.schema, table.name) for table in tables} >= {
+            ("Odd Schema", 'Odd, "table"'),
+            ("public", "parent"),
+        }
+        assert "leaf" not in {table.name for table in tables}
+        assert listed.keys() <= sent.keys()  # both root and leaf may be described (F50)
+        for relid, table in listed.items():
+            assert wire_form(catalog.relation(relid, table.columns)) == sent_form(sent[relid])
+            assert catalog.relation(relid) == catalog.relation(relid, table.columns)
+
+
+@pytest.mark.parametrize("major", [14, 18])
+async def test_keys_come_in_the_order_of_their_index(pg_server: PostgresServers, major: int) -> None:
+    with source_database(pg_server(major), *TABLES) as settings:
+        with contextlib.closing(connect_sql(settings)) as connection:
+            relid = {table.name: table.relid for table in published_tables(connection, ("pub",))}
+        with contextlib.closing(Catalog(settings)) as catalog:
+            assert catalog.primary_key(relid["composite"]) == ("a", "b")
+            assert catalog.identity_key(relid["composite"]) == ("a", "b")
+            assert catalog.primary_key(relid["indexed"]) == ("id",)
+            assert catalog.identity_key(relid["indexed"]) == ("k1", "k2")
+            assert catalog.primary_key(relid["whole"]) == ("id",)
+            assert catalog.identity_key(relid["whole"]) == ()
+            assert catalog.identity_key(relid["nothing"]) == ()
+            assert catalog.primary_key(relid["keyless"]) == ()
+
+
+async def test_types_are_closed_over_elements_and_base_types(pg_server: PostgresServers) -> None:
+    statements = (
+        "CREATE DOMAIN public.price AS numeric(10,2)",
+        "CREATE DOMAIN public.prices AS public.price[]",
+        "CREATE TYPE public.mood AS ENUM ('sad')",
+    )
+    with source_database(pg_server(18), *statements) as settings:
+        with contextlib.closing(connect_sql(settings)) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT 'public.prices'::regtype::oid::bigint, 'public.mood'::regtype::oid::bigint"
+            )
+            prices, mood = cursor.fetchall()[0]
+        with contextlib.closing(Catalog(settings)) as catalog:
+            found = catalog.types([prices, mood, 22, 4_000_000_000])
+            assert {(entry.schema, entry.name, entry.kind) for entry in found.values()} == {
+                ("public", "prices", "d"),
+                ("public", "_price", "b"),
+                ("public", "price", "d"),
+                ("pg_catalog", "numeric", "b"),
+                ("public", "mood", "e"),
+                ("pg_catalog", "int2vector", "b"),
+            }
+            array = found[found[prices].base_oid]
+            price = found[array.element_oid]
+            assert (price.base_oid, price.base_typmod) == (1700, (10 << 16 | 2) + 4)
+            assert found[22].element_oid == 0  # prints without braces, so it is no array
+
+
+async def test_the_catalog_reconnects_by_itself(pg_server: PostgresServers) -> None:
+    server = pg_server(18)
+    with source_database(server) as settings, contextlib.closing(Catalog(settings)) as catalog:
+        assert catalog.types([23])
+        server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", settings.slot
+        )
+        assert catalog.types([25])[25].name == "text"
+
+
+async def test_a_relation_that_is_gone_is_an_error(pg_server: PostgresServers) -> None:
+    with source_database(pg_server(18)) as settings:
+        catalog = Catalog(settings)
+        with contextlib.closing(catalog), pytest.raises(SourceError):
+            catalog.relation(4_000_000_000)
+
+
+@pytest.mark.parametrize("major", [15, 16, 17, 18])
+async def test_column_lists_and_row_filters(pg_server: PostgresServers, major: int) -> None:
+    """F41: what a snapshot has to leave out as well."""
+    statements = (
+        "CREATE TABLE public.t (id int PRIMARY KEY, open text, hidden text)",
+        "CREATE PUBLICATION pub FOR TABLE public.t (id, open) WHERE (id > 10)",
+        "CREATE PUBLICATION other FOR TABLE public.t (id, open) WHERE (id < 5)",
+        "CREATE PUBLICATION everything FOR TABLE public.t",
+    )
+    with source_database(pg_server(major), *statements) as settings:
+        sent = await relations_on_the_wire(settings, "INSERT INTO public.t VALUES (11, 'o', 'h')")
+        with contextlib.closing(connect_sql(settings)) as connection:
+            (table,) = published_tables(connection, ("pub",))
+            assert table.columns == ("id", "open")
+            assert table.row_filter == "((id > 10))"
+            (both,) = published_tables(connection, ("pub", "other"))
+            assert both.row_filter is not None
+            assert {part.strip() for part in both.row_filter.split(" OR ")} == {"((id > 10))", "((id < 5))"}
+            (conflict,) = published_tables(connection, ("pub", "everything"))
+            assert conflict.has_conflicting_columns
+            assert conflict.row_filter is None
+        with contextlib.closing(Catalog(settings)) as catalog:
+            described = catalog.relation(table.relid, table.columns)
+            assert wire_form(described) == sent_form(sent[table.relid])
+
+
+async def test_published_generated_columns(pg_server: PostgresServers) -> None:
+    """F48."""
+    statements = (
+        "CREATE TABLE public.t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "CREATE PUBLICATION pub FOR TABLE public.t WITH (publish_generated_columns = stored)",
+    )
+    with source_database(pg_server(18), *statements) as settings:
+        sent = await relations_on_the_wire(settings, "INSERT INTO public.t VALUES (1)")
+        with contextlib.closing(connect_sql(settings)) as connection:
+            (table,) = published_tables(connection, ("pub",))
+        with contextlib.closing(Catalog(settings)) as catalog:
+            described = catalog.relation(table.relid, table.columns)
+            assert wire_form(described) == sent_form(sent[table.relid])
+        assert table.columns == ("id", "twice")
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+def test_identity_of_tables_and_server(pg_server: PostgresServers, major: int) -> None:
+    server = pg_server(major)
+    with source_database(server, *TABLES) as settings:
+        with contextlib.closing(connect_sql(settings)) as connection:
+            who = identify(connection)
+            tables = {table.name: table for table in published_tables(connection, ("pub",))}
+            assert missing_publications(connection, ("gone", "pub", "gone too")) == ["gone", "gone too"]
+        (row,) = server.execute("SELECT system_identifier::text FROM pg_control_system()")
+        assert (who.system_identifier, who.timeline, who.database) == (row[0], 1, settings.slot)
+        assert who.version_num // 10_000 == major
+        assert 0 < who.wal_lsn <= wal_position(server)
+        assert not who.in_recovery
+        assert has_key(tables) == {
+            "plain": (ReplicaIdentity.DEFAULT, True),
+            "composite": (ReplicaIdentity.DEFAULT, True),
+            "whole": (ReplicaIdentity.FULL, True),
+            "indexed": (ReplicaIdentity.INDEX, True),
+            "nothing": (ReplicaIdentity.NOTHING, False),
+            "keyless": (ReplicaIdentity.DEFAULT, False),
+            "later": (ReplicaIdentity.DEFAULT, False),
+            "computed": (ReplicaIdentity.DEFAULT, True),
+            'Odd, "table"': (ReplicaIdentity.DEFAULT, True),
+            "parent": (ReplicaIdentity.DEFAULT, True),
+        }
+        assert tables["parent"].is_partitioned
+        assert tables["computed"].columns == ("id", "z")
+        run_script(plain(settings), "ALTER TABLE public.plain ENABLE ROW LEVEL SECURITY")
+
+
+def has_key(tables: dict[str, PublishedTable]) -> dict[str, tuple[ReplicaIdentity, bool]]:
+    return {name: (table.identity, table.has_key) for name, table in tables.items()}

@@ -1,0 +1,81 @@
+"""Slots on real servers: exported snapshots, creation that waits, what is read back."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psycopg2
+import pytest
+
+from cdcd.errors import SlotMissing, SlotUnusable, SourceUnavailable
+from cdcd.source.connection import connect_sql
+from cdcd.source.slot import create_slot, drop_slot, read_slot
+from tests.support.source import make_slot, plain, source_database
+from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
+
+TABLE = "CREATE TABLE public.t (id int PRIMARY KEY)"
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+def test_the_exported_snapshot_sees_what_was_committed_before_the_slot_and_nothing_after(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F36, F37."""
+    with source_database(pg_server(major), TABLE, "INSERT INTO public.t VALUES (1)") as settings:
+        with create_slot(settings, export_snapshot=True) as slot:
+            run_script(plain(settings), "INSERT INTO public.t VALUES (2)")
+            with contextlib.closing(psycopg2.connect(plain(settings))) as reader, reader.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                cursor.execute("SET TRANSACTION SNAPSHOT %s", (slot.snapshot_name,))
+                cursor.execute("SELECT id FROM public.t")
+                assert cursor.fetchall() == [(1,)]
+        with contextlib.closing(connect_sql(settings)) as connection:
+            state = read_slot(connection, settings.slot)
+            assert state is not None
+            assert (state.plugin, state.slot_type, state.database) == ("pgoutput", "logical", settings.slot)
+            assert state.confirmed_flush_lsn == slot.consistent_point
+            flags = (state.active, state.temporary, state.two_phase, state.failover, state.is_lost)
+            assert not any(flags)
+            drop_slot(connection, settings.slot)
+            assert read_slot(connection, settings.slot) is None
+            with pytest.raises(SlotMissing):
+                drop_slot(connection, settings.slot)
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+def test_a_slot_without_a_snapshot_has_no_snapshot(pg_server: PostgresServers, major: int) -> None:
+    with source_database(pg_server(major)) as settings, create_slot(settings, export_snapshot=False) as slot:
+        assert slot.snapshot_name is None
+        assert slot.consistent_point > 0
+
+
+def test_a_slot_that_exists_is_not_created_again(pg_server: PostgresServers) -> None:
+    with source_database(pg_server(18)) as settings:
+        make_slot(settings)
+        with pytest.raises(SlotUnusable, match="exists already"):
+            create_slot(settings, export_snapshot=False)
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_creation_held_up_by_an_open_transaction_names_it(pg_server: PostgresServers, major: int) -> None:
+    """F38: and leaves no slot behind."""
+    with source_database(pg_server(major), TABLE) as settings:
+        with contextlib.closing(
+            psycopg2.connect(plain(settings), application_name="nightly report")
+        ) as blocker:
+            blocker.cursor().execute("INSERT INTO public.t VALUES (1)")
+            with pytest.raises(SourceUnavailable, match="nightly report"):
+                create_slot(settings, export_snapshot=True, timeout_s=1)
+        with contextlib.closing(connect_sql(settings)) as connection:
+            assert read_slot(connection, settings.slot) is None
+
+
+def test_a_failover_slot_says_so(pg_server: PostgresServers) -> None:
+    from dataclasses import replace
+
+    with source_database(pg_server(17)) as settings:
+        make_slot(replace(settings, failover=True))
+        with contextlib.closing(connect_sql(settings)) as connection:
+            state = read_slot(connection, settings.slot)
+        assert state is not None
+        assert state.failover

@@ -1,0 +1,515 @@
+"""The stream on real servers: exact items, and a slot that moves when cdcd says so and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import replace
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import (
+    PublicationMissing,
+    SlotActive,
+    SlotLost,
+    SlotMissing,
+    SlotUnusable,
+    SourceUnavailable,
+)
+from cdcd.model import Control, Item, Keepalive, Run
+from cdcd.source.settings import SourceSettings
+from tests.support.source import (
+    commits,
+    end_lsns,
+    make_slot,
+    plain,
+    read_until,
+    row_payloads,
+    shape,
+    source_database,
+    streaming,
+    texts,
+)
+from tests.support.stack import (
+    SUPPORTED_POSTGRES_MAJORS,
+    PostgresServers,
+    confirmed_position,
+    in_one_transaction,
+    run_script,
+    slot_is_active,
+    wal_position,
+)
+from tests.support.waiting import eventually
+
+TABLE = "CREATE TABLE public.t (id int PRIMARY KEY, v text)"
+PUBLICATION = "CREATE PUBLICATION pub FOR TABLE public.t"
+
+
+async def until(condition: object, what: str) -> None:
+    """`eventually` beside a running loop."""
+    await asyncio.to_thread(eventually, condition, what)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+async def test_rows_come_as_runs_between_their_control_messages(
+    pg_server: PostgresServers, major: int
+) -> None:
+    server = pg_server(major)
+    with source_database(server, TABLE, PUBLICATION) as settings:
+        start_lsn = make_slot(settings)
+        async with streaming(settings, start_lsn, server_version_num=major * 10_000) as stream:
+            in_one_transaction(
+                plain(settings),
+                "INSERT INTO public.t SELECT g, 'v' || g FROM generate_series(1, 3) g",
+                "UPDATE public.t SET v = 'w' WHERE id = 2",
+                "SELECT pg_logical_emit_message(true, 'p', 'c')",
+                "DELETE FROM public.t WHERE id = 1",
+                "TRUNCATE public.t",
+            )
+            items = await read_until(stream, lambda items: commits(items) == 1)
+        assert shape(joined(items)) == ["B", "R", "IIIU", "M", "D", "R", "T", "C"]
+        rows = row_payloads(items)
+        assert [texts(row) for row in rows[:3]] == [["1", "v1"], ["2", "v2"], ["3", "v3"]]
+        assert all(item.xid is None for item in items if isinstance(item, Run))
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+async def test_a_streamed_transaction_comes_in_runs_of_one_xid(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F26: the stream bit is kept across drains, each run has the xid of its subtransaction."""
+    with source_database(pg_server(major), TABLE, PUBLICATION, logical_decoding_work_mem="64kB") as settings:
+        start_lsn = make_slot(settings)
+        async with streaming(
+            settings, start_lsn, server_version_num=major * 10_000, streaming="on"
+        ) as stream:
+            insert = "INSERT INTO public.t SELECT g, repeat('x', 50) FROM generate_series({}, {}) g"
+            xid = in_one_transaction(
+                plain(settings), insert.format(1, 5000), "SAVEPOINT a", insert.format(5001, 6000)
+            )
+            items: list[Item] = []
+            async with asyncio.timeout(30):
+                while not any(isinstance(item, Control) and item.payload[:1] == b"c" for item in items):
+                    items += await stream.read(max_bytes=20_000)
+        runs = [item for item in items if isinstance(item, Run)]
+        assert sum(run.count for run in runs) == 6_000
+        by_xid = {run.xid: 0 for run in runs}
+        for run in runs:
+            by_xid[run.xid] += run.count
+            assert all(int.from_bytes(row[1:5], "big") == run.xid for row in row_payloads([run]))
+        assert by_xid == {xid: 5_000, xid + 1: 1_000}
+
+
+async def test_a_read_stops_near_its_limit_and_says_that_there_is_more(postgres: PostgresServer) -> None:
+    with source_database(postgres, TABLE, PUBLICATION) as settings:
+        start_lsn = make_slot(settings)
+        run_script(
+            plain(settings), "INSERT INTO public.t SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g"
+        )
+        seen_more = False
+        async with streaming(settings, start_lsn) as stream:
+            items: list[Item] = []
+            while commits(items) < 1:
+                got = await stream.read(max_bytes=10_000)
+                assert sum(len(item.frames) for item in got if isinstance(item, Run)) < 11_000
+                seen_more |= stream.more
+                items += got
+        assert seen_more
+        ids = [int(texts(row)[0]) for row in row_payloads(items)]
+        assert ids == list(range(1, 5001))
+
+
+@pytest.mark.parametrize("major", [14, 18])
+async def test_the_slot_does_not_move_by_keepalives_and_exactly_to_what_is_confirmed(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F2, F71: with a short wal_sender_timeout, nothing but `confirm` moves the slot, and it to the byte."""
+    server = pg_server(major)
+    with source_database(server, TABLE, PUBLICATION, wal_sender_timeout="3s") as settings:
+        start_lsn = make_slot(settings)
+        async with streaming(settings, start_lsn) as stream:
+            run_script(plain(settings), "INSERT INTO public.t VALUES (1, 'C')")
+            items = await read_until(stream, lambda items: commits(items) == 1)
+            replies = set()
+
+            async def read_on() -> None:
+                while True:
+                    items.extend(await stream.read())
+
+            reading = asyncio.create_task(read_on())
+            # Other WAL makes the walsender send keepalives beyond the unconfirmed transaction.
+            while len(replies) < 5 or not any(
+                isinstance(item, Keepalive) and item.wal_end_lsn > end_lsns(items)[0] for item in items
+            ):
+                server.execute("SELECT pg_logical_emit_message(false, 'other', 'wal')")
+                replies.add(await asyncio.to_thread(last_reply, server, settings))
+                assert confirmed_position(server, settings.slot) == start_lsn
+            assert not reading.done()
+            end_lsn = end_lsns(items)[0]
+            stream.confirm(end_lsn)
+            stream.send_status()
+            await until(
+                lambda: confirmed_position(server, settings.slot) == end_lsn, "the confirmed position"
+            )
+            stream.confirm(start_lsn)
+            stream.send_status()
+            assert stream.confirmed_lsn == end_lsn
+            reading.cancel()
+        assert confirmed_position(server, settings.slot) == end_lsn
+
+
+async def test_what_was_received_and_not_confirmed_comes_again(postgres: PostgresServer) -> None:
+    """F71, the scenario: C received but not durable, a larger D that began before it arriving, keepalives."""
+    with source_database(postgres, TABLE, PUBLICATION, wal_sender_timeout="3s") as settings:
+        start_lsn = make_slot(settings)
+        with contextlib.closing(psycopg2.connect(plain(settings))) as large:
+            with large.cursor() as cursor:
+                cursor.execute("INSERT INTO public.t VALUES (1000, 'D begins')")
+            run_script(plain(settings), "INSERT INTO public.t VALUES (1, 'A')")
+            async with streaming(settings, start_lsn) as stream:
+                items = await read_until(stream, lambda items: commits(items) == 1)
+                confirmed = end_lsns(items)[0]
+                stream.confirm(confirmed)
+                stream.send_status()
+                run_script(plain(settings), "INSERT INTO public.t VALUES (2, 'C')")
+                with large.cursor() as cursor:
+                    cursor.execute(
+                        "INSERT INTO public.t SELECT g, repeat('D', 500) FROM generate_series(1001, 61000) g"
+                    )
+                large.commit()
+                await read_until(stream, lambda items: commits(items) >= 1 and len(row_payloads(items)) > 500)
+                # The rest of D waits in the socket while status updates and the server's timer go on.
+                replies = {last_reply(postgres, settings)}
+                while len(replies) < 5:
+                    replies.add(await asyncio.to_thread(last_reply, postgres, settings))
+                postgres.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
+                    settings.slot,
+                )
+        await until(lambda: not slot_is_active(postgres, settings.slot), "the slot to be free")
+        assert confirmed_position(postgres, settings.slot) == confirmed
+        async with streaming(settings, confirmed) as stream:
+            items = await read_until(stream, lambda items: commits(items) == 2)
+        assert texts(row_payloads(items)[0]) == ["2", "C"]
+        assert len(row_payloads(items)) == 1 + 60_001
+
+
+async def test_status_updates_go_on_while_nobody_reads(postgres: PostgresServer) -> None:
+    """F14, F15: a reader under back-pressure outlives wal_sender_timeout."""
+    with source_database(postgres, TABLE, PUBLICATION, wal_sender_timeout="1500ms") as settings:
+        start_lsn = make_slot(settings)
+        async with streaming(settings, start_lsn) as stream:
+            run_script(
+                plain(settings),
+                "INSERT INTO public.t SELECT g, repeat('x', 1000) FROM generate_series(1, 20000) g",
+            )
+            first = await asyncio.to_thread(last_reply, postgres, settings)
+            await until(
+                lambda: postgres.execute(
+                    "SELECT reply_time > %s::timestamptz + interval '4 s' FROM pg_stat_replication"
+                    " WHERE application_name = 'cdcd test'",
+                    first,
+                )[0][0],
+                "replies over more than two time-outs",
+            )
+            items = await read_until(stream, lambda items: commits(items) == 1)
+        assert len(row_payloads(items)) == 20_000
+
+
+async def test_the_keepalive_of_a_filtered_stream_may_be_confirmed(postgres: PostgresServer) -> None:
+    """F11: WAL of tables that are not published lets the slot advance."""
+    with source_database(postgres, TABLE, PUBLICATION, "CREATE TABLE public.other (id int)") as settings:
+        start_lsn = make_slot(settings)
+        async with streaming(settings, start_lsn) as stream:
+            run_script(plain(settings), "INSERT INTO public.other SELECT generate_series(1, 1000)")
+            goal = wal_position(postgres)
+
+            def beyond(items: list[Item]) -> bool:
+                return any(isinstance(item, Keepalive) and item.wal_end_lsn >= goal for item in items)
+
+            items = await read_until(stream, beyond)
+            stream.confirm(max(item.wal_end_lsn for item in items if isinstance(item, Keepalive)))
+            stream.send_status()
+            await until(
+                lambda: (confirmed_position(postgres, settings.slot) or 0) >= goal, "the slot to advance"
+            )
+
+
+async def test_a_fast_shutdown_finishes_while_an_idle_stream_confirms_keepalives(
+    pg_server: PostgresServers,
+) -> None:
+    """F13: and the end is SourceUnavailable, which is retried."""
+    server = pg_server.fresh(18)
+    with server, source_database_once(server) as settings:
+        async with streaming(settings, make_slot(settings)) as stream:
+
+            async def idle() -> None:
+                while True:
+                    for item in await stream.read():
+                        if isinstance(item, Keepalive):
+                            stream.confirm(item.wal_end_lsn)
+                            stream.send_status()
+
+            idling = asyncio.create_task(idle())
+            async with asyncio.timeout(10):
+                await asyncio.to_thread(server.stop, "fast", 30)
+            with pytest.raises(SourceUnavailable):
+                await idling
+
+
+@contextlib.contextmanager
+def source_database_once(server: PostgresServer) -> object:
+    """As source_database, for a server that is stopped in the end."""
+    from tests.support.source import settings_for
+
+    server.create_database("once")
+    run_script(server.dsn("once"), TABLE, PUBLICATION)
+    yield settings_for(server, "once")
+
+
+async def test_a_killed_server_is_unavailable(pg_server: PostgresServers) -> None:
+    server = pg_server.fresh(18)
+    with server, source_database_once(server) as settings:
+        async with streaming(settings, make_slot(settings)) as stream:
+            await stream.read()
+            server.kill()
+            with pytest.raises(SourceUnavailable):
+                await read_until(stream, lambda _: False)
+
+
+async def test_a_slot_held_by_another_walsender_is_active(postgres: PostgresServer) -> None:
+    """F18."""
+    with source_database(postgres, TABLE, PUBLICATION) as settings:
+        start_lsn = make_slot(settings)
+        async with streaming(settings, start_lsn):
+            with pytest.raises(SlotActive):
+                async with streaming(settings, start_lsn):
+                    pass
+        async with streaming(settings, start_lsn):  # close() has left it free
+            assert slot_is_active(postgres, settings.slot)
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+async def test_slots_that_cannot_be_read(pg_server: PostgresServers, major: int) -> None:
+    server = pg_server(major)
+    with source_database(server, TABLE, PUBLICATION) as settings:
+        with pytest.raises(SlotMissing):
+            async with streaming(settings):
+                pass
+        server.execute(
+            "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')",
+            settings.slot,
+            dbname=settings.slot,
+        )
+        with pytest.raises(SlotUnusable):
+            async with streaming(settings) as stream:
+                await stream.read()
+        server.execute("SELECT pg_drop_replication_slot(%s)", settings.slot)
+        server.execute("SELECT pg_create_physical_replication_slot(%s)", settings.slot)
+        with pytest.raises(SlotUnusable):
+            async with streaming(settings):
+                pass
+        server.execute("SELECT pg_drop_replication_slot(%s)", settings.slot)
+        server.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", settings.slot)
+        with pytest.raises(SlotUnusable):
+            async with streaming(settings):
+                pass
+        server.execute("SELECT pg_drop_replication_slot(%s)", settings.slot)
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+async def test_an_invalidated_slot_is_lost(pg_server: PostgresServers, major: int) -> None:
+    """F23."""
+    server = pg_server.fresh(major, settings={"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})
+    with server, source_database_once(server) as settings:
+        start_lsn = make_slot(settings)
+        for _ in range(4):
+            server.execute("SELECT pg_logical_emit_message(false, 'x', 'x')")
+            server.execute("SELECT pg_switch_wal()")
+        server.execute("CHECKPOINT")
+        with pytest.raises(SlotLost):
+            async with streaming(settings, start_lsn):
+                pass
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+async def test_a_publication_that_is_missing_while_decoding_halts(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F39, F72: an error up to 17, from 18 on only a notice, with the changes left out."""
+    with source_database(pg_server(major), TABLE, PUBLICATION) as settings:
+        start_lsn = make_slot(settings)
+        settings = replace(settings, publications=("pub", "gone"))
+        async with streaming(settings, start_lsn) as stream:
+            run_script(plain(settings), "INSERT INTO public.t VALUES (1, 'x')")
+            with pytest.raises(PublicationMissing):
+                await read_until(stream, lambda items: commits(items) == 1)
+
+
+async def test_a_terminated_walsender_is_unavailable_and_what_came_before_is_read_first(
+    postgres: PostgresServer,
+) -> None:
+    """F19."""
+    with source_database(postgres, TABLE, PUBLICATION) as settings:
+        start_lsn = make_slot(settings)
+        async with streaming(settings, start_lsn) as stream:
+            run_script(plain(settings), "INSERT INTO public.t VALUES (1, 'x')")
+            await until(lambda: sent_beyond(postgres, settings), "the row to be sent")
+            postgres.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
+                settings.slot,
+            )
+            await until(lambda: not slot_is_active(postgres, settings.slot), "the walsender to end")
+            items = await read_until(stream, lambda items: commits(items) == 1)
+            assert len(row_payloads(items)) == 1
+            with pytest.raises(SourceUnavailable) as caught:
+                await read_until(stream, lambda _: False)
+            assert caught.value.context["sqlstate"] == "57P01"
+
+
+async def test_a_frozen_walsender_is_noticed(postgres: PostgresServer) -> None:
+    """F16: no byte arrives although an answer was asked for."""
+    with source_database(postgres, TABLE, PUBLICATION) as settings:
+        settings = replace(settings, silence_timeout_s=1.0)
+        start_lsn = make_slot(settings)
+        async with streaming(settings, start_lsn) as stream:
+            await stream.read()
+            (row,) = postgres.execute(
+                "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", settings.slot
+            )
+            os.kill(row[0], signal.SIGSTOP)
+            try:
+                with pytest.raises(SourceUnavailable, match="silent"):
+                    await read_until(stream, lambda _: False)
+            finally:
+                os.kill(row[0], signal.SIGCONT)
+
+
+async def test_an_idle_server_that_answers_is_not_silent(postgres: PostgresServer) -> None:
+    with source_database(postgres, TABLE, PUBLICATION) as settings:
+        settings = replace(settings, silence_timeout_s=0.4)
+        async with streaming(settings, make_slot(settings)) as stream:
+            answers = 0
+            while answers < 6:  # each half of the time-out asks for one
+                items = await stream.read()
+                answers += sum(isinstance(item, Keepalive) for item in items)
+
+
+async def test_publication_names_may_hold_quotes_and_commas(postgres: PostgresServer) -> None:
+    names = ("a,b", 'say "hi"', "it's", "Upper", "sp ace", "back\\slash")
+    tables = [f"CREATE TABLE public.t{n} (id int PRIMARY KEY)" for n in range(len(names))]
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    created = [f"CREATE PUBLICATION {name} FOR TABLE public.t{n}" for n, name in enumerate(quoted)]
+    with source_database(postgres, *tables, *created) as settings:
+        settings = replace(settings, publications=names)
+        async with streaming(settings, make_slot(settings)) as stream:
+            inserts = [f"INSERT INTO public.t{n} VALUES ({n})" for n in range(len(names))]
+            in_one_transaction(plain(settings), *inserts)
+            items = await read_until(stream, lambda items: commits(items) == 1)
+        assert [texts(row) for row in row_payloads(items)] == [[str(n)] for n in range(len(names))]
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+async def test_defaults_of_role_and_database_do_not_change_the_text_of_values(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F53."""
+    server = pg_server(major)
+    table = (
+        "CREATE TABLE public.t (id int PRIMARY KEY, d date, ts timestamptz, i interval, f float8, b bytea,"
+        " c regclass, s text)"
+    )
+    hostile = {
+        "datestyle": "'German, DMY'",
+        "intervalstyle": "'iso_8601'",
+        "timezone": "'Asia/Kathmandu'",
+        "extra_float_digits": "-15",
+        "bytea_output": "'escape'",
+        "search_path": "'public'",
+        "quote_all_identifiers": "on",
+        "client_encoding": "'latin1'",
+        "client_min_messages": "error",
+        "statement_timeout": "'20ms'",
+    }
+    with source_database(server, table, PUBLICATION) as settings:
+        changes = [f"ALTER DATABASE {settings.slot} SET {key} = {value}" for key, value in hostile.items()]
+        run_script(plain(settings), *changes)
+        async with streaming(settings, make_slot(settings)) as stream:
+            run_script(
+                plain(settings) + "?options=-c%20datestyle%3DISO%20-c%20statement_timeout%3D0",
+                "INSERT INTO public.t VALUES (1, '2024-02-03', '2024-02-03 04:05:06+00', '1 day 02:03:04',"
+                " 0.1::float8 + 0.2, '\\x00ff', 'public.t', 'sn\u00f6')",
+            )
+            items = await read_until(stream, lambda items: commits(items) == 1)
+        assert texts(row_payloads(items)[0]) == [
+            "1",
+            "2024-02-03",
+            "2024-02-03 04:05:06+00",
+            "1 day 02:03:04",
+            "0.30000000000000004",
+            "\\x00ff",
+            "public.t",
+            "sn\u00f6",
+        ]
+
+
+async def test_cancelling_a_read_loses_nothing(postgres: PostgresServer) -> None:
+    with source_database(postgres, TABLE, PUBLICATION) as settings:
+        async with streaming(settings, make_slot(settings)) as stream:
+            items: list[Item] = []
+            for number in range(30):
+                run_script(plain(settings), f"INSERT INTO public.t VALUES ({number}, 'x')")
+                reading = asyncio.create_task(stream.read())
+                await asyncio.sleep(0)
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    items += await reading
+            items += await read_until(stream, lambda more: commits(items) + commits(more) == 30)
+        assert [int(texts(row)[0]) for row in row_payloads(items)] == list(range(30))
+
+
+async def test_close_wakes_a_reader(postgres: PostgresServer) -> None:
+    with source_database(postgres, TABLE, PUBLICATION) as settings:
+        async with streaming(settings, make_slot(settings)) as stream:
+            reading = asyncio.create_task(read_until(stream, lambda _: False))
+            await asyncio.sleep(0)
+            await stream.close()
+            with pytest.raises(SourceUnavailable, match="closed"):
+                await reading
+        assert not slot_is_active(postgres, settings.slot)
+
+
+def joined(items: list[Item]) -> list[Item]:
+    """The items with keepalives left out and neighbouring runs made one: two drains may cut a run."""
+    whole: list[Item] = []
+    for item in items:
+        last = whole[-1] if whole else None
+        if isinstance(item, Run) and isinstance(last, Run):
+            whole[-1] = Run(last.frames + item.frames, last.count + item.count, item.xid)
+        elif not isinstance(item, Keepalive):
+            whole.append(item)
+    return whole
+
+
+def last_reply(server: PostgresServer, settings: SourceSettings) -> object:
+    """When the server heard last from this slot's reader."""
+    rows = server.execute(
+        "SELECT r.reply_time FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid"
+        " WHERE s.slot_name = %s",
+        settings.slot,
+    )
+    return rows[0][0] if rows else None
+
+
+def sent_beyond(server: PostgresServer, settings: SourceSettings) -> bool:
+    """Whether the walsender has sent all there is."""
+    rows = server.execute(
+        "SELECT r.sent_lsn >= pg_current_wal_lsn() FROM pg_stat_replication r"
+        " JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.slot_name = %s",
+        settings.slot,
+    )
+    return bool(rows and rows[0][0])
