@@ -1,7 +1,7 @@
 """The real servers of the test session, each started when the first test asks for it.
 
-Out: `pg_server(major)`, `postgres` (newest major), `database` (a new one for each test), `kafka`, `kafka_cluster`,
-`registry`. All of them live in one folder on 127.0.0.1 and end with the session, also when it is killed.
+Out: `pg_server(major)`, `postgres` (newest major), `database` (a new one for each test), `kafka`,
+`kafka_cluster`, `registry`. They live in one folder, on 127.0.0.1, and end with the session, also a killed one.
 Invariant: a missing artefact is fetched; one that cannot be had is an error of the test, never a skip.
 """
 
@@ -31,11 +31,8 @@ def artefacts() -> Cache:
 def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where this session's servers live."""
     account = server_account()
-    if account is None:
-        folder = tmp_path_factory.mktemp("stack")
-    else:
-        # pytest closes its folders to everybody but root, and closes them again when another session starts.
-        folder = make_run_folder("cdcd-test-", account)
+    # As root not in pytest's own folder: it is closed to others, and closed again when another session starts.
+    folder = make_run_folder("cdcd-test-", account) if account else tmp_path_factory.mktemp("stack")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

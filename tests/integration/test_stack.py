@@ -96,6 +96,7 @@ def test_a_killed_broker_comes_back_with_its_records(kafka: KafkaBroker) -> None
     producer.begin_transaction()
     produce_all(producer, topic, [b"kept"])
     producer.commit_transaction(30)
+    assert committed_values(kafka.bootstrap, topic, at_least=1) == [b"kept"]  # see KafkaBroker.kill
     address = kafka.bootstrap
     kafka.kill()
     kafka.start()

@@ -1,4 +1,4 @@
-"""Kafka as a test sees it: topics made, records written in one transaction, records read back committed only."""
+"""Kafka as a test sees it: topics made, records written in transactions, committed records read back."""
 
 from __future__ import annotations
 
@@ -68,28 +68,31 @@ def committed_records(bootstrap: str, topic: str, at_least: int = 0, deadline_s:
     )
     try:
         partitions = set(consumer.list_topics(topic, 30).topics[topic].partitions)
-        while len(found := _until_every_end(consumer, topic, set(partitions), give_up)) < at_least:
-            assert time.monotonic() < give_up, f"{len(found)} of {at_least} records of {topic} came in time"
-        return found
+        return _until_every_end(consumer, topic, partitions, at_least, give_up)
     finally:
         consumer.close()
 
 
-def _until_every_end(consumer: Consumer, topic: str, unfinished: set[int], give_up: float) -> list[Message]:
-    # The end that a read_committed consumer is told of is the last stable offset.
-    consumer.assign([TopicPartition(topic, number, 0) for number in unfinished])
+def _until_every_end(
+    consumer: Consumer, topic: str, partitions: set[int], at_least: int, give_up: float
+) -> list[Message]:
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: list[Message] = []
-    while unfinished:
-        assert time.monotonic() < give_up, f"partitions {unfinished} of {topic} were not read to their end"
+    at_end: set[int] = set()
+    while at_end != partitions or len(found) < at_least:
+        assert time.monotonic() < give_up, (
+            f"{topic}: {len(found)} records, at the end of {at_end} of {partitions}"
+        )
         message = consumer.poll(1)
         if message is None:
             continue
         error = message.error()
         if error is None:
             found.append(message)
-        elif error.code() == KafkaError._PARTITION_EOF:
-            unfinished.discard(message.partition())
-        else:
+            at_end.discard(message.partition())
+        elif error.code() == KafkaError._PARTITION_EOF:  # for read_committed: at the last stable offset
+            at_end.add(message.partition())
+        elif error.fatal():
             raise KafkaException(error)
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
 

@@ -1,7 +1,8 @@
 """`python -m cdcd.demo.stack`: one Kafka broker, one PostgreSQL server and one schema registry until Ctrl-C.
 
 In: options.  Out: one line of JSON on standard output as soon as all of them serve (`dsn`, `bootstrap`,
-`registry_url`, `folder`, `pids`). SIGINT or SIGTERM stops them in order and removes the folder if it was made here.
+`registry_url`, `folder`, `pids`). SIGINT or SIGTERM stops them in order and removes the folder if it was made
+here.
 """
 
 from __future__ import annotations

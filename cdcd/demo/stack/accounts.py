@@ -1,8 +1,8 @@
 """Which account a server runs as, and folders that this account can reach.
 
-In: this process's user.  Out: None for an ordinary user; for root an account that is not root, because PostgreSQL
-refuses root. Home folders are often closed to others (mode 700), so programs below one are copied to a folder of
-root's own under /var/tmp, kept there and verified like every other artefact.
+In: this process's user.  Out: None for an ordinary user; for root an account that is not root, because
+PostgreSQL refuses root. Home folders are often closed to others (mode 700), so programs below one are copied to
+a folder of root's own under /var/tmp, kept there and verified like every other artefact.
 Must not: trust a folder under /var/tmp that somebody else made.
 """
 

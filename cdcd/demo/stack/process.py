@@ -119,7 +119,7 @@ class ServerProcess:
             return file.read().decode(errors="replace")
 
     def wait_until(self, ready: Callable[[], bool], deadline_s: float = 60) -> None:
-        """Wait for a condition; an early end of the child or the deadline raises with the log's last lines."""
+        """Wait for a condition; the child's early end or the deadline raises with its last lines."""
         give_up = time.monotonic() + deadline_s
         while not ready():
             if not self.alive:

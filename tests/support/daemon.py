@@ -1,0 +1,145 @@
+"""cdcd as its users run it: a process with a configuration file, watched through its admin port.
+
+In: a database, a broker, a registry.  Out: a running process, its exit status, its log.
+Invariant: every wait has a deadline and a condition; a process that ended early fails the wait with its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdcd.demo.stack.ports import free_port
+
+DEADLINE_S = 60.0
+
+
+class Daemon:
+    """One configuration; `start` may be called again after the process has ended."""
+
+    def __init__(self, folder: Path, name: str, *, dsn: str, bootstrap: str, registry_url: str, **over: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.name = name
+        self.slot = f"cdcd_{name}"
+        self.port = free_port()
+        self.config: dict[str, Any] = {
+            "name": name,
+            "source": {"dsn": dsn},
+            "sink": {"bootstrap_servers": bootstrap, "topics": {"partitions": 2, "replication_factor": 1}},
+            "registry": {"url": registry_url},
+            "admin": {"port": self.port},
+            "shutdown_timeout_ms": 20000,
+        }
+        merge(self.config, over)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log_path = folder / "cdcd.log"
+
+    @property
+    def config_path(self) -> Path:
+        """The file `--config` names."""
+        path = self.folder / "cdcd.yaml"
+        path.write_text(yaml.safe_dump(self.config))
+        return path
+
+    def start(self) -> Daemon:
+        """Start the process."""
+        log = self.log_path.open("ab")
+        command = [sys.executable, "-m", "cdcd", "--config", str(self.config_path)]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, deadline_s: float = DEADLINE_S) -> int:
+        """SIGTERM; the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(deadline_s)
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+    # --- watching ---
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status code and body of a page; (0, "") when the port does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def status(self) -> dict[str, Any]:
+        """The status page; empty when it does not answer."""
+        code, body = self.get("/status")
+        return json.loads(body) if code == 200 else {}
+
+    def log(self) -> str:
+        """Everything it has said."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log's lines of one event."""
+        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    def wait_state(self, *states: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+        """Wait until the pipeline is in one of these states."""
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            page = self.status()
+            if page.get("state") in states:
+                return page
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise AssertionError(f"cdcd ended with {self.process.returncode}:\n{self.log()[-4000:]}")
+            time.sleep(0.05)
+        raise AssertionError(f"never {states}, but {self.status()}:\n{self.log()[-4000:]}")
+
+    def wait_exit(self, deadline_s: float = DEADLINE_S) -> int:
+        """Wait until the process has ended by itself; its status."""
+        assert self.process is not None
+        return self.process.wait(deadline_s)
+
+
+def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
+    """Put `over` into `under`, mapping by mapping."""
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(under.get(key), dict):
+            merge(under[key], value)
+        else:
+            under[key] = value
+
+
+def memory_high_water_bytes(pid: int) -> int:
+    """The most memory that a process has had resident."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no VmHWM of {pid}")
+
+
+def environment_without_cdcd() -> dict[str, str]:
+    """The environment without cdcd's own variables."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("CDCD_")}

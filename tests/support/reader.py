@@ -1,0 +1,157 @@
+"""An independent consumer: Confluent's own deserializer with the registry, read_committed; no code of cdcd.
+
+In: a broker, a registry, topics.  Out: every committed record, decoded, in the order of its partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """One committed record, decoded."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: Any
+    value: Any
+
+    @property
+    def op(self) -> str | None:
+        """The envelope's op; None for a tombstone."""
+        return None if self.value is None else self.value["op"]
+
+    @property
+    def sequence(self) -> tuple[int, int] | None:
+        """(commit_lsn, tx_seq); None for a tombstone."""
+        if self.value is None:
+            return None
+        return self.value["source"]["commit_lsn"], self.value["source"]["tx_seq"]
+
+
+class Reader:
+    """Reads topics from their beginning, again and again."""
+
+    def __init__(self, bootstrap: str, registry_url: str) -> None:
+        self._bootstrap = bootstrap
+        self._deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry_url}))
+
+    def topics(self, prefix: str) -> list[str]:
+        """Topics under a prefix that hold rows."""
+        consumer = self._consumer()
+        try:
+            names = consumer.list_topics(timeout=10).topics
+        finally:
+            consumer.close()
+        return sorted(name for name in names if name.startswith(f"{prefix}.") and "__" not in name)
+
+    def read(self, *topics: str) -> list[Event]:
+        """Everything committed in these topics now."""
+        consumer = self._consumer()
+        try:
+            partitions = self._partitions(consumer, topics)
+            consumer.assign([TopicPartition(name, number, 0) for name, number in partitions])
+            return self._drain(consumer, set(partitions))
+        finally:
+            consumer.close()
+
+    def wait(
+        self, topics: Iterable[str], condition: Callable[[list[Event]], bool], deadline_s: float = DEADLINE_S
+    ) -> list[Event]:
+        """Read until the condition holds for everything committed."""
+        names = tuple(topics)
+        end_s = time.monotonic() + deadline_s
+        while True:
+            events = self.read(*names)
+            if condition(events):
+                return events
+            if time.monotonic() > end_s:
+                seen = [(event.topic, event.op, event.key) for event in events[-20:]]
+                raise AssertionError(f"condition not met by {len(events)} events, the last: {seen}")
+            time.sleep(0.1)
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "independent",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+
+    @staticmethod
+    def _partitions(consumer: Consumer, topics: Iterable[str]) -> list[tuple[str, int]]:
+        metadata = consumer.list_topics(timeout=10).topics
+        return [(name, number) for name in topics if name in metadata for number in metadata[name].partitions]
+
+    def _drain(self, consumer: Consumer, waiting: set[tuple[str, int]]) -> list[Event]:
+        events: list[Event] = []
+        end_s = time.monotonic() + DEADLINE_S
+        while waiting:
+            assert time.monotonic() < end_s, f"no end of {waiting}"
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            if message.error() is not None:
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                waiting.discard((message.topic(), message.partition()))
+                continue
+            events.append(self._event(message))
+        return events
+
+    def _event(self, message: Any) -> Event:
+        topic = message.topic()
+        key, value = (
+            None if raw is None else self._deserialize(raw, SerializationContext(topic, field))
+            for raw, field in ((message.key(), MessageField.KEY), (message.value(), MessageField.VALUE))
+        )
+        return Event(topic, message.partition(), message.offset(), key, value)
+
+
+def assert_each_once(events: list[Event]) -> None:
+    """Each (commit_lsn, tx_seq) stands once in its topic (a truncate once a partition), rising by partition."""
+    seen: set[tuple[str, Any]] = set()
+    last: dict[tuple[str, int], tuple[int, int]] = {}
+    for event in events:
+        sequence = event.sequence
+        if sequence is None:
+            continue
+        where = f"{event.topic}/{event.partition}" if event.op == "t" else event.topic
+        assert (where, sequence) not in seen, f"twice: {where} {sequence}"
+        seen.add((where, sequence))
+        before = last.get((event.topic, event.partition))
+        assert before is None or before < sequence, f"out of order in {where}: {before}, then {sequence}"
+        last[event.topic, event.partition] = sequence
+
+
+def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any, dict[str, Any]]:
+    """The table that the events leave: rows by key, events taken in sequence."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for event in sorted((e for e in events if e.sequence is not None), key=lambda e: e.sequence or (0, 0)):
+        value = event.value
+        if event.op == "t":
+            rows.clear()
+        elif event.op == "d":
+            rows.pop(key(value["before"]), None)
+        else:
+            after = dict(value["after"])
+            old = rows.get(key(after), {})
+            for column in value["source"]["unchanged"]:
+                after[column] = old[column]
+            rows[key(after)] = after
+    return rows
