@@ -1,0 +1,50 @@
+# Every target does its own set-up; `make` alone lists them.
+# PYTHON=python3.12 chooses the interpreter of the virtual environment, ARGS="..." goes to the demo or to pytest.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+.PHONY: help demo test check bench faults chart clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seconds S --keep"
+	$(BIN)/cdcd demo $(ARGS)
+
+test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
+	$(BIN)/pytest $(ARGS)
+
+check: $(STAMP) ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/unit/test_imports.py
+
+bench: ## throughput (comes with the performance work)
+	@echo "make bench: there is no benchmark yet; it comes with the performance work" >&2; exit 2
+
+faults: ## random crashes and partitions (comes with the reliability work)
+	@echo "make faults: there is no fault run yet; it comes with the reliability work" >&2; exit 2
+
+chart: $(STAMP) ## lint and render the Helm chart (needs Go)
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash tests/chart/run
+
+clean: ## remove what the other targets made here (the artefact cache is in the user's cache folder)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find cdcd tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; name one with PYTHON=..." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is not" >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "the virtual environment could not be made (Debian: apt install python3-venv)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
