@@ -1,0 +1,180 @@
+"""The registry's client against a real registry: ids, levels, refusals, unavailability (F55)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import ConfigError, RegistryRefused, RegistryUnavailable
+from cdcd.registry.confluent import Registry
+from cdcd.registry.settings import RegistrySettings
+from tests.support.topics import new_name
+
+V1: dict[str, Any] = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
+OPTIONAL = {"name": "note", "type": ["null", "string"], "default": None}
+V2 = {**V1, "fields": [*V1["fields"], OPTIONAL]}
+INCOMPATIBLE = {**V1, "fields": [*V1["fields"], {"name": "must", "type": "string"}]}
+
+
+def ask(url: str) -> Any:
+    """The judge: plain HTTP, nothing of the client."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+@pytest.fixture
+def subject() -> str:
+    return new_name("shop.public.orders") + "-value"
+
+
+@pytest.fixture
+def requests() -> list[tuple[str, str]]:
+    return []
+
+
+@pytest.fixture
+def client(registry: SchemaRegistry, requests: list[tuple[str, str]]) -> Registry:
+    return Registry(
+        RegistrySettings(registry.url), lambda operation, code: requests.append((operation, code))
+    )
+
+
+def test_the_id_is_the_one_that_readers_look_up(
+    registry: SchemaRegistry, client: Registry, subject: str
+) -> None:
+    schema_id = client.schema_id(subject, V1)
+    assert json.loads(ask(f"{registry.url}/schemas/ids/{schema_id}")["schema"]) == V1
+    assert ask(f"{registry.url}/subjects/{subject}/versions/latest")["id"] == schema_id
+
+
+def test_a_created_subject_gets_its_own_level(
+    registry: SchemaRegistry, client: Registry, subject: str
+) -> None:
+    client.schema_id(subject, V1)
+    assert ask(f"{registry.url}/config/{subject}")["compatibilityLevel"] == "BACKWARD_TRANSITIVE"
+
+
+def test_a_subject_that_exists_keeps_its_level(registry: SchemaRegistry, subject: str) -> None:
+    Registry(RegistrySettings(registry.url, compatibility="NONE")).schema_id(subject, V1)
+    Registry(RegistrySettings(registry.url)).schema_id(subject, INCOMPATIBLE)
+    assert ask(f"{registry.url}/config/{subject}")["compatibilityLevel"] == "NONE"
+
+
+def test_an_id_is_asked_for_once(client: Registry, subject: str, requests: list[tuple[str, str]]) -> None:
+    first = client.schema_id(subject, V1)
+    asked = len(requests)
+    assert client.schema_id(subject, dict(V1)) == first
+    assert len(requests) == asked
+    assert ("register", "200") in requests
+
+
+def test_a_restart_finds_the_id_without_registering(
+    registry: SchemaRegistry, client: Registry, subject: str, requests: list[tuple[str, str]]
+) -> None:
+    first = Registry(RegistrySettings(registry.url)).schema_id(subject, V1)
+    assert client.schema_id(subject, V1) == first
+    assert requests == [("lookup", "200")]
+
+
+def test_a_compatible_change_is_a_new_version(
+    registry: SchemaRegistry, client: Registry, subject: str
+) -> None:
+    assert client.schema_id(subject, V1) != client.schema_id(subject, V2)
+    assert ask(f"{registry.url}/subjects/{subject}/versions") == [1, 2]
+
+
+def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: str) -> None:
+    """F55: an operator decides; a second try does not slip through."""
+    client.schema_id(subject, V1)
+    for _ in range(2):
+        with pytest.raises(RegistryRefused) as caught:
+            client.schema_id(subject, INCOMPATIBLE)
+        assert caught.value.context["status"] == 409
+        assert caught.value.context["subject"] == subject
+
+
+def test_without_auto_register_nothing_is_written(registry: SchemaRegistry, subject: str) -> None:
+    reader = Registry(RegistrySettings(registry.url, auto_register=False))
+    with pytest.raises(RegistryRefused) as caught:
+        reader.schema_id(subject, V1)
+    assert json.dumps(V1, separators=(",", ":")) in str(caught.value)
+    assert subject not in ask(f"{registry.url}/subjects")
+    registered = Registry(RegistrySettings(registry.url)).schema_id(subject, V1)
+    assert reader.schema_id(subject, V1) == registered
+
+
+def test_a_subject_with_odd_characters(registry: SchemaRegistry, client: Registry) -> None:
+    subject = new_name("shop.public.Order_u0020 Lines%/x") + "-key"
+    client.schema_id(subject, V1)
+    assert subject in ask(f"{registry.url}/subjects")
+
+
+def test_a_schema_that_is_not_avro_is_refused(client: Registry, subject: str) -> None:
+    with pytest.raises(RegistryRefused):
+        client.schema_id(subject, {"type": "rekord"})
+
+
+def test_a_registry_that_is_not_there_is_unavailable(requests: list[tuple[str, str]]) -> None:
+    settings = RegistrySettings(f"http://127.0.0.1:{free_port()}", request_timeout_s=2.0)
+    client = Registry(settings, lambda operation, code: requests.append((operation, code)))
+    with pytest.raises(RegistryUnavailable):
+        client.schema_id("s", V1)
+    assert requests == [("lookup", "unreachable")]
+    assert [finding.level for finding in client.check()] == ["fail"]
+
+
+def test_a_server_that_is_no_registry_is_refused(registry: SchemaRegistry) -> None:
+    client = Registry(RegistrySettings(registry.url.removesuffix("/apis/ccompat/v7") + "/nothing"))
+    with pytest.raises(RegistryRefused):
+        client.schema_id("s", V1)
+
+
+def test_check_says_that_it_answers(client: Registry) -> None:
+    assert [(finding.level, finding.subject) for finding in client.check()] == [("ok", "registry")]
+
+
+def test_unknown_properties_are_an_error_of_the_configuration(registry: SchemaRegistry) -> None:
+    with pytest.raises(ConfigError, match=r"no\.such\.property"):
+        Registry(RegistrySettings(registry.url, properties={"no.such.property": "1"})).schema_id("s", V1)
+
+
+class Door(BaseHTTPRequestHandler):
+    """A registry's door: lets one password in and knows one schema. The real one here has no accounts."""
+
+    opens_to = "Basic " + base64.b64encode(b"cdcd:new").decode()
+
+    def do_POST(self) -> None:
+        is_let_in = self.headers["Authorization"] == self.opens_to
+        body = b'{"subject":"s","id":7,"version":1,"schema":"{}"}' if is_let_in else b'{"error_code":40101}'
+        self.send_response(200 if is_let_in else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Be quiet."""
+
+
+def test_a_rotated_password_is_picked_up() -> None:
+    """After a 401 the password is read again, and it never shows."""
+    server = HTTPServer(("127.0.0.1", 0), Door)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    passwords = ["canary", "new"]
+    url = f"http://127.0.0.1:{server.server_port}"
+    client = Registry(RegistrySettings(url, username="cdcd", read_password=lambda: passwords.pop(0)))
+    with pytest.raises(RegistryRefused) as caught:
+        client.schema_id("s", V1)
+    assert caught.value.context["status"] == 401
+    assert "canary" not in str(caught.value)
+    assert client.schema_id("s", V1) == 7
+    server.shutdown()
+    server.server_close()

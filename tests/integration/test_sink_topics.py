@@ -1,0 +1,133 @@
+"""Topics on a real broker: made with their settings, watched, and checked without a trace (F66, F67)."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
+from cdcd.errors import SinkError, TopicMismatch, TopicMissing
+from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.topics import Topics
+from tests.support.topics import create_topic, new_name
+
+
+def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: str) -> Topics:
+    settings = SinkSettings(
+        bootstrap_servers=bootstrap,
+        delivery="exactly_once",
+        transactional_id="cdcd-t",
+        client_id="cdcd-t",
+        progress_topic="progress",
+        slot="t",
+        operation_timeout_s=5.0,
+    )
+    named = {name.replace("_", "."): value for name, value in properties.items()}
+    return Topics(settings, TopicSettings(create, 3, copies, named))
+
+
+def config_of(bootstrap: str, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it has to outlive its answer
+    entries = admin.describe_configs([resource])[resource].result(30)
+    return {name: entry.value for name, entry in entries.items()}
+
+
+@pytest.fixture
+def bootstrap(kafka: KafkaBroker) -> str:
+    kafka.start()
+    return kafka.bootstrap
+
+
+def test_missing_topics_are_made_with_their_settings(bootstrap: str) -> None:
+    names = [new_name("a"), new_name("b")]
+    assert make(bootstrap, retention_ms="12345678").ensure(names) == dict.fromkeys(names, 3)
+    assert config_of(bootstrap, names[0])["retention.ms"] == "12345678"
+
+
+def test_a_topic_that_exists_is_used_as_it_is(bootstrap: str) -> None:
+    name = new_name("own")
+    create_topic(bootstrap, name, partitions=5, config={"retention.ms": "777777"})
+    assert make(bootstrap, retention_ms="12345678").ensure([name]) == {name: 5}
+    assert config_of(bootstrap, name)["retention.ms"] == "777777"
+
+
+def test_a_missing_topic_is_an_error_when_creating_is_off(bootstrap: str) -> None:
+    name = new_name("missing")
+    with pytest.raises(TopicMissing, match=name):
+        make(bootstrap, create=False).ensure([name])
+    assert make(bootstrap).partitions([name]) == {}
+
+
+def test_the_progress_topic_is_one_compacted_partition(bootstrap: str) -> None:
+    name = new_name("progress")
+    make(bootstrap).ensure_progress(name)
+    make(bootstrap, create=False).ensure_progress(name)
+    assert make(bootstrap).partitions([name]) == {name: 1}
+    config = config_of(bootstrap, name)
+    assert config["cleanup.policy"] == "compact"
+    assert int(config["min.compaction.lag.ms"]) == 7 * 24 * 3600 * 1000
+
+
+def test_a_progress_topic_with_more_partitions_is_refused(bootstrap: str) -> None:
+    name = new_name("progress")
+    create_topic(bootstrap, name, partitions=2)
+    with pytest.raises(TopicMismatch, match="exactly 1"):
+        make(bootstrap).ensure_progress(name)
+
+
+def test_a_changed_number_of_partitions_is_found(bootstrap: str) -> None:
+    """F66: keys would go elsewhere from then on."""
+    name = new_name("grown")
+    topics = make(bootstrap)
+    known = topics.ensure([name])
+    topics.verify(known)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
+    with pytest.raises(TopicMismatch, match="4 partitions, keys were hashed over 3"):
+        topics.verify(known)
+
+
+def test_a_deleted_topic_is_found(bootstrap: str) -> None:
+    with pytest.raises(TopicMissing):
+        make(bootstrap).verify({new_name("gone"): 3})
+
+
+def test_more_replicas_than_brokers_cannot_be_made(bootstrap: str) -> None:
+    with pytest.raises(SinkError, match=r"[Rr]eplication"):
+        make(bootstrap, copies=3).ensure([new_name("wide")])
+
+
+def test_check_names_every_finding_and_creates_nothing(bootstrap: str) -> None:
+    absent, present, progress = new_name("absent"), new_name("present"), new_name("progress")
+    create_topic(bootstrap, present)
+    create_topic(bootstrap, progress, partitions=2)
+    found = {
+        finding.subject: finding.level
+        for finding in make(bootstrap).check([absent, present], progress_topic=progress)
+    }
+    assert found == {
+        "kafka": "ok",
+        "sink.topics": "warn",
+        f"topic {absent}": "ok",
+        f"topic {present}": "ok",
+        f"topic {progress}": "fail",
+    }
+    assert make(bootstrap).partitions([absent]) == {}
+
+
+@pytest.mark.parametrize(("create", "copies"), [(False, 1), (True, 3)])
+def test_check_says_that_a_topic_cannot_come_to_be(bootstrap: str, create: bool, copies: int) -> None:
+    name = new_name("absent")
+    levels = {
+        finding.subject: finding.level
+        for finding in make(bootstrap, create=create, copies=copies).check([name])
+    }
+    assert levels[f"topic {name}"] == "fail"
+
+
+def test_check_of_a_broker_that_is_not_there() -> None:
+    findings = make(f"127.0.0.1:{free_port()}").check(["t"])
+    assert [(finding.level, finding.subject) for finding in findings] == [("fail", "kafka")]
+    assert findings[0].mend
