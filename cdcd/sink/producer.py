@@ -118,11 +118,10 @@ class KafkaSink:
         self._raise_kept()
         return len(records)
 
-    def poll(self, timeout_s: float) -> int:
-        """Serve delivery reports for up to `timeout_s`; return how many. Raises what they told."""
-        served = self._usable().poll(timeout_s)
+    def poll(self, timeout_s: float) -> None:
+        """Serve delivery reports for up to `timeout_s`. Raises what they told."""
+        self._usable().poll(timeout_s)
         self._raise_kept()
-        return int(served)
 
     def commit(self, progress: Progress) -> Progress:
         """Make the group durable with its progress record; return the progress with the group's offsets.
