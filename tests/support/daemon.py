@@ -27,7 +27,9 @@ DEADLINE_S = 60.0
 class Daemon:
     """One configuration; `start` may be called again after the process has ended."""
 
-    def __init__(self, folder: Path, name: str, *, dsn: str, bootstrap: str, registry_url: str, **over: Any) -> None:
+    def __init__(
+        self, folder: Path, name: str, *, dsn: str, bootstrap: str, registry_url: str, **over: Any
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.name = name

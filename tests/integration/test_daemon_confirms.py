@@ -1,0 +1,180 @@
+"""What is confirmed to PostgreSQL, and when: never before Kafka has it, always when nothing is left to write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import psycopg2
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import PostgresServers
+from tests.support.waiting import eventually
+
+
+def confirmed_lsn(server: PostgresServer, slot: str) -> str:
+    """The slot's confirmed position."""
+    return str(
+        server.execute(
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", slot
+        )[0][0]
+    )
+
+
+def test_a_received_transaction_is_not_confirmed_by_keepalives_while_a_larger_one_comes(
+    pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F71: C is received and not in Kafka, D, begun before it, is being received, keepalives come; then a kill."""
+    server = pg_server.fresh(18, settings={"wal_sender_timeout": "3s"})
+    server.start()
+    try:
+        server.create_database("f71")
+        server.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname="f71")
+        with new_daemon(server, "f71") as daemon:
+            topic = f"{daemon.name}.public.t"
+            daemon.start().wait_state("streaming")
+            server.execute("INSERT INTO t VALUES (1, 'a')", dbname="f71")
+            reader.wait([topic], lambda events: len(events) == 1)
+            large = psycopg2.connect(server.dsn("f71"))
+            with large.cursor() as cursor:
+                cursor.execute("INSERT INTO t SELECT g, repeat('d', 500) FROM generate_series(1000, 40000) g")
+                os.kill(kafka.pid or 0, signal.SIGSTOP)
+                try:
+                    server.execute("INSERT INTO t VALUES (2, 'c')", dbname="f71")
+                    committed = server.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+                    large.commit()
+                    _outlast_keepalives(server, daemon.slot, seconds=7)
+                    behind = server.execute(
+                        "SELECT confirmed_flush_lsn < %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
+                        committed,
+                        daemon.slot,
+                    )
+                    assert behind == [(True,)], "C was confirmed although Kafka does not have it"
+                    daemon.kill()
+                finally:
+                    os.kill(kafka.pid or 0, signal.SIGCONT)
+            large.close()
+            daemon.start()
+            events = reader.wait([topic], lambda events: len(events) >= 39003, 120)
+            assert len(events) == 39003
+            assert_each_once(events)
+    finally:
+        server.stop("immediate")
+
+
+def _outlast_keepalives(server: PostgresServer, slot: str, seconds: float) -> None:
+    """Let several keepalives pass: the walsender asks after half of wal_sender_timeout, and stays connected."""
+    end_s = time.monotonic() + seconds
+    eventually(
+        lambda: (
+            time.monotonic() > end_s
+            and server.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot)
+            == [(True,)]
+        ),
+        "the walsender has outlived its timeout",
+        seconds * 4,
+        0.2,
+    )
+
+
+def test_an_idle_slot_follows_what_other_databases_write(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F11: WAL of another database is confirmed although nothing of ours is in it."""
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        postgres.execute("CREATE TABLE IF NOT EXISTS other (v text)")
+        postgres.execute("INSERT INTO other SELECT repeat('z', 1000) FROM generate_series(1, 20000)")
+        wal_lsn = postgres.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+        eventually(
+            lambda: (
+                postgres.execute(
+                    "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
+                    wal_lsn,
+                    daemon.slot,
+                )
+                == [(True,)]
+            ),
+            "the idle slot advances",
+            90,
+        )
+
+
+def test_a_fast_shutdown_ends_at_once_while_idle_and_cdcd_comes_back(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F13: the walsender waits for the confirmation of everything it has sent; F18: the slot is taken again."""
+    server = pg_server.fresh(17)
+    server.start()
+    try:
+        server.create_database("f13")
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname="f13")
+        with new_daemon(server, "f13") as daemon:
+            topic = f"{daemon.name}.public.t"
+            daemon.start().wait_state("streaming")
+            server.execute("INSERT INTO t VALUES (1)", dbname="f13")
+            reader.wait([topic], lambda events: len(events) == 1)
+            stopping = threading.Thread(target=server.stop, args=("fast",))
+            stopping.start()
+            stopping.join(
+                10
+            )  # a client that confirms commit ends only holds it up for wal_sender_timeout, 60 s
+            assert not stopping.is_alive(), "pg_ctl stop -m fast waits for cdcd"
+            daemon.wait_state("backoff")
+            server.start()
+            daemon.wait_state("streaming")
+            server.execute("INSERT INTO t VALUES (2)", dbname="f13")
+            events = reader.wait([topic], lambda events: len(events) >= 2)
+            assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
+            assert_each_once(events)
+    finally:
+        server.stop("immediate")
+
+
+def test_a_stop_leaves_the_slot_free_and_everything_confirmed(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F69: after SIGTERM under load the slot is inactive, and what Kafka holds is exactly what is confirmed."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        for start in range(0, 20000, 1000):
+            postgres.execute(
+                "INSERT INTO t SELECT g, repeat('p', 300) FROM generate_series(%s::int, %s) g",
+                start,
+                start + 999,
+                dbname=database,
+            )
+        assert daemon.stop() == 0
+        active = postgres.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", daemon.slot)
+        assert active == [(False,)]
+        daemon.start()
+        events = reader.wait([topic], lambda events: len(events) >= 20000)
+        assert len(events) == 20000
+        assert_each_once(events)
+
+
+def test_a_second_daemon_fences_the_first_and_takes_over(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F69: it waits for the slot; the first may not write any more, says so and ends; no row comes twice."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as first, new_daemon(postgres, database) as second:
+        second.config["name"] = first.name
+        first.start().wait_state("streaming")
+        second.start().wait_state("waiting_slot")
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        assert first.wait_exit() == 75
+        second.wait_state("streaming", deadline_s=90)
+        postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+        events = reader.wait([f"{first.name}.public.t"], lambda events: len(events) >= 2)
+        assert [
+            event.value["after"]["id"] for event in sorted(events, key=lambda e: e.sequence or (0, 0))
+        ] == [1, 2]
+        assert_each_once(events)
