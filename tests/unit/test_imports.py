@@ -1,0 +1,102 @@
+"""The house rules that imports can show: downwards only, libraries only in their rooms, pure rooms pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "cdcd"
+
+# From the ground up. A room imports rooms of the tiers below its own, and never a neighbour of its own tier.
+TIERS = (
+    {"lsn", "version"},
+    {"errors", "findings"},
+    {"model"},
+    {"schema", "pgoutput"},
+    {"txn", "avro", "ack"},
+    {"ops"},
+    {"source", "sink", "registry", "snapshot"},
+    {"config"},
+    {"runtime"},
+    {"demo"},
+    {"cli"},
+    {"__main__"},
+)
+STANDS_ALONE = "spark"  # of the daemon it shares the error tree; demo and command line may use it
+
+LIBRARY_ROOMS = {
+    "psycopg2": {"source", "snapshot", "demo"},
+    "confluent_kafka": {"sink", "registry", "demo", "spark"},
+    "prometheus_client": {"ops"},
+    "pyspark": {"spark", "demo"},
+}
+PURE_ROOMS = {"pgoutput", "txn", "schema", "avro", "ack", "model", "lsn", "errors"}
+NOT_IN_PURE_ROOMS = {
+    "asyncio", "http", "io", "logging", "os", "pathlib", "random", "selectors", "socket", "ssl", "structlog",
+    "subprocess", "tempfile", "threading", "time", "urllib",
+}  # fmt: skip
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module a file imports, absolute; what only type checkers see counts too."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module is not None
+            if node.module == "cdcd":
+                yield from (f"cdcd.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def tier_of(room: str) -> int:
+    for number, rooms in enumerate(TIERS):
+        if room in rooms:
+            return number
+    raise AssertionError(f"cdcd.{room} has no place in TIERS")
+
+
+def allowed(importer: str, room: str) -> bool:
+    if room == importer or room == "version":
+        return True
+    if importer == STANDS_ALONE:
+        return room in {"errors", "lsn"}
+    if room == STANDS_ALONE:
+        return importer in {"demo", "cli", "__main__"}
+    return tier_of(room) < tier_of(importer)
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
+def test_a_file_keeps_the_import_rules(path: Path) -> None:
+    if path == PACKAGE / "__init__.py":
+        return
+    room = room_of(path)
+    broken = []
+    for module in imported(path):
+        top, _, rest = module.partition(".")
+        if top == "cdcd":
+            if rest and not allowed(room, rest.split(".")[0]):
+                broken.append(f"{room} may not import {module}")
+        elif room not in LIBRARY_ROOMS.get(top, {room}):
+            broken.append(f"{top} belongs to {sorted(LIBRARY_ROOMS[top])}")
+        elif room in PURE_ROOMS and top in NOT_IN_PURE_ROOMS:
+            broken.append(f"{room} is pure and may not import {top}")
+    assert not broken, broken
+
+
+def test_every_room_has_its_place() -> None:
+    rooms = {room_of(path) for path in FILES} - {"__init__"}
+    assert rooms <= set().union(*TIERS) | {STANDS_ALONE}
