@@ -1,0 +1,84 @@
+"""The command line: from words to one call of a room, and from an error to an exit status.
+
+Comes in: arguments.  Goes out: an exit status; what a command found on stdout, what went wrong on stderr.
+Invariant: a wrong configuration ends with status 78 and one line for each problem; an error of cdcd's tree is
+one line, never a traceback.
+Must not: decide anything that a room could decide; import a client library before a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdcd.cli.commands import COMMANDS, run_daemon
+from cdcd.errors import CdcdError, ConfigError
+from cdcd.version import __version__
+
+__all__ = ["main"]
+
+_DESCRIPTION = "Change data capture from PostgreSQL to Kafka, exactly once."
+_EPILOG = "`cdcd --config FILE` runs the daemon. `cdcd config sample` prints a configuration to begin with."
+_BROKEN_PIPE = 141  # what a shell reports for a process ended by SIGPIPE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    if words[:1] == ["demo"]:  # the demo reads its own arguments
+        options = parser.parse_args(words[:1], argparse.Namespace(arguments=words[1:]))
+    else:
+        options = parser.parse_args(words)
+    if options.command is None and options.config is None:
+        parser.error("--config FILE is required")
+    try:
+        return (COMMANDS[options.command] if options.command else run_daemon)(options)
+    except ConfigError as error:
+        print("\n".join(error.problems or (str(error),)), file=sys.stderr)
+        return error.exit_status
+    except CdcdError as error:
+        print(f"cdcd: {error}", file=sys.stderr)
+        return error.exit_status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cdcd", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"cdcd {__version__}")
+    _add_config(parser, is_command=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    check = commands.add_parser(
+        "check", help="connect everywhere and say what would fail", allow_abbrev=False
+    )
+    _add_config(check)
+    check.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+    init = commands.add_parser("init", help="create the publication, topics and slot", allow_abbrev=False)
+    _add_config(init)
+    init.add_argument("--dry-run", action="store_true", help="print the SQL and commands, change nothing")
+
+    config = commands.add_parser("config", help="print a sample, the schema, what is in effect")
+    actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("sample", help="print every option with its default")
+    actions.add_parser("schema", help="print the JSON Schema")
+    _add_config(
+        actions.add_parser("show", help="print what is in effect and where it comes from, secrets hidden")
+    )
+
+    commands.add_parser("demo", help="run the whole way on servers of its own", add_help=False)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser, *, is_command: bool = True) -> None:
+    # a subcommand's default would overwrite what stood before it: `cdcd --config FILE check`
+    default = argparse.SUPPRESS if is_command else None
+    parser.add_argument("--config", metavar="FILE", type=Path, default=default, help="the configuration file")

@@ -1,0 +1,106 @@
+"""`cdcd check`: every endpoint asked what a start would meet, all of it at once.
+
+Comes in: a configuration.  Goes out: findings, and their text with the SQL or command that mends each.
+Invariant: an endpoint that fails never keeps another from being tried; nothing is changed anywhere.
+Must not: know how a check is made; each room knows its own.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cdcd.cli.published import published_topics
+from cdcd.config import Config
+from cdcd.errors import CdcdError
+from cdcd.findings import Finding
+from cdcd.registry.confluent import Registry
+from cdcd.sink.producer import check_transactional_id
+from cdcd.sink.topics import Topics
+from cdcd.source.preflight import preflight
+
+_TIMEOUT_S = 10.0
+_VERIFYING = ("verify-ca", "verify-full")
+_LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
+
+
+def check(config: Config) -> list[Finding]:
+    """Return what was found, in the order of the flow: files, source, sink, registry. Does not raise."""
+    return [
+        *_files(config),
+        *_encryption(config),
+        *_tried("source", lambda: _source(config)),
+        *_tried("kafka", lambda: _sink(config)),
+        *_tried("registry", lambda: Registry(config.registry_settings()).check()),
+    ]
+
+
+def has_failed(findings: Sequence[Finding]) -> bool:
+    """Whether a start would fail."""
+    return any(finding.level == "fail" for finding in findings)
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """Return an aligned list, each complaint followed by what mends it, and a last line that counts."""
+    width = max((len(finding.subject) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.level:<4}  {finding.subject:<{width}}  {finding.message}")
+        lines += [f"      {'':<{width}}  -> {line}" for line in finding.mend.splitlines()]
+    counts = [sum(finding.level == level for finding in findings) for level in ("ok", "warn", "fail")]
+    lines.append("{} ok, {} warn, {} fail".format(*counts))
+    return "\n".join(lines)
+
+
+def _tried(subject: str, ask: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return ask()
+    except CdcdError as error:
+        return [Finding("fail", subject, error.message, error.advice or "mend this first, then check again")]
+    except Exception as error:  # noqa: BLE001 - the other endpoints are still to be asked
+        # a client library's text may repeat a value it was given, so only its class is told
+        message = f"the client refused its settings or failed: {type(error).__name__}"
+        return [Finding("fail", subject, message, f"look through the options of {subject}")]
+
+
+def _files(config: Config) -> list[Finding]:
+    return [
+        Finding(
+            "warn", f"file {path}", "a secret that every user of this machine can read", f"chmod o= {path}"
+        )
+        for path in config.secret_files
+        if path.stat().st_mode & stat.S_IROTH
+    ]
+
+
+def _encryption(config: Config) -> list[Finding]:
+    parameters = config.source.dsn.parameters
+    hosts = parameters.get("host", "").split(",")
+    is_local = all(host in _LOCAL_HOSTS or host.startswith("/") for host in hosts)
+    if is_local or parameters.get("sslmode") in _VERIFYING:
+        return []
+    message = "the server's certificate is not verified, so anybody on the way can read and answer"
+    return [Finding("warn", "source.dsn", message, "add sslmode=verify-full")]
+
+
+def _source(config: Config) -> list[Finding]:
+    return preflight(
+        config.source_settings(),
+        slot_create=config.source.slot.create,
+        publication_create=config.source.publication.create,
+    )
+
+
+def _sink(config: Config) -> list[Finding]:
+    settings = replace(config.sink_settings(), operation_timeout_s=_TIMEOUT_S)
+    try:
+        topics = published_topics(config)
+    except CdcdError:
+        topics = []  # the source's own findings say why; the broker is asked all the same
+    asked = Topics(settings, config.topic_settings())
+    findings = asked.check(topics, progress_topic=config.progress_topic)
+    is_reachable = not any(finding.subject == "kafka" and finding.level == "fail" for finding in findings)
+    if settings.is_exactly_once and is_reachable:
+        findings.append(check_transactional_id(settings))
+    return findings

@@ -1,0 +1,96 @@
+"""What each command does, in a few lines: load the configuration, call the room, print.
+
+Comes in: parsed arguments.  Goes out: an exit status.
+Invariant: the configuration is loaded, and refused, before anything connects.
+Must not: catch errors; `cdcd.cli.main` turns them into lines and a status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+
+from cdcd.config import Loaded, load
+from cdcd.errors import EXIT_FAILURE, EXIT_OK
+
+_DEMO_EXTRA = "the demo needs its extra: pip install 'cdcd[demo]'"
+_NO_CONFIG = 2  # as argparse ends
+
+
+def run_daemon(options: argparse.Namespace) -> int:
+    """Run the daemon until it is told to stop."""
+    config = _loaded(options).config
+    from cdcd.runtime.main import run
+
+    return run(config)
+
+
+def _check(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.check import as_text, check, has_failed
+
+    findings = check(config)
+    if options.json:
+        fields = ("level", "subject", "message", "mend")
+        print(
+            json.dumps([{name: getattr(finding, name) for name in fields} for finding in findings], indent=2)
+        )
+    else:
+        print(as_text(findings))
+    return EXIT_FAILURE if has_failed(findings) else EXIT_OK
+
+
+def _init(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.init import init, plan
+
+    if options.dry_run:
+        print("\n".join(plan(config)))
+        return EXIT_OK
+    steps = init(config)
+    for step in steps:
+        print(step.text)
+    return EXIT_OK if all(step.is_done for step in steps) else EXIT_FAILURE
+
+
+def _config(options: argparse.Namespace) -> int:
+    from cdcd.config.sample import effective_yaml, json_schema, sample_yaml
+
+    texts: dict[str, Callable[[], str]] = {
+        "sample": sample_yaml,
+        "schema": json_schema,
+        "show": lambda: effective_yaml(_loaded(options)),
+    }
+    sys.stdout.write(texts[options.action]())
+    return EXIT_OK
+
+
+def _demo(options: argparse.Namespace) -> int:
+    try:
+        demo = importlib.import_module("cdcd.demo.run")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "cdcd":
+            raise
+        print(f"cdcd: no module {error.name}; {_DEMO_EXTRA}", file=sys.stderr)
+        return EXIT_FAILURE
+    status: int = demo.main(options.arguments)
+    return status
+
+
+def _loaded(options: argparse.Namespace) -> Loaded:
+    if options.config is None:
+        print("cdcd: --config FILE is required", file=sys.stderr)
+        raise SystemExit(_NO_CONFIG)
+    return load(options.config, os.environ)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "check": _check,
+    "init": _init,
+    "config": _config,
+    "demo": _demo,
+}

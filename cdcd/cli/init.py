@@ -1,0 +1,153 @@
+"""`cdcd init`: create what a first start needs and what is missing, or print how.
+
+Comes in: a configuration.  Goes out: steps done, or (`plan`) the SQL and commands that would do them.
+Invariant: the publication comes before the slot (F39); the slot is made here only when no snapshot is wanted,
+because a snapshot joins the stream only if slot and snapshot are made together (F36). What exists stays.
+Must not: alter or drop anything.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cdcd.cli.published import published_topics
+from cdcd.config import Config
+from cdcd.errors import CdcdError
+from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
+from cdcd.source.connection import connect_sql, translated
+from cdcd.source.publication import create_publication_sql, missing_publications
+from cdcd.source.slot import create_slot, read_slot
+
+_SLOT_LATER = "the daemon makes it at its first start, together with the snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was there, was made, or could not be made."""
+
+    text: str
+    is_done: bool = True
+
+
+def init(config: Config) -> list[Step]:
+    """Create what is missing. An endpoint that fails becomes a step that is not done; the others go on."""
+    return [
+        *_attempt("publication", _publication(config)),
+        *_attempt("topics", _topics(config)),
+        *_attempt("slot", _slot(config)),
+    ]
+
+
+def plan(config: Config) -> list[str]:
+    """Return the SQL and commands for what is missing, with comments. Raises cdcd's errors."""
+    connection = connect_sql(config.source_settings())
+    try:
+        missing = missing_publications(connection, config.source.publication.names)
+        slot = read_slot(connection, config.source.slot.name)
+        version = connection.server_version
+    finally:
+        connection.close()
+    lines = [f"{create_publication_sql(name, config.source.publication.tables)};" for name in missing]
+    if slot is None:
+        lines.append(_slot_sql(config, version))
+    topics = published_topics(config)
+    existing = _asked_topics(config).partitions([*topics, config.progress_topic])
+    lines += [topic_command(config, name) for name in topics if name not in existing]
+    if missing:
+        lines.append("# topics of the tables in the missing publication: run this again once it is there")
+    if config.progress_topic not in existing:
+        lines.append(topic_command(config, config.progress_topic))
+    return lines or ["# nothing is missing"]
+
+
+def topic_command(config: Config, name: str) -> str:
+    """Return the command of Kafka's own tools that creates the topic as cdcd would."""
+    topics = config.sink.topics
+    is_progress = name == config.progress_topic
+    properties = PROGRESS_PROPERTIES if is_progress else topics.properties
+    words = [
+        "kafka-topics.sh",
+        "--bootstrap-server",
+        config.sink.bootstrap_servers,
+        "--create",
+        "--topic",
+        name,
+    ]
+    words += ["--partitions", str(1 if is_progress else topics.partitions)]
+    words += ["--replication-factor", str(topics.replication_factor)]
+    for key, value in properties.items():
+        words += ["--config", f"{key}={value}"]
+    return shlex.join(words)
+
+
+# --- inside ---
+
+
+def _attempt(subject: str, steps: Iterator[Step]) -> Iterator[Step]:
+    try:
+        yield from steps
+    except CdcdError as error:
+        yield Step(f"failed   {subject}: {error}", is_done=False)
+
+
+def _publication(config: Config) -> Iterator[Step]:
+    wanted = config.source.publication
+    connection = connect_sql(config.source_settings())
+    try:
+        missing = missing_publications(connection, wanted.names)
+        for name in wanted.names:
+            statement = create_publication_sql(name, wanted.tables)
+            if name not in missing:
+                yield Step(f"exists   publication {name}")
+            elif not wanted.create:
+                yield Step(f"missing  publication {name}; as the tables' owner: {statement};", is_done=False)
+            else:
+                with translated(), connection.cursor() as cursor:
+                    cursor.execute(statement)
+                yield Step(f"created  publication {name}")
+    finally:
+        connection.close()
+
+
+def _topics(config: Config) -> Iterator[Step]:
+    topics = _asked_topics(config)
+    names = published_topics(config)
+    existing = topics.partitions([*names, config.progress_topic])
+    partitions = topics.ensure(names)
+    topics.ensure_progress(config.progress_topic)
+    for name in [*names, config.progress_topic]:
+        word = "exists " if name in existing else "created"
+        yield Step(f"{word}  topic {name}, partitions: {partitions.get(name, 1)}")
+
+
+def _slot(config: Config) -> Iterator[Step]:
+    settings = config.source_settings()
+    connection = connect_sql(settings)
+    try:
+        is_there = read_slot(connection, settings.slot) is not None
+        lacks_publication = bool(missing_publications(connection, settings.publications))
+    finally:
+        connection.close()
+    if is_there:
+        yield Step(f"exists   slot {settings.slot}")
+    elif config.snapshot.mode == "initial":
+        yield Step(f"later    slot {settings.slot}: {_SLOT_LATER}")
+    elif lacks_publication:
+        yield Step(f"missing  slot {settings.slot}: it needs the publication first (F39)", is_done=False)
+    else:
+        create_slot(settings, export_snapshot=False).close()
+        yield Step(f"created  slot {settings.slot}")
+
+
+def _slot_sql(config: Config, server_version: int) -> str:
+    slot = config.source.slot
+    if config.snapshot.mode == "initial":
+        return f"-- slot {slot.name}: {_SLOT_LATER}"
+    failover = ", failover => true" if slot.failover and server_version >= 170_000 else ""
+    return f"SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput'{failover});"
+
+
+def _asked_topics(config: Config) -> Topics:
+    return Topics(config.sink_settings(), config.topic_settings())
