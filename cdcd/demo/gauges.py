@@ -1,0 +1,64 @@
+"""What cdcd says of itself, read from its admin port like any operator's tool would.
+
+In: the admin port's number.  Out: a `Reading`, or None while nothing answers there.
+Invariant: loopback only, and no proxy of the environment is asked.
+Must not: import anything of the daemon.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at /status and /metrics."""
+
+    state: str
+    reason: str
+    rows_written: int
+    transactions_written: int
+    snapshot_tables_left: int
+    lag_seconds: float
+    lag_bytes: float
+
+
+def read(port: int) -> Reading | None:
+    """Return what cdcd reports now; None when it does not answer (not started yet, killed, stopping)."""
+    try:
+        status: dict[str, Any] = json.loads(_get(port, "/status"))
+        metrics = {
+            name: float(value)
+            for name, labels, value in _SAMPLE.findall(_get(port, "/metrics"))
+            if not labels
+        }
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    return Reading(
+        state=str(status["state"]),
+        reason=str(status["reason"]),
+        rows_written=int(status["rows_written"]),
+        transactions_written=int(status["transactions_written"]),
+        snapshot_tables_left=int(status["snapshot_tables_remaining"]),
+        lag_seconds=metrics.get("cdcd_replication_lag_seconds", 0.0),
+        lag_bytes=metrics.get("cdcd_replication_lag_bytes", 0.0),
+    )
+
+
+def _get(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise http.client.HTTPException(f"{path}: {response.status}")
+    return text

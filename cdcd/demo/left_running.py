@@ -1,0 +1,107 @@
+"""What a run has started: written down, so that it can be stopped later, and found even when it was not.
+
+In: a run's folder.  Out: `demo.json` in it; `stop` ends what it names and removes the folder.
+Invariant: a process is ended only when it is the one that was started (its start time says so), or when its
+working directory lies in the run's folder, which nothing else uses.
+Must not: end processes by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_FILE = "demo.json"
+STOP_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One process of a run. `started_ticks` tells it from a later process with the same id."""
+
+    name: str
+    pid: int
+    signal: int
+    started_ticks: int
+
+
+class NotADemo(Exception):
+    """The folder is not one of a demo that was left running."""
+
+
+def started(name: str, pid: int, number: signal.Signals = signal.SIGTERM) -> Started:
+    """Describe a process that runs now; `number` is the signal that ends it in order."""
+    return Started(name, pid, int(number), _started_ticks(pid) or 0)
+
+
+def write(folder: Path, processes: Sequence[Started]) -> None:
+    """Note the processes of a run in the order in which they are to be stopped."""
+    content = {"format": 1, "processes": [asdict(process) for process in processes]}
+    (folder / STATE_FILE).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def stop(folder: Path) -> list[str]:
+    """Stop what `write` noted, in that order, and remove the folder; return the names of what was running."""
+    try:
+        content = json.loads((folder / STATE_FILE).read_text())
+        processes = [Started(**process) for process in content["processes"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotADemo(f"{folder} is not the folder of a demo that runs ({type(error).__name__})") from None
+    names = [process.name for process in processes if _end(process)]
+    end_strays(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return names
+
+
+def end_strays(folder: Path) -> None:
+    """SIGKILL every process whose working directory is in the run's folder."""
+    inside = str(folder.resolve())
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            place = os.readlink(entry / "cwd")
+        except OSError:
+            continue  # ended meanwhile, or somebody else's
+        if place == inside or place.startswith(inside + os.sep):
+            _send(int(entry.name), signal.SIGKILL)
+
+
+def _end(process: Started) -> bool:
+    if not _is_same(process):
+        return False
+    _send(process.pid, process.signal)
+    give_up = time.monotonic() + STOP_DEADLINE_S
+    while _is_same(process):
+        if time.monotonic() > give_up:
+            _send(process.pid, signal.SIGKILL)
+            break
+        time.sleep(0.05)
+    return True
+
+
+def _is_same(process: Started) -> bool:
+    return _started_ticks(process.pid) == process.started_ticks
+
+
+def _started_ticks(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat; None when the process has ended, zombies included."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # it has ended by itself

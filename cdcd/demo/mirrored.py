@@ -1,0 +1,96 @@
+"""The mirror as the demo sees it: how far it is, and its tables.
+
+In: the mirror's folder, and the broker for where the end is.  Out: positions and Arrow tables.
+Invariant: "reached" means that every record which a progress record covers has been applied, in every partition;
+the end is read from the progress topic, as any reader of the topics could.
+Must not: look into the Spark process, or wait.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdcd.spark.manifest import Manifest, read_manifest
+from cdcd.spark.reading import read_mirror
+
+Offsets = Mapping[str, Mapping[str, int]]
+PROGRESS_TIMEOUT_S = 30.0
+
+
+class Mirror:
+    """The mirror of everything under one prefix."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder, self._prefix = folder, prefix
+
+    def summary(self) -> str:
+        """Say in a few words how far it is."""
+        manifest = read_manifest(self._folder)
+        if manifest is None:
+            return "not begun"
+        rows = sum(table.rows for table in manifest.tables.values())
+        return f"{rows:,} rows in {len(manifest.tables)} tables"
+
+    def position(self) -> int:
+        """Return a number that changes with every batch that was applied."""
+        manifest = read_manifest(self._folder)
+        return -1 if manifest is None else manifest.version
+
+    def has_reached(self, end: Offsets) -> bool:
+        """True when everything before `end` has been applied."""
+        manifest = read_manifest(self._folder)
+        return manifest is not None and is_covered(end, manifest)
+
+    def end(self, brokers: str) -> Offsets:
+        """Return the offsets that the progress records so far add up to."""
+        return progress_end(brokers, f"{self._prefix}.__progress")
+
+    def read(self, schema: str, table: str) -> Any | None:
+        """Return a table's mirror as a `pyarrow.Table`; None where there is none."""
+        topic = f"{self._prefix}.{schema}.{table}"
+        mirror = read_mirror(self._folder)
+        return mirror.table(topic) if topic in mirror.topics else None
+
+
+def is_covered(end: Offsets, manifest: Manifest) -> bool:
+    """Compare the offsets of every partition."""
+    applied = manifest.offsets
+    return all(
+        applied.get(topic, {}).get(partition, 0) >= offset
+        for topic, partitions in end.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def progress_end(brokers: str, topic: str) -> Offsets:
+    """Read the progress topic to its end and return the largest offset of each partition it names."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": brokers,
+            "group.id": "cdcd-demo",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    end: dict[str, dict[str, int]] = {}
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        while (message := consumer.poll(PROGRESS_TIMEOUT_S)) is not None:
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return end
+            if error is not None:
+                raise KafkaException(error)
+            for name, partitions in json.loads(message.value())["offsets"].items():
+                known = end.setdefault(name, {})
+                for partition, offset in partitions.items():
+                    known[partition] = max(offset, known.get(partition, 0))
+    finally:
+        consumer.close()
+    raise TimeoutError(f"{topic} could not be read to its end within {PROGRESS_TIMEOUT_S:g} s")

@@ -1,0 +1,80 @@
+"""What `cdcd demo` can be told.
+
+In: the command line's words.  Out: `Options`, frozen.
+Invariant: every number is checked here; a wrong one ends with argparse's message and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+KILL_AT_BULK: Literal["bulk"] = "bulk"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run. `kill_at` is seconds after the workload's start, or "bulk": as the large transaction commits."""
+
+    rows: int
+    seconds: float
+    seed: int
+    kill_at: float | Literal["bulk"]
+    keep: bool
+    stop: Path | None
+
+
+def parse(words: Sequence[str]) -> Options:
+    """Read the command line; leaves by SystemExit where it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="cdcd demo",
+        description="The whole job on real servers: a shop in PostgreSQL, its changes in Kafka, its mirror in"
+        " Spark, and a comparison of the two at the end.",
+    )
+    add = parser.add_argument
+    add("--rows", type=_whole, default=45_000, metavar="N", help="rows loaded before cdcd starts (45000)")
+    add("--seconds", type=_positive, default=30.0, metavar="S", help="how long the workload runs (30)")
+    add("--seed", type=int, default=1, metavar="N", help="seed of the rows, the workload and the kill (1)")
+    add(
+        "--kill-at",
+        type=_moment,
+        metavar="SECONDS",
+        help="when cdcd is killed: seconds after the workload's start, or 'bulk': as the transaction of 100,000"
+        " rows commits (default: by the seed)",
+    )
+    add("--keep", action="store_true", help="leave everything running at the end, and say what to open")
+    add("--stop", type=Path, metavar="DIR", help="stop what an earlier run with --keep left, and remove DIR")
+    given = parser.parse_args(words)
+    # text seeds are hashed the same in every process, tuples are not
+    chance = Random(f"cdcd demo {given.seed} kill")  # noqa: S311
+    kill_at = given.kill_at if given.kill_at is not None else given.seconds * chance.uniform(0.3, 0.85)
+    if kill_at != KILL_AT_BULK and kill_at >= given.seconds:
+        parser.error(f"--kill-at {kill_at:g} is not before the end of the workload at {given.seconds:g} s")
+    return Options(given.rows, given.seconds, given.seed, kill_at, given.keep, given.stop)
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if not 100 <= number <= 100_000_000:
+        raise argparse.ArgumentTypeError("must be between 100 and 100,000,000")
+    return number
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 1 <= number <= 86_400:
+        raise argparse.ArgumentTypeError("must be between 1 and 86,400")
+    return number
+
+
+def _moment(text: str) -> float | Literal["bulk"]:
+    if text == KILL_AT_BULK:
+        return KILL_AT_BULK
+    number = float(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return number

