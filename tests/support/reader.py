@@ -46,7 +46,7 @@ class Reader:
 
     def __init__(self, bootstrap: str, registry_url: str) -> None:
         self._bootstrap = bootstrap
-        self._deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry_url}))
+        self._deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry_url, "timeout": 30}))
 
     def topics(self, prefix: str) -> list[str]:
         """Topics under a prefix that hold rows."""
