@@ -95,9 +95,11 @@ def _kind(node: yaml.Node) -> str:
 def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> str:
     mark = error.problem_mark or error.context_mark
     where = f"{name}:{mark.line + 1}" if mark else name
-    problem = _QUOTED.sub("...", error.problem or "cannot be parsed")
-    if "\\t" in problem:
+    problem = error.problem or "cannot be parsed"
+    if r"'\t'" in problem:
         problem = "a tab cannot indent; use blanks"
+    elif not problem.startswith("expected"):  # those quote token names only, the others the file's own text
+        problem = _QUOTED.sub("...", problem)
     return f"{where}: is not YAML: {problem}"
 
 

@@ -37,7 +37,7 @@ def _name(value: str) -> str:
 
 def _envelope_only(value: str) -> str:
     if value == "flat":
-        not_yet("value: flat", "use envelope")
+        not_yet("flat", "use envelope")
     return value
 
 

@@ -23,6 +23,7 @@ from cdcd.config.values import (
     SecretFile,
     Size,
     Whole,
+    derived,
     not_yet,
     read_secret_file,
     refuse,
@@ -127,7 +128,9 @@ class Sink(Room):
         default="exactly_once", description="at_least_once: no Kafka transactions; a restart repeats rows"
     )
     transactional_id: Annotated[str, AfterValidator(_transactional_id)] = Field(
-        default="", description="id of the transactional producer; default: cdcd- and the slot's name"
+        default="",
+        description="id of the transactional producer; default: cdcd- and the slot's name",
+        json_schema_extra=derived,
     )
     transaction_timeout_ms: Whole = Field(
         default=900000,
@@ -165,7 +168,7 @@ class Sink(Room):
 
 def _registry_or_none(value: Any) -> Any:
     if value == "none":
-        not_yet("registry: none", "name a registry's url")
+        not_yet("none", "name a registry's url")
     return value
 
 

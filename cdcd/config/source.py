@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from cdcd.config.dsn import Dsn
-from cdcd.config.values import Names, Room, Secret, SecretFile, Whole, not_yet, refuse, secret_reader
+from cdcd.config.values import Names, Room, Secret, SecretFile, Whole, derived, not_yet, refuse, secret_reader
 
 SLOT_NAME_LIMIT = 63  # NAMEDATALEN - 1
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
@@ -52,7 +52,10 @@ def _tables(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _no_two_phase(value: bool) -> bool:
     if value:
-        not_yet("two_phase", "use false; a prepared transaction arrives whole at COMMIT PREPARED")
+        not_yet(
+            "a stream of prepared transactions",
+            "use false; a prepared transaction arrives whole at COMMIT PREPARED",
+        )
     return value
 
 
@@ -81,7 +84,11 @@ def _switch(value: Any) -> Any:
 class Slot(Room):
     """The replication slot; one configuration file is one slot."""
 
-    name: SlotName = Field(default="", description="name of the slot; default: cdcd_ and the name above")
+    name: SlotName = Field(
+        default="",
+        description="name of the slot; default: cdcd_ and the name above",
+        json_schema_extra=derived,
+    )
     create: bool = Field(default=True, description="create the slot at the first start")
     failover: bool = Field(
         default=False, description="create the slot so that it is synchronised to standbys (PostgreSQL 17+)"
@@ -92,7 +99,9 @@ class Publication(Room):
     """The publication: what the server sends."""
 
     names: Annotated[Names, AfterValidator(_identifiers)] = Field(
-        default=(), description="names of the publications to read; default: cdcd_ and the name above"
+        default=(),
+        description="names of the publications to read; default: cdcd_ and the name above",
+        json_schema_extra=derived,
     )
     create: bool = Field(
         default=False, description="let `cdcd init` create the publication; needs the tables' owner"

@@ -34,7 +34,18 @@ _UNITS = {
     "GiB": 1 << 30,
     "TiB": 1 << 40,
 }
-_SECRET_WORDS = ("password", "secret", "key.pem", "token", "oauthbearer.config", "sasl.jaas")
+_SECRET_WORDS = (
+    "pass",
+    "word",
+    "pwd",
+    "secret",
+    "key.pem",
+    "token",
+    "credential",
+    "user.info",
+    "oauthbearer.config",
+    "jaas",
+)
 
 
 class Room(BaseModel):
@@ -52,6 +63,11 @@ def refuse(message: str, advice: str = "") -> NoReturn:
 def not_yet(feature: str, instead: str) -> NoReturn:
     """Reject an option whose feature this version lacks: an option is never silently ignored."""
     refuse(f"{feature} is not in this version", instead)
+
+
+def derived(schema: dict[str, Any]) -> None:
+    """Take the default out of an option's JSON Schema: it follows from another option."""
+    schema.pop("default", None)
 
 
 # --- numbers, lists -----------------------------------------------------------------------------------------
@@ -136,6 +152,9 @@ class Secret:
 
     def __format__(self, spec: str) -> str:
         return HIDDEN
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not serialised")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and other._text == self._text

@@ -1,0 +1,115 @@
+"""The `cdcd` command as a process: what it prints where, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdcd.cli import main
+from cdcd.config.sample import sample_yaml
+from cdcd.version import __version__
+from tests.unit.config.cases import CASES, GOOD, Wrong
+
+
+def cdcd(
+    *words: str, folder: Path, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CDCD_")}
+    return subprocess.run(
+        [sys.executable, "-m", "cdcd", *words],
+        cwd=folder,
+        env=kept | (environ or {}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in CASES
+        if case.name in ("several", "tab", "password file missing", "word in a variable")
+    ],
+    ids=lambda case: case.name,
+)
+@pytest.mark.parametrize("words", [[], ["check"], ["init", "--dry-run"], ["config", "show"]], ids=" ".join)
+def test_a_wrong_configuration_ends_with_78_and_only_its_lines(
+    words: list[str], case: Wrong, tmp_path: Path
+) -> None:
+    (tmp_path / "prod.yaml").write_text(case.text)
+    ended = cdcd(*words, "--config", "prod.yaml", folder=tmp_path, environ=case.environ)
+    assert ended.stderr.splitlines() == list(case.lines)
+    assert (ended.returncode, ended.stdout) == (78, "")
+
+
+@pytest.fixture
+def prod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith("CDCD_"):
+            monkeypatch.delenv(name)
+    path = tmp_path / "prod.yaml"
+    path.write_text(GOOD.replace("cdcd@", "cdcd:hunter2@"))
+    return path
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"cdcd {__version__}\n")
+
+
+def test_without_a_configuration_the_usage_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["check"], ["init"], ["config", "show"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+        assert "--config" in capsys.readouterr().err
+
+
+def test_config_sample_and_schema_print_what_the_models_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "sample"]) == 0
+    assert capsys.readouterr().out == sample_yaml()
+    assert main(["config", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_config_show_prints_values_origins_and_no_secret(
+    order: str, prod: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CDCD_LOG__LEVEL", "debug")
+    given = ["--config", str(prod)]
+    assert main([*given, "config", "show"] if order == "before" else ["config", "show", *given]) == 0
+    shown = capsys.readouterr().out
+    assert "hunter2" not in shown
+    assert f"  dsn: postgresql://cdcd:***@db.example.com/shop  # {prod}:2\n" in shown
+    assert "  level: debug  # CDCD_LOG__LEVEL\n" in shown
+    assert "  format: json  # default\n" in shown
+
+
+def test_loading_a_configuration_imports_no_client_library(tmp_path: Path) -> None:
+    heavy = ("psycopg2", "confluent_kafka", "prometheus_client", "aiohttp", "pyspark")
+    script = f"import sys, cdcd.cli, cdcd.config; print([name for name in {heavy!r} if name in sys.modules])"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "[]\n"
+
+
+def test_the_demo_without_its_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("cdcd.demo") or name.startswith("rich")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert main(["demo"]) == 1
+    assert "pip install 'cdcd[demo]'" in capsys.readouterr().err

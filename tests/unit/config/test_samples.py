@@ -1,0 +1,110 @@
+"""The files in config/ equal what the models say, load, and satisfy the schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from cdcd.config import load_config
+from cdcd.config.document import parse_document, read_document
+from cdcd.config.sample import json_schema, sample_yaml
+from cdcd.config.shape import options
+from tests.unit.config.cases import CASES, GOOD
+
+FOLDER = Path(__file__).parents[3] / "config"
+SAMPLES = ("sample.yaml", "prod.yaml", "demo.yaml")
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads(json_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_sample_and_schema_are_the_models_own() -> None:
+    assert (FOLDER / "sample.yaml").read_text() == sample_yaml()
+    assert (FOLDER / "schema.json").read_text() == json_schema()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_sample_loads(name: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    environ = {}
+    if name == "prod.yaml":  # its secrets are where the chart mounts them
+        environ = {
+            "CDCD_SOURCE__PASSWORD_FILE": str(secret),
+            "CDCD_REGISTRY__PASSWORD_FILE": str(secret),
+            "CDCD_SINK__SECRET_FILES": json.dumps({"sasl.password": str(secret)}),
+        }
+    assert load_config(FOLDER / name, environ).name == "shop"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_sample_satisfies_the_schema(name: str, validator: jsonschema.Draft202012Validator) -> None:
+    # with cdcd's own reading of YAML and with that of other tools
+    validator.validate(read_document(FOLDER / name).tree)
+    validator.validate(yaml.safe_load((FOLDER / name).read_text()))
+
+
+def test_the_sample_shows_every_option_with_its_default_and_a_description(tmp_path: Path) -> None:
+    text = sample_yaml()
+    for option in options():
+        assert option.field.description, option.path
+        assert option.field.description in text
+    (tmp_path / "least.yaml").write_text(GOOD)
+    least = load_config(tmp_path / "least.yaml", {})
+    sample = load_config(FOLDER / "sample.yaml", {})
+    required = {"source": {"dsn"}, "sink": {"bootstrap_servers"}, "registry": {"url"}}
+    assert sample.model_dump(exclude=required) == least.model_dump(exclude=required)
+
+
+def test_uncommenting_the_samples_options_makes_no_unknown_key() -> None:
+    lines = [line for line in sample_yaml().splitlines() if line.lstrip().startswith("# ")]
+    commented = {line.strip()[2:].partition(":")[0] for line in lines}
+    optional = {option.path[-1] for option in options() if option.is_optional or option.is_mapping}
+    assert optional <= commented
+
+
+def with_unknown_keys(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tree once for each mapping in it, with a key that no option has added there."""
+    found = [{**tree, "unknown_key": 1}]
+    for key, value in tree.items():
+        if isinstance(value, dict) and key not in ("properties", "secret_files"):
+            found += [{**tree, key: inner} for inner in with_unknown_keys(value)]
+    return found
+
+
+def test_the_schema_rejects_an_unknown_key_everywhere(validator: jsonschema.Draft202012Validator) -> None:
+    tree = parse_document(sample_yaml(), "sample.yaml").tree
+    wrong = with_unknown_keys(tree)
+    assert len(wrong) == 14  # the root and every nested model
+    for candidate in wrong:
+        with pytest.raises(jsonschema.ValidationError, match="unknown_key"):
+            validator.validate(candidate)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unknown key",
+        "missing option",
+        "delivery word",
+        "partitions zero",
+        "size",
+        "protocol version",
+        "admin port",
+    ],
+)
+def test_the_schema_rejects_what_the_models_reject(
+    name: str, validator: jsonschema.Draft202012Validator
+) -> None:
+    text = next(case.text for case in CASES if case.name == name)
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate(parse_document(text, "prod.yaml").tree)

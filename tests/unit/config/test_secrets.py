@@ -1,0 +1,133 @@
+"""Planted canaries are never shown: not in a repr, a dump, an error or `config show`."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from pathlib import Path
+
+import pytest
+
+from cdcd.config import load
+from cdcd.config.sample import effective_yaml
+from cdcd.config.values import Secret, is_secret_property
+from cdcd.errors import ConfigError
+
+CANARY = "canary-5f3a91"
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(CANARY)
+    return path
+
+
+def every_secret(secret_file: Path, dsn_password: str = "") -> str:
+    return f"""\
+name: shop
+source:
+  dsn: postgresql://cdcd{dsn_password}@db/shop
+  {"" if dsn_password else f"password: {CANARY}"}
+sink:
+  bootstrap_servers: kafka:9092
+  properties:
+    sasl.password: {CANARY}
+    ssl.key.password: {CANARY}
+    ssl.key.pem: {CANARY}
+    sasl.oauthbearer.client.secret: {CANARY}
+    sasl.oauthbearer.config: {CANARY}
+    sasl.pasword: {CANARY}
+  secret_files: {{ssl.keystore.password: {secret_file}}}
+registry: {{url: "http://registry", username: u, password: {CANARY}, properties: {{bearer.auth.token: {CANARY}}}}}
+"""
+
+
+@pytest.mark.parametrize("dsn_password", ["", f":{CANARY}"])
+def test_no_secret_is_in_a_repr_a_dump_or_show(dsn_password: str, secret_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prod.yaml"
+    path.write_text(every_secret(secret_file, dsn_password))
+    loaded = load(path, {})
+    config = loaded.config
+    shown = [
+        repr(loaded),
+        str(config),
+        repr(config.model_dump()),
+        config.model_dump_json(),
+        effective_yaml(loaded),
+        repr(config.source_settings()),
+        repr(config.source_settings().read_password),
+        repr(config.sink_settings()),
+        str(config.sink.read_properties()),
+        repr(config.registry_settings()),
+        f"{config.registry.password}",
+    ]
+    assert [text for text in shown if CANARY in text] == []
+    assert config.registry_settings().read_password() == CANARY
+    assert config.source_settings().read_password() == CANARY
+
+
+def test_no_secret_is_in_an_error_or_its_traceback(secret_file: Path, tmp_path: Path) -> None:
+    texts = [
+        every_secret(secret_file).replace("name: shop", f"name: shop\nunknown: {CANARY}"),
+        every_secret(secret_file).replace(f"  password: {CANARY}", f"  pasword: {CANARY}"),
+        every_secret(secret_file).replace(f"  password: {CANARY}", f"  password: [{CANARY}]"),
+        every_secret(secret_file).replace(f"  password: {CANARY}", f"  password: *{CANARY}"),
+        every_secret(secret_file).replace(f"  password: {CANARY}", f"  password: !{CANARY} x"),
+        every_secret(secret_file).replace(f"  password: {CANARY}", f'  password: "{CANARY}'),
+        every_secret(secret_file).replace(
+            f"  password: {CANARY}", f"  password: {CANARY}\n  password: {CANARY}"
+        ),
+        every_secret(secret_file).replace("cdcd@db/shop", f"cdcd:{CANARY}@x@db/shop"),
+        every_secret(secret_file).replace("cdcd@db/shop", f"cdcd:{CANARY}@db/shop"),
+        every_secret(secret_file).replace("http://registry", f"http://u:{CANARY}@registry"),
+        every_secret(secret_file).replace("kafka:9092", f"{CANARY}@kafka"),
+    ]
+    path = tmp_path / "prod.yaml"
+    for text in texts:
+        path.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            load(path, {"CDCD_REGISTRY__PASSWORD": CANARY})
+        told = "\n".join(
+            [*caught.value.problems, str(caught.value), *traceback.format_exception(caught.value)]
+        )
+        assert CANARY not in told
+
+
+def test_a_secret_in_a_variable_is_not_in_the_error_about_it(tmp_path: Path) -> None:
+    path = tmp_path / "prod.yaml"
+    path.write_text("name: shop\n")
+    environ = {
+        "CDCD_SOURCE__DSN": f"postgresql://u:{CANARY}@db",
+        "CDCD_SINK__PROPERTIES": CANARY,
+        "CDCD_PASSWORD": CANARY,
+        "CDCD_SOURCE__PASSWORD_FILE_": CANARY,
+    }
+    with pytest.raises(ConfigError) as caught:
+        load(path, environ)
+    assert CANARY not in "".join(caught.value.problems)
+    assert len(caught.value.problems) == 6
+
+
+def test_a_secret_hides_in_every_form_of_text() -> None:
+    secret = Secret(CANARY)
+    assert {str(secret), repr(secret), f"{secret}", f"{secret:>3}", "%s" % secret} == {"***"}  # noqa: UP031
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        ("sasl.password", True),
+        ("sasl.oauthbearer.client.secret", True),
+        ("ssl.keystore.password", True),
+        ("basic.auth.user.info", True),
+        ("sasl.username", False),
+        ("ssl.key.location", False),
+        ("sasl.oauthbearer.token.endpoint.url", False),
+        ("linger.ms", False),
+    ],
+)
+def test_properties_that_hold_secrets_are_known_by_their_names(name: str, is_secret: bool) -> None:
+    assert is_secret_property(name) is is_secret
