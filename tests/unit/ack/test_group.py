@@ -1,0 +1,236 @@
+"""Groups of whole transactions: when one ends, what waits, and the one position that may be confirmed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.model import Record
+
+RECORD = Record("shop.public.t", 0, b"k", b"v")
+WAIT_US = 1000
+
+
+def rows(count: int = 1, size_bytes: int = 10) -> Chunk:
+    return Chunk([RECORD] * count, size_bytes)
+
+
+def end(commit_lsn: int, **more: int) -> Chunk:
+    return Chunk((), 0, boundary(commit_lsn, **more))
+
+
+def boundary(commit_lsn: int, transactions: int = 1) -> Boundary:
+    return Boundary(commit_lsn, commit_lsn + 8, 5, transactions)
+
+
+def group(*chunks: Chunk, max_rows: int = 100, max_bytes: int = 10_000, max_wait_us: int = WAIT_US) -> Group:
+    one = Group(GroupLimits(max_rows, max_bytes, max_wait_us))
+    for chunk in chunks:
+        one.add(chunk)
+    return one
+
+
+def take_all(one: Group, now_us: int = 0) -> list[Chunk]:
+    return list(iter(lambda: one.take(now_us), None))  # type: ignore[arg-type]
+
+
+# --- a Kafka transaction ends only where a PostgreSQL transaction does (F7) ---
+
+
+def test_a_partial_transaction_is_never_ready() -> None:
+    one = group(rows(100, 10_000), rows(100, 10_000))
+    take_all(one)
+    one.is_hurried = True
+    assert not one.ready(10 * WAIT_US)
+    assert one.is_partial
+    with pytest.raises(AssertionError):
+        one.close()
+
+
+def test_a_partial_transaction_joined_to_complete_ones_is_not_committed_before_its_end() -> None:
+    one = group(rows(), end(10), rows())
+    assert len(take_all(one)) == 3
+    assert not one.ready(10 * WAIT_US)
+    one.add(end(20))
+    take_all(one)
+    assert one.ready(10 * WAIT_US)
+    assert one.close() == boundary(20)
+
+
+def test_a_transaction_larger_than_every_limit_stays_whole() -> None:
+    one = group(*[rows(50, 5000)] * 9, end(10), max_rows=10, max_bytes=10)
+    assert len(take_all(one)) == 10
+    assert one.ready(0)
+    assert one.rows == 450
+
+
+def test_chunks_are_taken_in_the_order_in_which_they_were_added() -> None:
+    chunks = [rows(), end(10), rows(2), rows(3), end(20)]
+    assert take_all(group(*chunks)) == chunks
+
+
+# --- limits ---
+
+
+@pytest.mark.parametrize("limits", [{"max_rows": 4}, {"max_bytes": 40}])
+def test_a_full_group_lets_nothing_more_in_and_is_ready_at_once(limits: dict[str, int]) -> None:
+    one = group(rows(2, 20), end(10), rows(2, 20), end(20), rows(), end(30), **limits)
+    assert len(take_all(one)) == 4
+    assert one.ready(0)
+    assert one.close() == boundary(20)
+    assert take_all(one) == [rows(), end(30)]
+
+
+def test_a_group_below_its_limits_waits_for_more_until_its_time() -> None:
+    one = group(rows(), end(10))
+    take_all(one, now_us=500)
+    assert not one.ready(500 + WAIT_US - 1)
+    assert one.wait_us(500 + WAIT_US - 1) == 1
+    assert one.ready(500 + WAIT_US)
+    assert one.wait_us(500 + 9 * WAIT_US) == 0
+
+
+def test_without_a_wait_a_group_is_ready_as_soon_as_nothing_waits() -> None:
+    one = group(rows(), end(10), max_wait_us=0)
+    take_all(one)
+    assert one.ready(0)
+
+
+def test_nothing_is_waited_for_while_a_transaction_is_partial_or_nothing_is_in() -> None:
+    one = group(rows())
+    assert one.wait_us(0) is None
+    take_all(one)
+    assert one.wait_us(0) is None
+
+
+def test_transactions_rows_and_bytes_are_counted_anew_for_each_group() -> None:
+    one = group(rows(2), end(10), rows(3), end(20))
+    take_all(one)
+    assert (one.transactions, one.rows, one.bytes) == (2, 5, 20)
+    one.close()
+    assert (one.transactions, one.rows, one.bytes, one.opened_us, one.boundary) == (0, 0, 0, None, None)
+
+
+# --- complete transactions do not wait for a partial one behind them ---
+
+
+def test_a_partial_transaction_behind_complete_ones_does_not_join_once_they_have_waited() -> None:
+    one = group(rows(), end(10))
+    take_all(one, now_us=0)
+    one.add(rows())
+    assert one.take(WAIT_US) is None
+    assert one.ready(WAIT_US)
+    assert one.close() == boundary(10)
+    assert take_all(one) == [rows()]
+
+
+def test_a_whole_transaction_behind_complete_ones_joins_them() -> None:
+    one = group(rows(), end(10))
+    take_all(one)
+    one.add(rows())
+    one.add(end(20))
+    assert len(take_all(one, WAIT_US)) == 2
+    assert one.close() == boundary(20)
+
+
+# --- idle positions (F11) ---
+
+
+def test_an_idle_boundary_needs_no_record_and_is_not_a_group() -> None:
+    one = group(end(10, transactions=0))
+    take_all(one)
+    assert one.idle_boundary == boundary(10, 0)
+    assert not one.ready(10 * WAIT_US)
+    assert one.opened_us is None
+
+
+def test_the_newest_idle_boundary_stands() -> None:
+    one = group(end(10, transactions=0), end(20, transactions=0))
+    take_all(one)
+    assert one.idle_boundary == boundary(20, 0)
+
+
+def test_an_idle_boundary_behind_records_moves_the_groups_position() -> None:
+    one = group(rows(), end(10), end(20, transactions=0))
+    take_all(one)
+    assert one.idle_boundary is None
+    assert one.close() == boundary(20, 0)
+
+
+def test_an_idle_boundary_is_gone_when_a_transaction_has_begun() -> None:
+    """F6: what is inside a transaction makes nothing safe."""
+    one = group(end(10, transactions=0), rows())
+    take_all(one)
+    assert one.idle_boundary is None
+    assert one.boundary is None
+
+
+def test_an_empty_chunk_without_a_boundary_changes_nothing() -> None:
+    one = group(rows(), end(10), Chunk((), 0))
+    take_all(one)
+    assert one.boundary == boundary(10)
+
+
+# --- hurry and stop (F69) ---
+
+
+def test_in_a_hurry_complete_transactions_are_ready_at_once() -> None:
+    one = group(rows(), end(10))
+    take_all(one)
+    assert not one.ready(0)
+    one.is_hurried = True
+    assert one.ready(0)
+
+
+def test_in_a_hurry_a_partial_transaction_does_not_join_complete_ones() -> None:
+    one = group(rows(), end(10), rows())
+    one.is_hurried = True
+    assert len(take_all(one)) == 2
+    assert one.ready(0)
+
+
+def test_drop_partial_tail_keeps_everything_up_to_the_last_boundary() -> None:
+    one = group(rows(), end(10), rows(1, 7), rows(1, 5))
+    one.drop_partial_tail()
+    assert one.waiting_bytes == 10
+    assert take_all(one) == [rows(), end(10)]
+
+
+def test_drop_partial_tail_of_nothing_but_a_partial_transaction_leaves_nothing() -> None:
+    one = group(rows(), rows())
+    one.drop_partial_tail()
+    assert (one.waiting_bytes, take_all(one)) == (0, [])
+
+
+def test_reset_forgets_the_open_group_and_keeps_what_waits() -> None:
+    one = group(rows(), end(10))
+    take_all(one)
+    one.add(rows(7))
+    one.reset()
+    assert (one.rows, one.boundary) == (0, None)
+    assert take_all(one) == [rows(7)]
+
+
+def test_waiting_bytes_are_those_of_the_chunks_not_yet_taken() -> None:
+    one = group(rows(1, 100), rows(1, 30), end(10))
+    seen = [one.waiting_bytes]
+    while one.take(0) is not None:
+        seen.append(one.waiting_bytes)
+    assert seen == [130, 30, 0, 0]
+
+
+# --- the safe LSN (F2, F7) ---
+
+
+def test_the_safe_lsn_is_exactly_the_boundarys_end() -> None:
+    assert SafeLsn(5).durable(9) == 9
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((7, 8, 9))))
+def test_the_safe_lsn_never_moves_back(order: tuple[int, ...]) -> None:
+    safe = SafeLsn(8)
+    seen = [safe.durable(lsn) for lsn in order]
+    assert seen == sorted(seen)
+    assert safe.lsn == 9
