@@ -1,0 +1,159 @@
+"""`python helm/schema.py`: write helm/cdcd/values.schema.json; with `--check`, say whether it is in step.
+
+In: the JSON Schema that the daemon itself prints, and the chart's own values, declared below.
+Out: one draft-07 schema (the newest that Helm 3 reads), so that a wrong key ends `helm template` already.
+Invariant: no owned mapping takes an unknown key; below `config` the daemon's rules hold, and the chart adds what a
+ConfigMap and a container ask for: no secret in it, an address that the probes can reach.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cdcd.config.sample import json_schema
+
+Schema = dict[str, Any]
+
+TARGET = Path(__file__).parent / "cdcd" / "values.schema.json"
+_PROSE = ("title", "description", "examples", "default", "format", "$schema")
+_SENSITIVE = "(password|secret|key\\.pem|oauthbearer\\.config|jaas)"
+_TELLING_DSN = "(^postgres(ql)?://[^/@]*:[^/@]+@)|password\\s*="
+_LOOPBACK = ["127.0.0.1", "::1", "localhost"]
+
+_STRING: Schema = {"type": "string"}
+_BOOLEAN: Schema = {"type": "boolean"}
+_ANY_MAP: Schema = {"type": "object"}
+_MAPS: Schema = {"type": "array", "items": {"type": "object"}}
+_STRINGS: Schema = {"type": "object", "additionalProperties": _STRING}
+_DURATION: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
+
+
+def values_schema() -> Schema:
+    """Return the schema of the chart's values."""
+    daemon = json.loads(json_schema())
+    definitions = {name: _draft_07(schema) for name, schema in daemon.pop("$defs").items()}
+    definitions["Config"] = _draft_07(daemon)
+    _restrict(definitions)
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Values of the cdcd chart",
+        **_owned(_properties()),
+        "definitions": definitions,
+    }
+
+
+def text() -> str:
+    """Return the file's text."""
+    return json.dumps(values_schema(), indent=2) + "\n"
+
+
+def main() -> int:
+    """Write or check."""
+    if sys.argv[1:] != ["--check"]:
+        TARGET.write_text(text())
+    elif not TARGET.exists() or TARGET.read_text() != text():
+        print(f"{TARGET} is not in step with the configuration: run python helm/schema.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _properties() -> dict[str, Schema]:
+    existing = {"existingSecret": _STRING}
+    with_key = _owned({**existing, "key": _STRING})
+    return {
+        "global": _ANY_MAP,
+        "replicas": {"enum": [0, 1]},
+        "nameOverride": _STRING,
+        "fullnameOverride": _STRING,
+        "image": _owned(
+            {
+                "repository": {"type": "string", "minLength": 1},
+                "tag": _STRING,
+                "digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+                "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+            }
+        ),
+        "imagePullSecrets": _MAPS,
+        # empty is what a chart without values has; the template refuses it in words of its own
+        "config": {"type": "object", "if": {"minProperties": 1}, "then": {"$ref": "#/definitions/Config"}},
+        "secrets": _owned(
+            {
+                "postgres": with_key,
+                "kafka": _owned({**existing, "properties": _STRINGS}),
+                "registry": with_key,
+            }
+        ),
+        "tls": _owned({name: _owned(existing) for name in ("postgres", "kafka", "registry")}),
+        "terminationGracePeriodSeconds": {"type": "integer", "minimum": 6},
+        "probes": _owned({name: _probe() for name in ("startup", "liveness", "readiness")}),
+        "resources": _ANY_MAP,
+        "serviceAccount": _owned({"create": _BOOLEAN, "name": _STRING, "annotations": _STRINGS}),
+        "podMonitor": _owned(
+            {
+                "enabled": _BOOLEAN,
+                "interval": _DURATION,
+                "scrapeTimeout": _DURATION,
+                "additionalLabels": _STRINGS,
+            }
+        ),
+        "podAnnotations": _STRINGS,
+        "podLabels": _STRINGS,
+        "nodeSelector": _STRINGS,
+        "tolerations": _MAPS,
+        "affinity": _ANY_MAP,
+        "priorityClassName": _STRING,
+        "extraEnv": _MAPS,
+        "extraVolumes": _MAPS,
+        "extraVolumeMounts": _MAPS,
+    }
+
+
+def _owned(properties: dict[str, Schema]) -> Schema:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _probe() -> Schema:
+    names = ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold")
+    return _owned({name: {"type": "integer", "minimum": 0} for name in names})
+
+
+def _draft_07(schema: Schema) -> Schema:
+    """Return the schema with its references as draft-07 has them, without prose and without inline secrets."""
+    made = {key: value for key, value in schema.items() if key not in _PROSE}
+    if "$ref" in made:
+        return {"$ref": made["$ref"].replace("#/$defs/", "#/definitions/")}
+    if "properties" in made:
+        made["properties"] = {
+            name: _draft_07(option) for name, option in made["properties"].items() if not _is_secret(option)
+        }
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in made:
+            made[key] = [_draft_07(option) for option in made[key]]
+    for key in ("items", "additionalProperties"):
+        if isinstance(made.get(key), dict):
+            made[key] = _draft_07(made[key])
+    return made
+
+
+def _is_secret(option: Schema) -> bool:
+    return any(choice.get("writeOnly") for choice in (option, *option.get("anyOf", ())))
+
+
+def _restrict(definitions: dict[str, Schema]) -> None:
+    """Add what holds in a chart only."""
+
+    def option(room: str, name: str) -> Schema:
+        return definitions[room]["properties"][name]
+
+    option("Source", "dsn")["not"] = {"pattern": _TELLING_DSN}
+    for room in ("Sink", "Registry"):
+        option(room, "properties")["propertyNames"] = {"not": {"pattern": _SENSITIVE}}
+    option("Admin", "host")["not"] = {"enum": _LOOPBACK}
+    option("Admin", "port")["minimum"] = 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
