@@ -1,0 +1,9 @@
+"""The reading side: topics of cdcd in PySpark, without a jar.
+
+    Kafka -> source (ends each batch on a PostgreSQL commit) -> decode -> your own DataFrame code
+                                                             -> plan, fold -> mirror: a table per topic
+
+In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or Parquet tables equal to the source.
+Invariant: nothing here imports a room of the daemon; only the wire format ties both sides together.
+Pure: `cuts`, `columns`, `events`, `fold`.  I/O: `kafka`, `schemas`, `manifest`.  Spark: `source`, `decode`, `mirror`.
+"""

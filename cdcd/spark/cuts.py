@@ -1,0 +1,100 @@
+"""Where a batch may end: offsets of all topics at one PostgreSQL commit.
+
+In: progress records in their order and the offsets a batch starts at.  Out: the offsets it ends at.
+Invariant: a cut is the sum of whole progress records, so it never tears a PostgreSQL transaction; offsets never
+move back. Offsets are {topic: {partition as text: next offset}}, the JSON that Spark keeps in its checkpoint.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cdcd.errors import ProgressUnreadable
+
+Offsets = dict[str, dict[str, int]]
+PROGRESS_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One progress record: what its Kafka transaction touched, as next offsets."""
+
+    commit_lsn: str
+    offsets: Offsets
+
+
+def parse_progress(value: bytes) -> Commit:
+    """Read the JSON of a progress record. Raises ProgressUnreadable on a format that is not known here."""
+    try:
+        fields = json.loads(value)
+        known = fields["format"] == PROGRESS_FORMAT
+        commit = Commit(
+            commit_lsn=str(fields["commit_lsn"]),
+            offsets={
+                str(topic): {str(int(partition)): int(offset) for partition, offset in partitions.items()}
+                for topic, partitions in fields["offsets"].items()
+            },
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProgressUnreadable("a progress record is not what this version reads") from error
+    if not known:
+        raise ProgressUnreadable("a progress record has an unknown format", format=fields["format"])
+    return commit
+
+
+def normal(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Sort topics and partitions: Spark compares offsets by their JSON text."""
+    return {
+        topic: {partition: int(offsets[topic][partition]) for partition in sorted(offsets[topic], key=int)}
+        for topic in sorted(offsets)
+    }
+
+
+def merge(base: Mapping[str, Mapping[str, int]], more: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Return for each partition the larger offset of both."""
+    merged = {topic: dict(partitions) for topic, partitions in base.items()}
+    for topic, partitions in more.items():
+        known = merged.setdefault(topic, {})
+        for partition, offset in partitions.items():
+            known[partition] = max(offset, known.get(partition, 0))
+    return normal(merged)
+
+
+def distance(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> int:
+    """Return how many offsets lie between two cuts, which bounds the rows from above."""
+    return sum(
+        max(0, offset - start.get(topic, {}).get(partition, 0))
+        for topic, partitions in end.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def cut(
+    start: Offsets, commits: Iterable[Commit], *, max_rows: int | None = None, max_commits: int | None = None
+) -> Offsets:
+    """Return the offsets after as many commits as the limits allow.
+
+    At least one commit that moves something is taken, however large, else a batch could never go on.
+    """
+    reached, taken, rows = start, 0, 0
+    for commit in commits:
+        following = merge(reached, commit.offsets)
+        if following != reached:
+            more = distance(reached, following)
+            full = max_rows is not None and rows + more > max_rows
+            if taken and (full or (max_commits is not None and taken >= max_commits)):
+                break
+            taken += 1
+            rows += more
+        reached = following
+    return reached
+
+
+def only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:
+    """Keep the wanted topics; None wants all."""
+    if topics is None:
+        return offsets
+    return {topic: partitions for topic, partitions in offsets.items() if topic in topics}

@@ -1,0 +1,91 @@
+"""Changes as values: from a framed key and an Avro envelope to an `Event` with its place in the order.
+
+In: Kafka keys and values, envelope schemas by id.  Out: events whose column values are the wire's numbers, texts
+and bytes.  Invariant: `Sequence` orders all changes of a database: commit LSN, snapshot rows before the
+transactions of the same LSN (the first transaction may begin exactly at the consistent point), tx_seq.
+Must not: do I/O; a schema that is not given is an error.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import fastavro
+
+from cdcd.errors import ReadingError
+from cdcd.spark.schemas import HEADER_BYTES, Schema, parsed_physical, schema_id
+
+Row = dict[str, Any]
+SNAPSHOT, STREAM = 0, 1
+"""The middle of a Sequence."""
+
+
+class Sequence(NamedTuple):
+    """The place of a change among all changes of its database."""
+
+    commit_lsn: int
+    phase: int
+    tx_seq: int
+
+
+BEGINNING = Sequence(-1, SNAPSHOT, 0)
+
+
+class Event(NamedTuple):
+    """One change. `key` has no header, None for a table without a key; rows are keyed by Avro field name."""
+
+    sequence: Sequence
+    op: str
+    key: bytes | None
+    before: Row | None
+    after: Row | None
+    unchanged: tuple[str, ...]
+    special: Mapping[str, str]
+    schema_id: int
+
+
+def sequence_of(op: str, source: Mapping[str, Any]) -> Sequence:
+    """Return the place of a change from its envelope's `source`."""
+    is_snapshot = op == "r" or source.get("snapshot") not in (None, "false")
+    return Sequence(source["commit_lsn"], SNAPSHOT if is_snapshot else STREAM, source["tx_seq"])
+
+
+def read_envelope(value: bytes, schemas: Mapping[int, Schema]) -> tuple[int, dict[str, Any]]:
+    """Return the schema id and the envelope with undressed logical types."""
+    number = schema_id(value)
+    schema = schemas.get(number)
+    if schema is None:
+        raise ReadingError("a record under a schema id that was not planned for", schema_id=number)
+    body = io.BytesIO(value)
+    body.seek(HEADER_BYTES)
+    return number, fastavro.schemaless_reader(body, schema)
+
+
+def prepared(schemas: Mapping[int, Schema]) -> dict[int, Schema]:
+    """Return the schemas as `read_envelope` wants them."""
+    return {number: parsed_physical(schema) for number, schema in schemas.items()}
+
+
+def read_events(
+    records: Iterable[tuple[bytes | None, bytes | None]], schemas: Mapping[int, Schema]
+) -> Iterator[Event]:
+    """Decode records of one topic; tombstones are skipped, since a `d` event goes before each."""
+    ready = prepared(schemas)
+    for key, value in records:
+        if value is None:
+            continue
+        number, envelope = read_envelope(value, ready)
+        source = envelope["source"]
+        op = envelope["op"]
+        yield Event(
+            sequence_of(op, source),
+            op,
+            None if key is None else key[HEADER_BYTES:],
+            envelope["before"],
+            envelope["after"],
+            tuple(source["unchanged"] or ()),
+            source["special"] or {},
+            number,
+        )

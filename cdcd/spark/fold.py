@@ -1,0 +1,344 @@
+"""Folding changes into a table: what the rows are after the last change of each key.
+
+In: events of one table (all of a batch, or those of some hash buckets) and the rows the target has.
+Out: the new rows, as Arrow tables with `__key` and `__special`.
+Invariant: the result depends on the events' sequence alone, never on the order of arrival, and folding the same
+events again changes nothing, since what the watermark covers is dropped.  Must not: do I/O, log values.
+
+A keyed table keeps the last row per key. Columns that PostgreSQL did not send (`unchanged`, F46) keep the value of
+the row before, in this batch or in the target; after a change of the key that row stands under the old key, one
+step earlier in the same transaction (F47). A table without a key is a bag: each change adds or removes one row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.spark.columns import AvroType, arrow_array, arrow_type, plain_type
+from cdcd.spark.events import BEGINNING, Event, Sequence
+
+KEY = "__key"
+SPECIAL = "__special"
+SPECIAL_TYPE = pa.map_(pa.string(), pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the target. `number` stays with the column, so a dropped and re-added name is another one."""
+
+    number: int
+    name: str
+    avro_name: str
+    avro: AvroType
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a fold has to know about its table. `watermark`: applied before; `emptied_at`: last TRUNCATE."""
+
+    topic: str
+    keyed: bool
+    fields: tuple[Field, ...]
+    watermark: Sequence = BEGINNING
+    emptied_at: Sequence = BEGINNING
+    retired: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """Per schema id the columns that are others now, though they have the same name."""
+
+
+class MovedRow(Exception):
+    """A row took values from a row of another key that these events do not hold."""
+
+
+class _State(NamedTuple):
+    """A row in the making. `kept`: column -> key of the target's row that still holds its value."""
+
+    values: Mapping[str, Any]
+    special: Mapping[str, str]
+    kept: Mapping[str, bytes]
+
+
+def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
+    """Return the columns of the target's files."""
+    columns = [pa.field(one.name, arrow_type(one.avro)) for one in fields]
+    return pa.schema([*columns, pa.field(SPECIAL, SPECIAL_TYPE), pa.field(KEY, pa.binary())])
+
+
+def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
+    """Return what is new, in order: beyond the watermark, not emptied later, each sequence once."""
+    bound = max(shape.watermark, shape.emptied_at)
+    unique = {event.sequence: event for event in events if event.sequence > bound}
+    return [unique[sequence] for sequence in sorted(unique)]
+
+
+def fold_keyed(
+    events: list[Event], shape: TableShape, existing: pa.Table, *, whole: bool
+) -> tuple[pa.Table, pa.Array]:
+    """Return the new rows and the keys that `existing` loses (all keys that changed).
+
+    `whole` says that the events are all of the table's; MovedRow otherwise when another bucket is needed.
+    """
+    state: dict[bytes, _State | None] = {}
+    removed: tuple[Sequence, bytes, _State | None] | None = None
+    for event in events:
+        key = event.key
+        if key is None:
+            raise MirrorInconsistent("a change without a key in a keyed table", **_where(shape, event))
+        if event.op == "d":
+            removed = (event.sequence, key, state.get(key, _kept_whole(shape, key)))
+            state[key] = None
+            continue
+        if event.op not in ("c", "u", "r") or event.after is None:
+            raise MirrorInconsistent("a change that no row follows from", **_where(shape, event))
+        row = _state_of(event, shape)
+        if event.unchanged:
+            previous = state.get(key, _kept_whole(shape, key))
+            if event.op != "u":
+                previous = _moved_from(event, removed, shape, whole=whole)
+            row = _keep(row, event, previous, shape)
+        state[key] = row
+    return _rows(state, shape, existing), pa.array(list(state), pa.binary())
+
+
+def _where(shape: TableShape, event: Event) -> dict[str, Any]:
+    return {
+        "topic": shape.topic,
+        "op": event.op,
+        "commit_lsn": event.sequence.commit_lsn,
+        "tx_seq": event.sequence.tx_seq,
+    }
+
+
+def _state_of(event: Event, shape: TableShape) -> _State:
+    return _row_state(event, shape, "after", event.after or {})
+
+
+def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> _State:
+    retired = shape.retired.get(event.schema_id)
+    if retired:
+        values = {name: value for name, value in values.items() if name not in retired}
+    special = (
+        {
+            _named(shape, name.removeprefix(image + ".")): text
+            for name, text in event.special.items()
+            if name.startswith(image + ".")
+        }
+        if event.special
+        else {}
+    )
+    return _State(values, special, {})
+
+
+def _named(shape: TableShape, name: str) -> str:
+    """Return the Avro name of a column that an envelope names by either of its names."""
+    for one in shape.fields:
+        if name in (one.avro_name, one.name):
+            return one.avro_name
+    return name
+
+
+def _kept_whole(shape: TableShape, key: bytes) -> _State:
+    return _State({}, {}, {one.avro_name: key for one in shape.fields})
+
+
+def _moved_from(
+    event: Event, removed: tuple[Sequence, bytes, _State | None] | None, shape: TableShape, *, whole: bool
+) -> _State | None:
+    """Return the row that a change of the key took away one step earlier."""
+    step_before = event.sequence._replace(tx_seq=event.sequence.tx_seq - 1)
+    if removed is not None and removed[0] == step_before:
+        return removed[2]
+    if not whole:
+        raise MovedRow
+    raise MirrorInconsistent("a row without all values, and nothing it was made from", **_where(shape, event))
+
+
+def _keep(row: _State, event: Event, previous: _State | None, shape: TableShape) -> _State:
+    if previous is None:
+        raise MirrorInconsistent("unchanged columns of a row that is not there", **_where(shape, event))
+    values, special, kept = dict(row.values), dict(row.special), dict(row.kept)
+    for given in event.unchanged:
+        name = _named(shape, given)
+        values.pop(name, None)
+        special.pop(name, None)
+        if name in previous.kept:
+            kept[name] = previous.kept[name]
+            continue
+        values[name] = previous.values.get(name)
+        if name in previous.special:
+            special[name] = previous.special[name]
+    return _State(values, special, kept)
+
+
+def _rows(state: Mapping[bytes, _State | None], shape: TableShape, existing: pa.Table) -> pa.Table:
+    kept = {key: row for key, row in state.items() if row is not None}
+    rows = list(kept.values())
+    places = _places(rows, shape, existing)
+    columns = []
+    for one in shape.fields:
+        column = arrow_array([row.values.get(one.avro_name) for row in rows], one.avro)
+        holders = {
+            number: places[row.kept[one.avro_name]]
+            for number, row in enumerate(rows)
+            if one.avro_name in row.kept
+        }
+        columns.append(_patched(column, existing.column(one.name), holders) if holders else column)
+    specials = _specials(rows, shape, existing, places)
+    return pa.Table.from_arrays(
+        [*columns, specials, pa.array(list(kept), pa.binary())], schema=arrow_schema(shape.fields)
+    )
+
+
+def _places(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> dict[bytes, int]:
+    """Return where in the target the rows are that still hold values."""
+    needed = sorted({key for row in rows for key in row.kept.values()})
+    if not needed:
+        return {}
+    keys = existing.column(KEY).combine_chunks()
+    found = pc.index_in(pa.array(needed, pa.binary()), value_set=keys).to_pylist()
+    places = {key: place for key, place in zip(needed, found, strict=True) if place is not None}
+    if len(places) < len(needed):
+        raise MirrorInconsistent(
+            "unchanged columns of rows that the target does not have",
+            hint="start the mirror from the snapshot's beginning",
+            topic=shape.topic,
+            rows=len(needed) - len(places),
+        )
+    return places
+
+
+def _patched(column: pa.Array, old: pa.ChunkedArray, holders: Mapping[int, int]) -> pa.Array:
+    """Return the column with some values taken from the target's rows."""
+    taken = old.take(pa.array(list(holders.values()), pa.int64())).combine_chunks()
+    both = pa.concat_arrays([column, taken])
+    indices = list(range(len(column)))
+    for position, number in enumerate(holders):
+        indices[number] = len(column) + position
+    return both.take(pa.array(indices, pa.int64()))
+
+
+def _specials(
+    rows: Iterable[_State], shape: TableShape, existing: pa.Table, places: Mapping[bytes, int]
+) -> pa.Array:
+    old: dict[bytes, dict[str, str]] = {}
+    if places:
+        maps = existing.column(SPECIAL).take(pa.array(list(places.values()), pa.int64())).to_pylist()
+        old = {key: dict(entries or ()) for key, entries in zip(places, maps, strict=True)}
+    names = {one.avro_name: one.name for one in shape.fields}
+    result = []
+    for row in rows:
+        entries = {names[name]: text for name, text in row.special.items() if name in names}
+        for name, key in row.kept.items():
+            if names.get(name, "") in old.get(key, {}):
+                entries[names[name]] = old[key][names[name]]
+        result.append(list(entries.items()) or None)
+    return pa.array(result, SPECIAL_TYPE)
+
+
+def without_keys(existing: pa.Table, keys: pa.Array) -> pa.Table:
+    """Return the rows whose key is not among `keys`."""
+    return existing.filter(pc.invert(pc.is_in(existing.column(KEY), value_set=keys)))
+
+
+def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.Table:
+    """Return the rows of a table without a key: changes add and remove one occurrence of a whole row."""
+    states: list[_State] = []
+    signs: list[int] = []
+    for event in events:
+        if event.key is not None:
+            raise MirrorInconsistent("a change with a key in a table without one", **_where(shape, event))
+        if event.unchanged:
+            raise MirrorInconsistent("an incomplete row in a table without a key", **_where(shape, event))
+        for image, sign in _IMAGES.get(event.op, ()):
+            values = event.before if image == "before" else event.after
+            if values is None:
+                raise MirrorInconsistent(f"a change without its {image} row", **_where(shape, event))
+            states.append(_row_state(event, shape, image, values))
+            signs.append(sign)
+        if event.op not in _IMAGES:
+            raise MirrorInconsistent("a change that no row follows from", **_where(shape, event))
+    changed = _rows_of(states, shape, existing)
+    return _bag_sum(changed, signs, existing, shape)
+
+
+_IMAGES: dict[str, tuple[tuple[str, int], ...]] = {
+    "c": (("after", 1),),
+    "r": (("after", 1),),
+    "u": (("before", -1), ("after", 1)),
+    "d": (("before", -1),),
+}
+
+
+def _rows_of(states: list[_State], shape: TableShape, existing: pa.Table) -> pa.Table:
+    numbered: dict[bytes, _State | None] = {
+        number.to_bytes(8, "big"): state for number, state in enumerate(states)
+    }
+    return with_digests(_rows(numbered, shape, existing), shape)
+
+
+def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:
+    """Return the rows with `__key` = digest of all values that are not null, so equal rows have equal keys."""
+    named = sorted(one.name for one in shape.fields)
+    plain = [rows.column(name).cast(plain_type(rows.schema.field(name).type)).to_pylist() for name in named]
+    specials = rows.column(SPECIAL).to_pylist()
+    digests = []
+    for number in range(rows.num_rows):
+        values = [
+            (name, column[number])
+            for name, column in zip(named, plain, strict=True)
+            if column[number] is not None
+        ]
+        text = repr((values, sorted(specials[number] or ())))
+        digests.append(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
+    place = rows.schema.get_field_index(KEY)
+    return rows.set_column(place, pa.field(KEY, pa.binary()), pa.array(digests, pa.binary()))
+
+
+def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: TableShape) -> pa.Table:
+    digests = changed.column(KEY).to_pylist()
+    net: Counter[bytes] = Counter()
+    sample: dict[bytes, int] = {}
+    for number, (digest, sign) in enumerate(zip(digests, signs, strict=True)):
+        net[digest] += sign
+        sample[digest] = number
+    added = [sample[digest] for digest, count in net.items() for _ in range(count)]
+    surplus = {digest: -count for digest, count in net.items() if count < 0}
+    if surplus:
+        keep = []
+        for digest in existing.column(KEY).to_pylist():
+            keep.append(not surplus.get(digest))
+            if surplus.get(digest):
+                surplus[digest] -= 1
+        if any(surplus.values()):
+            raise MirrorInconsistent(
+                "rows to remove that the target does not have", topic=shape.topic, rows=sum(surplus.values())
+            )
+        existing = existing.filter(pa.array(keep, pa.bool_()))
+    return pa.concat_tables([existing, changed.take(pa.array(added, pa.int64()))])
+
+
+def aligned(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table:
+    """Return rows of an older file under the columns of now; columns it lacks are null.
+
+    `numbers` are those of the file's columns, in its order. A bag's digests are made anew when a column went.
+    """
+    held = dict(zip(numbers, rows.columns[:-2], strict=True))
+    columns = [
+        held[one.number].cast(arrow_type(one.avro))
+        if one.number in held
+        else pa.nulls(rows.num_rows, arrow_type(one.avro))
+        for one in shape.fields
+    ]
+    table = pa.Table.from_arrays(
+        [*columns, rows.column(SPECIAL), rows.column(KEY)], schema=arrow_schema(shape.fields)
+    )
+    now = {one.number: arrow_type(one.avro) for one in shape.fields}
+    grown_only = all(number in now and now[number] == column.type for number, column in held.items())
+    return table if shape.keyed or grown_only else with_digests(table, shape)

@@ -1,0 +1,254 @@
+"""Reading Kafka for Spark: offsets, the progress topic, and ranges of records as Arrow batches.
+
+In: bootstrap servers and offsets.  Out: committed records only (read_committed), in offset order per partition.
+Invariant: a range is read to its end or an error is raised; a range whose beginning is gone is an error, never
+a shorter range.  Must not: commit consumer offsets; Spark's checkpoint and the mirror's manifest hold positions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from cdcd.errors import HistoryMissing, SinkUnavailable
+from cdcd.spark.cuts import Commit, Offsets, normal, parse_progress
+
+REQUEST_TIMEOUT_S = 30.0
+STALL_TIMEOUT_S = 60.0
+FETCH_RECORDS = 10_000
+
+RAW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+"""The rows of `format("cdcd")`, as Arrow has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one partition with start <= offset < end."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def consumer_settings(brokers: str, properties: Mapping[str, str]) -> dict[str, object]:
+    """Return librdkafka's settings for a reader that commits nothing and sees committed records only."""
+    return {
+        "bootstrap.servers": brokers,
+        "group.id": "cdcd-spark",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 50,
+        "queued.min.messages": 200_000,
+        "queued.max.messages.kbytes": 131_072,
+        "fetch.message.max.bytes": 8_388_608,
+        **properties,
+    }
+
+
+class Cluster:
+    """What the driver asks Kafka: which topics there are, and the first and last offset of partitions."""
+
+    def __init__(self, brokers: str, properties: Mapping[str, str]) -> None:
+        self._admin = AdminClient({"bootstrap.servers": brokers, **properties})
+
+    def partitions(self) -> dict[str, list[int]]:
+        """Return the partitions of every topic of the cluster."""
+        try:
+            topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise SinkUnavailable("Kafka does not list its topics", reason=error.args[0].name()) from error
+        return {name: sorted(topic.partitions) for name, topic in topics.items()}
+
+    def starts(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the log start offset of each partition."""
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def ends(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the last stable offset of each partition: nothing below it belongs to an open transaction."""
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def _offsets(self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        if not partitions:
+            return {}
+        asked = self._admin.list_offsets(
+            {TopicPartition(topic, partition): spec for topic, partition in partitions},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        try:
+            return {(key.topic, key.partition): future.result().offset for key, future in asked.items()}
+        except KafkaException as error:
+            raise SinkUnavailable("Kafka does not list offsets", reason=error.args[0].name()) from error
+
+
+class ProgressReader:
+    """Follows `<prefix>.__progress`, one partition, from its beginning."""
+
+    def __init__(self, brokers: str, properties: Mapping[str, str], topic: str, cluster: Cluster) -> None:
+        self._topic = topic
+        self._cluster = cluster
+        self._settings = consumer_settings(brokers, properties)
+        self._consumer: Consumer | None = None
+        self._next = 0
+        self.first_offset: int | None = None
+
+    def read(self) -> list[Commit]:
+        """Return the records that were committed since the last call; none while the topic does not exist."""
+        if self._consumer is None and not self._open():
+            return []
+        end = self._cluster.ends([(self._topic, 0)])[(self._topic, 0)]
+        commits: list[Commit] = []
+        deadline = time.monotonic() + STALL_TIMEOUT_S
+        while self._next < end:
+            for message in self._fetch():
+                deadline = time.monotonic() + STALL_TIMEOUT_S
+                self._next = max(self._next, next_offset(message))
+                if message.error() is None and message.value() is not None:
+                    self.first_offset = message.offset() if self.first_offset is None else self.first_offset
+                    commits.append(parse_progress(message.value()))
+            if time.monotonic() > deadline:
+                raise SinkUnavailable("the progress topic stalls", topic=self._topic, offset=self._next)
+        return commits
+
+    def close(self) -> None:
+        """Leave the broker."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> bool:
+        if self._topic not in self._cluster.partitions():
+            return False
+        self._consumer = Consumer(self._settings)
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        return True
+
+    def _fetch(self) -> list[Message]:
+        assert self._consumer is not None
+        return checked(self._consumer.consume(FETCH_RECORDS, 0.5))
+
+
+def checked(messages: list[Message]) -> list[Message]:
+    """Return the records and ends of partitions; raise what is an error. Retriable trouble is librdkafka's."""
+    kept: list[Message] = []
+    for message in messages:
+        error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            kept.append(message)
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise HistoryMissing(
+                "records were removed before they were read",
+                topic=message.topic(),
+                partition=message.partition(),
+            )
+        elif error.fatal() or not (error.retriable() or error.code() in _PASSING):
+            raise SinkUnavailable("Kafka refuses to be read", topic=message.topic(), reason=error.name())
+    return kept
+
+
+_PASSING = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
+)
+
+
+def next_offset(message: Message) -> int:
+    """Return where reading stands after this message; an end of partition stands behind the last marker."""
+    offset: int = message.offset()
+    return offset if message.error() is not None else offset + 1
+
+
+def read_ranges(
+    brokers: str, properties: Mapping[str, str], ranges: Sequence[Range]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the committed records of the ranges with one consumer, in offset order within a partition.
+
+    The marker that ends a transaction may reach a partition after the progress record is visible, so an end of
+    partition before the range's end means: wait. HistoryMissing when the start was removed meanwhile.
+    """
+    left = {(part.topic, part.partition): part.end for part in ranges if part.start < part.end}
+    consumer = Consumer(consumer_settings(brokers, properties))
+    try:
+        consumer.assign([TopicPartition(part.topic, part.partition, part.start) for part in ranges])
+        deadline = time.monotonic() + STALL_TIMEOUT_S
+        while left:
+            fetched = checked(consumer.consume(FETCH_RECORDS, 1.0))
+            if fetched:
+                deadline = time.monotonic() + STALL_TIMEOUT_S
+                yield from _batches(fetched, left, consumer)
+            elif time.monotonic() > deadline:
+                raise SinkUnavailable("a range of records stalls", waiting=sorted(left))
+    finally:
+        consumer.close()
+
+
+def _batches(
+    fetched: list[Message], left: dict[tuple[str, int], int], consumer: Consumer
+) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[str, int, int, int, bytes | None, bytes | None]] = []
+    finished: list[TopicPartition] = []
+    for message in fetched:
+        place = (message.topic(), message.partition())
+        end = left.get(place)
+        if end is None:
+            continue
+        offset = message.offset()
+        if message.error() is None and offset < end:
+            rows.append((*place, offset, message.timestamp()[1] * 1000, message.key(), message.value()))
+        if next_offset(message) >= end:
+            del left[place]
+            finished.append(TopicPartition(*place))
+    if finished and left:
+        consumer.pause(finished)
+    if rows:
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, RAW_SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)
+
+
+def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]:
+    """Return what lies between two cuts. HistoryMissing where a start is below the log or above its end."""
+    wanted = [
+        Range(topic, int(partition), start.get(topic, {}).get(partition, 0), offset)
+        for topic, partitions in normal(end).items()
+        for partition, offset in partitions.items()
+    ]
+    ranges = [part for part in wanted if part.start != part.end]
+    log_starts = cluster.starts([(part.topic, part.partition) for part in ranges])
+    for part in ranges:
+        log_start = log_starts[(part.topic, part.partition)]
+        if part.start < log_start or part.start > part.end:
+            raise HistoryMissing(
+                "records that were not read yet are gone",
+                topic=part.topic,
+                partition=part.partition,
+                wanted_offset=part.start,
+                first_offset=log_start,
+                end_offset=part.end,
+            )
+    return ranges

@@ -1,0 +1,171 @@
+"""The manifest: what a Parquet mirror consists of, replaced in one rename.
+
+    <target>/manifest.json  <target>/<topic>/<bucket>-<unique>.parquet  <target>/_checkpoint/
+
+In: the folder of a mirror.  Out: per table its columns, files, row counts, and how far it is applied.
+Invariant: one rename moves all tables from one PostgreSQL commit to a later one; files that a manifest names are
+complete and on disk before it is; the files of the manifest before stay until the next one, for its readers.
+Must not: know Spark or Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcd.errors import ReadingError
+from cdcd.spark.cuts import Offsets
+from cdcd.spark.events import BEGINNING, Sequence
+from cdcd.spark.fold import Field, TableShape, aligned, arrow_schema
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFile:
+    """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order."""
+
+    bucket: int
+    path: str
+    rows: int
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """One table of the mirror. `keyed` None: no row was seen yet."""
+
+    topic: str
+    keyed: bool | None = None
+    schema_id: int = 0
+    value_schema: Any = None
+    fields: tuple[Field, ...] = ()
+    next_number: int = 1
+    applied: Sequence = BEGINNING
+    files: tuple[BucketFile, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(one.rows for one in self.files)
+
+    def shape(self) -> TableShape:
+        """Return what reading and folding need to know."""
+        return TableShape(self.topic, bool(self.keyed), self.fields, self.applied)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All tables as of one PostgreSQL commit. `offsets`: the next offsets of every partition read."""
+
+    prefix: str
+    buckets: int
+    version: int = 0
+    commit_lsn: int = 0
+    offsets: Offsets = field(default_factory=dict)
+    tables: dict[str, TableEntry] = field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
+    """Files of the manifest before that this one no longer has."""
+
+    def files(self) -> set[str]:
+        """Return the paths of all files, below the target."""
+        return {one.path for table in self.tables.values() for one in table.files}
+
+
+def read_manifest(target: str | Path) -> Manifest | None:
+    """Return the manifest, None where there is none. ReadingError when it is of another format."""
+    path = Path(target) / NAME
+    try:
+        fields = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    if fields.pop("format", None) != FORMAT:
+        raise ReadingError("a manifest of an unknown format", path=path)
+    fields["tables"] = {topic: _table(entry) for topic, entry in fields["tables"].items()}
+    fields["replaced"] = tuple(fields["replaced"])
+    return Manifest(**fields)
+
+
+def _table(entry: dict[str, Any]) -> TableEntry:
+    entry["fields"] = tuple(Field(**one) for one in entry["fields"])
+    entry["applied"] = Sequence(*entry["applied"])
+    entry["files"] = tuple(
+        BucketFile(one["bucket"], one["path"], one["rows"], tuple(one["columns"])) for one in entry["files"]
+    )
+    return TableEntry(**entry)
+
+
+def write_manifest(target: str | Path, manifest: Manifest) -> None:
+    """Replace the manifest in one rename, then remove the files that two manifests no longer name."""
+    folder = Path(target)
+    before = read_manifest(folder)
+    if (before.version if before else 0) != manifest.version - 1:
+        raise ReadingError("another writer changed the mirror meanwhile", path=folder)
+    gone = sorted((before.files() if before else set()) - manifest.files())
+    manifest = replace(manifest, replaced=tuple(gone))
+    temporary = folder / f"{NAME}.{uuid.uuid4().hex}"
+    with temporary.open("w") as file:
+        json.dump({"format": FORMAT, **asdict(manifest)}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / NAME)
+    _sync_folder(folder)
+    remove_files(folder, set(before.replaced if before else ()) - manifest.files())
+
+
+def remove_files(target: str | Path, paths: Iterable[str]) -> None:
+    """Remove files below the target; one that is gone already is fine."""
+    for path in paths:
+        (Path(target) / path).unlink(missing_ok=True)
+
+
+def sweep(target: str | Path) -> None:
+    """Remove what a crash left: files that neither the manifest nor the one before names."""
+    folder = Path(target)
+    manifest = read_manifest(folder)
+    named = (manifest.files() | set(manifest.replaced)) if manifest else set()
+    left = {str(path.relative_to(folder)) for path in folder.glob("*/*.parquet")}
+    remove_files(folder, (path for path in left - named if not path.startswith("_")))
+    remove_files(folder, (path.name for path in folder.glob(f"{NAME}.*")))
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_bucket(target: str | Path, shape: TableShape, bucket: int, rows: pa.Table) -> BucketFile:
+    """Write a bucket's rows into a new file that no other attempt writes, and make it durable."""
+    folder = Path(target) / shape.topic
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{bucket:04d}-{uuid.uuid4().hex}.parquet"
+    pq.write_table(rows, path, compression="snappy", use_dictionary=False, write_statistics=False)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    _sync_folder(folder)
+    numbers = tuple(one.number for one in shape.fields)
+    return BucketFile(bucket, f"{shape.topic}/{path.name}", rows.num_rows, numbers)
+
+
+def read_bucket(target: str | Path, shape: TableShape, file: BucketFile | None) -> pa.Table:
+    """Return a bucket's rows under the columns of now."""
+    if file is None:
+        return arrow_schema(shape.fields).empty_table()
+    rows = pq.ParquetFile(Path(target) / file.path).read()
+    if rows.schema.equals(arrow_schema(shape.fields)) and file.columns == tuple(
+        one.number for one in shape.fields
+    ):
+        return rows
+    return aligned(rows, file.columns, shape)

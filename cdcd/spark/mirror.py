@@ -1,0 +1,482 @@
+"""The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
+
+In: brokers, prefix, registry, a target folder.  Out: a streaming query; after each batch the target is the source
+database as of one PostgreSQL commit, over all its tables.
+Invariant: a batch takes effect in one rename of the manifest, which holds how far each table is applied. So a
+batch that Spark repeats changes nothing, and a lost checkpoint starts again where the manifest says.
+Must not: depend on Spark's batch ids.
+
+Per batch: look (one job over the cached records) -> plan (driver) -> fold (a task per touched bucket, reading only
+its files) -> manifest. A table where a key change carries values over from another bucket is folded as a whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql.streaming import StreamingQuery
+
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError, ReadingError
+from cdcd.lsn import format_lsn
+from cdcd.spark import events as ev
+from cdcd.spark.cuts import Offsets, merge
+from cdcd.spark.fold import KEY, MovedRow, TableShape, fold_bag, fold_keyed, ordered, without_keys
+from cdcd.spark.manifest import (
+    BucketFile,
+    Manifest,
+    TableEntry,
+    read_bucket,
+    read_manifest,
+    remove_files,
+    sweep,
+    write_bucket,
+    write_manifest,
+)
+from cdcd.spark.plan import Look, TablePlan, plan_table
+from cdcd.spark.schemas import HEADER_BYTES, schema_by_id
+from cdcd.spark.session import session
+from cdcd.spark.source import register
+
+DEFAULT_BUCKETS = 4
+DEFAULT_MAX_ROWS = 200_000
+SMALL_BATCH_ROWS = 20_000
+WHOLE = -1
+"""In place of a bucket: all of the table's."""
+
+_RESULT = (
+    "topic string, bucket int, path string, rows long, commit_lsn long, phase int, tx_seq long, moved boolean"
+)
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+def is_table(topic: str, prefix: str) -> bool:
+    """Tell whether a topic holds the rows of a table."""
+    return topic not in (f"{prefix}.message", f"{prefix}.transaction") and not topic.startswith(
+        prefix + ".__"
+    )
+
+
+def mirror(
+    spark: SparkSession,
+    brokers: str,
+    prefix: str,
+    target: str,
+    *,
+    registry_url: str,
+    format: str = "parquet",
+    trigger: str | None = "available_now",
+    buckets: int = DEFAULT_BUCKETS,
+    max_rows: int = DEFAULT_MAX_ROWS,
+    topics: Sequence[str] = (),
+    kafka: dict[str, str] | None = None,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> StreamingQuery:
+    """Start the query that keeps `target` equal to the source.
+
+    `trigger`: "available_now" ends at the newest commit of now; otherwise a processing time such as "2 seconds".
+    `buckets` counts for a new target only. `kafka` are librdkafka settings, without the prefix `kafka.`.
+    """
+    if format != "parquet":
+        raise ConfigError(f"mirror format {format!r} is not known; there is: parquet")
+    Path(target).mkdir(parents=True, exist_ok=True)
+    start = _starting_manifest(target, prefix, buckets)
+    sweep(target)
+    register(spark)
+    reader = (
+        spark.readStream.format("cdcd")
+        .option("brokers", brokers)
+        .option("prefix", prefix)
+        .option("startingOffsets", json.dumps(start.offsets))
+        .option("maxRows", str(max_rows))
+        .option("readers", str(spark.sparkContext.defaultParallelism))
+    )
+    if topics:
+        reader = reader.option("topics", ",".join(topics))
+    for name, value in (kafka or {}).items():
+        reader = reader.option(f"kafka.{name}", value)
+    batch = MirrorBatch(target, prefix, start.buckets, registry_url, on_batch)
+    writer = (
+        reader.load()
+        .writeStream.foreachBatch(batch)
+        .queryName(f"mirror of {prefix}")
+        .option("checkpointLocation", str(Path(target) / "_checkpoint"))
+    )
+    if trigger == "available_now":
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=trigger or "0 seconds").start()
+
+
+def _starting_manifest(target: str, prefix: str, buckets: int) -> Manifest:
+    """Return where the target stands, and drop a checkpoint that belongs to a target which is gone."""
+    manifest = read_manifest(target)
+    if manifest is None:
+        if any(Path(target).glob("_checkpoint/commits/*")):
+            shutil.rmtree(Path(target) / "_checkpoint")
+        return Manifest(prefix, buckets)
+    if manifest.prefix != prefix:
+        raise ReadingError("the target mirrors another prefix", target=target, has=manifest.prefix)
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a batch did: `rows` read, `tables` touched, how far the mirror is now."""
+
+    batch_id: int
+    rows: int
+    tables: int
+    files: int
+    commit_lsn: int
+    mirrored_rows: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What became of one bucket. `path` None: nothing new in it."""
+
+    topic: str
+    bucket: int
+    path: str | None
+    rows: int
+    applied: ev.Sequence
+    moved: bool
+
+
+class MirrorBatch:
+    """What foreachBatch calls, on the driver."""
+
+    def __init__(
+        self,
+        target: str,
+        prefix: str,
+        buckets: int,
+        registry_url: str,
+        on_batch: Callable[[BatchReport], None] | None,
+    ) -> None:
+        self._target = target
+        self._prefix = prefix
+        self._buckets = buckets
+        self._registry_url = registry_url
+        self._on_batch = on_batch
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Apply one batch. Doing it again changes nothing."""
+        started = time.monotonic()
+        frame = frame.withColumn("bucket", _bucket_column(self._buckets)).persist()
+        try:
+            manifest = read_manifest(self._target) or Manifest(self._prefix, self._buckets)
+            offsets, looks = look_at(frame, self._prefix, manifest)
+            plans, entries = self._plan(looks, manifest)
+            folded = self._fold(frame, plans, sum(one.rows for one in looks)) if plans else []
+        finally:
+            frame.unpersist()
+        manifest = _next_manifest(manifest, offsets, entries, plans, folded)
+        write_manifest(self._target, manifest)
+        self._report(batch_id, manifest, looks, folded, time.monotonic() - started)
+
+    def _plan(
+        self, looks: Iterable[Look], manifest: Manifest
+    ) -> tuple[dict[str, TablePlan], dict[str, TableEntry]]:
+        plans: dict[str, TablePlan] = {}
+        entries: dict[str, TableEntry] = {}
+        for look in looks:
+            if not look.last_values:
+                continue
+            entry = manifest.tables.get(look.topic, TableEntry(look.topic))
+            plans[look.topic], entries[look.topic] = plan_table(
+                look, entry, lambda number: schema_by_id(self._registry_url, number)
+            )
+        return plans, entries
+
+    def _fold(self, frame: DataFrame, plans: dict[str, TablePlan], rows: int) -> list[Folded]:
+        changes = frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
+        folded = _folded(changes, plans, self._target, self._buckets, rows)
+        moved = {one.topic for one in folded if one.moved}
+        if moved:
+            remove_files(self._target, [one.path for one in folded if one.topic in moved and one.path])
+            whole = changes.where(F.col("topic").isin(list(moved))).withColumn("bucket", F.lit(WHOLE))
+            folded = [one for one in folded if one.topic not in moved]
+            folded += _folded(whole, plans, self._target, self._buckets, rows)
+        return folded
+
+    def _report(
+        self, batch_id: int, manifest: Manifest, looks: list[Look], folded: list[Folded], seconds: float
+    ) -> None:
+        report = BatchReport(
+            batch_id,
+            sum(one.rows for one in looks),
+            len({one.topic for one in folded if one.path}),
+            sum(1 for one in folded if one.path),
+            manifest.commit_lsn,
+            sum(table.rows for table in manifest.tables.values()),
+            seconds,
+        )
+        log.info(
+            "batch %d: %d events, %d tables, %d files, mirror has %d rows as of %s, %.1f s",
+            report.batch_id,
+            report.rows,
+            report.tables,
+            report.files,
+            report.mirrored_rows,
+            format_lsn(report.commit_lsn),
+            seconds,
+        )
+        if self._on_batch is not None:
+            self._on_batch(report)
+
+
+def _bucket_column(buckets: int) -> Any:
+    """Hash the key without its header, so that a new key schema id moves no row; no key is bucket 0."""
+    return F.expr(f"cast(coalesce(pmod(crc32(substring(key, {HEADER_BYTES + 1})), {buckets}), 0) as int)")
+
+
+def bucket_of(key: bytes, buckets: int) -> int:
+    """Return the bucket of a key without header, as `_bucket_column` does."""
+    return zlib.crc32(key) % buckets
+
+
+def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets, list[Look]]:
+    """Return the next offsets of every partition, and what the batch has for each table's topic."""
+    found = (
+        frame.groupBy("topic", "partition", F.substring("value", 1, HEADER_BYTES).alias("header"))
+        .agg(
+            F.count("*").alias("rows"),
+            F.sum(F.expr("cast(key is not null and value is not null as long)")).alias("keyed"),
+            F.sum(F.expr("cast(key is null and value is not null as long)")).alias("keyless"),
+            (F.max("offset") + 1).alias("next"),
+            F.max_by("value", "offset").alias("last"),
+        )
+        .collect()
+    )
+    offsets: Offsets = {}
+    for one in found:
+        offsets = merge(offsets, {one["topic"]: {str(one["partition"]): one["next"]}})
+    looks: dict[str, Look] = {}
+    for one in found:
+        topic = one["topic"]
+        if not is_table(topic, prefix):
+            continue
+        look = looks.get(topic, Look(topic))
+        last = () if one["last"] is None else (bytes(one["last"]),)
+        looks[topic] = replace(
+            look,
+            rows=look.rows + one["rows"],
+            keyed_rows=look.keyed_rows + one["keyed"],
+            last_values=look.last_values + last,
+        )
+    keyless = {one["topic"] for one in found if one["keyless"]}
+    known = {topic for topic, entry in manifest.tables.items() if entry.keyed}
+    barriers = [
+        topic for topic, look in looks.items() if topic in keyless and (look.keyed_rows or topic in known)
+    ]
+    if barriers:
+        wanted = F.col("topic").isin(barriers) & F.col("key").isNull() & F.col("value").isNotNull()
+        for one in frame.where(wanted).select("topic", "value").collect():
+            look = looks[one["topic"]]
+            looks[one["topic"]] = replace(look, keyless_values=(*look.keyless_values, bytes(one["value"])))
+    return offsets, list(looks.values())
+
+
+def _folded(
+    changes: DataFrame, plans: dict[str, TablePlan], target: str, buckets: int, rows: int
+) -> list[Folded]:
+    """Fold each (topic, bucket): on the driver when there is little to do, else in Spark's tasks."""
+    chosen = changes.select("topic", "bucket", "key", "value")
+    if rows <= SMALL_BATCH_ROWS:
+        table = chosen.toArrow()
+        groups = [fold_group(group, plans, target, buckets) for group in _split(table)]
+        return _unpacked(pa.concat_tables(groups).to_pylist() if groups else [])
+
+    def run(group: pa.Table) -> pa.Table:
+        return fold_group(group, plans, target, buckets)
+
+    return _unpacked(
+        one.asDict() for one in chosen.groupBy("topic", "bucket").applyInArrow(run, _RESULT).collect()
+    )
+
+
+def _split(table: pa.Table) -> Iterable[pa.Table]:
+    for place in table.select(["topic", "bucket"]).group_by(["topic", "bucket"]).aggregate([]).to_pylist():
+        yield table.filter(
+            pc.and_(pc.equal(table["topic"], place["topic"]), pc.equal(table["bucket"], place["bucket"]))
+        )
+
+
+def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:
+    return [
+        Folded(
+            one["topic"],
+            one["bucket"],
+            one["path"],
+            one["rows"],
+            ev.Sequence(one["commit_lsn"], one["phase"], one["tx_seq"]),
+            one["moved"],
+        )
+        for one in rows
+    ]
+
+
+_RESULT_ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("bucket", pa.int32()),
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("commit_lsn", pa.int64()),
+        ("phase", pa.int32()),
+        ("tx_seq", pa.int64()),
+        ("moved", pa.bool_()),
+    ]
+)
+
+
+def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: str, buckets: int) -> pa.Table:
+    """Fold the records of one (topic, bucket), write the bucket's new file, and say what it is."""
+    topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
+    plan = plans[topic]
+    records = zip(group["key"].to_pylist(), group["value"].to_pylist(), strict=True)
+    found = list(ev.read_events(records, plan.schemas))
+    emptied = max((event.sequence for event in found if event.op == "t"), default=ev.BEGINNING)
+    shape = replace(plan.shape, emptied_at=max(emptied, plan.shape.emptied_at))
+    applied = max(event.sequence for event in found)
+    events = ordered(found, shape)
+    emptied_now = shape.emptied_at > shape.watermark
+    written: list[BucketFile] = []
+    moved = False
+    if events or (emptied_now and not shape.keyed):
+        try:
+            written = _fold_buckets(events, plan, shape, bucket, emptied_now, target, buckets)
+        except MovedRow:
+            moved = True
+    rows = [{"path": one.path, "rows": one.rows, "bucket": one.bucket} for one in written] or [
+        {"path": None, "rows": 0, "bucket": bucket}
+    ]
+    common = {"topic": topic, "moved": moved, **applied._asdict()}
+    return pa.Table.from_pylist([{**common, **one} for one in rows], schema=_RESULT_ARROW)
+
+
+def _fold_buckets(
+    events: list[ev.Event],
+    plan: TablePlan,
+    shape: TableShape,
+    bucket: int,
+    emptied_now: bool,
+    target: str,
+    buckets: int,
+) -> list[BucketFile]:
+    held: list[BucketFile | None] = [None]
+    if not emptied_now:
+        held = [plan.files.get(bucket)] if bucket != WHOLE else [*plan.files.values()] or [None]
+    existing = pa.concat_tables([read_bucket(target, shape, file) for file in held])
+    if not shape.keyed:
+        return [write_bucket(target, shape, 0, fold_bag(events, shape, existing))]
+    rows, keys = fold_keyed(events, shape, existing, whole=bucket == WHOLE)
+    result = pa.concat_tables([without_keys(existing, keys), rows])
+    if bucket != WHOLE:
+        return [write_bucket(target, shape, bucket, result)]
+    places = pa.array([bucket_of(key, buckets) for key in result.column(KEY).to_pylist()], pa.int32())
+    return [write_bucket(target, shape, one, result.filter(pc.equal(places, one))) for one in range(buckets)]
+
+
+def _next_manifest(
+    manifest: Manifest,
+    offsets: Offsets,
+    entries: dict[str, TableEntry],
+    plans: dict[str, TablePlan],
+    folded: list[Folded],
+) -> Manifest:
+    tables = dict(manifest.tables)
+    commit_lsn = manifest.commit_lsn
+    for topic, entry in entries.items():
+        mine = [one for one in folded if one.topic == topic]
+        shape = plans[topic].shape
+        applied = max([entry.applied, shape.emptied_at, *(one.applied for one in mine)])
+        kept = {} if shape.emptied_at > entry.applied else {one.bucket: one for one in entry.files}
+        numbers = tuple(one.number for one in entry.fields)
+        for one in mine:
+            if one.path is not None:
+                kept[one.bucket] = BucketFile(one.bucket, one.path, one.rows, numbers)
+        has_rows = any(one.path for one in mine)
+        keyed = entry.keyed if entry.keyed is not None or not has_rows else shape.keyed
+        tables[topic] = replace(
+            entry,
+            keyed=keyed,
+            applied=applied,
+            files=tuple(kept[bucket] for bucket in sorted(kept)),
+        )
+        commit_lsn = max(commit_lsn, applied.commit_lsn)
+    return replace(
+        manifest,
+        version=manifest.version + 1,
+        commit_lsn=commit_lsn,
+        offsets=merge(manifest.offsets, offsets),
+        tables=tables,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the mirror as a process until SIGTERM or SIGINT; with --available-now until it is up to date."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    spark = session("cdcd mirror", options.cores, memory=options.memory)
+    try:
+        query = mirror(
+            spark,
+            options.brokers,
+            options.prefix,
+            options.target,
+            registry_url=options.registry,
+            trigger="available_now" if options.available_now else f"{options.trigger_ms} milliseconds",
+            buckets=options.buckets,
+            max_rows=options.max_rows,
+        )
+        while query.isActive and not stopping.wait(0.2):
+            pass
+        failure = query.exception()
+        query.stop()
+    finally:
+        spark.stop()
+    if failure is not None:
+        log.error("the mirror stopped: %s", failure)
+        return EXIT_FAILURE
+    return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cdcd.spark.mirror", description="Mirror a database.")
+    parser.add_argument("--brokers", required=True, help="Kafka's bootstrap servers")
+    parser.add_argument("--prefix", required=True, help="the topic prefix, `name` in cdcd's configuration")
+    parser.add_argument("--registry", required=True, help="URL of the schema registry's Confluent API")
+    parser.add_argument("--target", required=True, help="the mirror's folder")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--trigger-ms", type=int, default=2000, help="time between batches")
+    when.add_argument("--available-now", action="store_true", help="stop at the newest commit of now")
+    parser.add_argument("--buckets", type=int, default=DEFAULT_BUCKETS, help="hash buckets of a new target")
+    parser.add_argument("--max-rows", type=int, default=DEFAULT_MAX_ROWS, help="rows of a batch, at most")
+    parser.add_argument("--cores", default="2")
+    parser.add_argument("--memory", default="1g")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Planning a batch: for each table which columns it gets, and which TRUNCATE empties it.
+
+In: what a first look at the batch found (schema ids, the last record under each, records without a key) and the
+manifest.  Out: a `TablePlan` per topic, with everything a fold needs.
+Invariant: a column goes on only when every schema since has it with a type that can follow by Avro's promotions.
+Must not: do I/O beyond asking for schemas by id; touch Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.spark.columns import arrow_type, continues
+from cdcd.spark.events import BEGINNING, Sequence, read_envelope, read_events, sequence_of
+from cdcd.spark.fold import KEY, SPECIAL, Field, TableShape
+from cdcd.spark.manifest import BucketFile, TableEntry
+from cdcd.spark.schemas import Schema, expanded, parsed_physical, schema_id, value_record
+
+SchemaSource = Callable[[int], Schema]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the first look at a batch found of one topic."""
+
+    topic: str
+    rows: int = 0
+    keyed_rows: int = 0
+    last_values: tuple[bytes, ...] = ()
+    """The last value of each partition under each schema id."""
+    keyless_values: tuple[bytes, ...] = ()
+    """In a keyed table these are its TRUNCATE events."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a task needs to fold one table, by value: it asks no registry and reads no manifest."""
+
+    shape: TableShape
+    schemas: dict[int, Schema]
+    files: dict[int, BucketFile] = field(default_factory=dict)
+
+
+def plan_table(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> tuple[TablePlan, TableEntry]:
+    """Return the plan, and the table's entry with its columns of now."""
+    keyed = look.keyed_rows > 0 or bool(entry.keyed)
+    if entry.keyed is False and look.keyed_rows:
+        raise MirrorInconsistent("a table without a key got one: mirror it anew", topic=look.topic)
+    schemas = {
+        number: schema_by_id(number) for number in sorted({schema_id(one) for one in look.last_values})
+    }
+    entry = with_fields(entry, newest_last(look.last_values, schemas), schemas)
+    emptied = _emptied_at(look, schemas) if keyed else BEGINNING
+    records = {number: _fields_of(schema) for number, schema in schemas.items()}
+    shape = TableShape(
+        look.topic, keyed, entry.fields, entry.applied, emptied, _retired(records, entry.fields)
+    )
+    return TablePlan(shape, schemas, {one.bucket: one for one in entry.files}), replace(
+        entry, keyed=entry.keyed if not look.keyed_rows else True
+    )
+
+
+def newest_last(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> list[int]:
+    """Return the schema ids in the order of the last change under each."""
+    last: dict[int, Sequence] = {}
+    ready = {number: parsed_physical(schema) for number, schema in schemas.items()}
+    for value in values:
+        number, envelope = read_envelope(value, ready)
+        sequence = sequence_of(envelope["op"], envelope["source"])
+        last[number] = max(sequence, last.get(number, BEGINNING))
+    return sorted(last, key=lambda number: last[number])
+
+
+def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schema]) -> TableEntry:
+    """Return the entry under the columns of the newest schema; new and re-added columns get new numbers."""
+    newest = order[-1]
+    if newest == entry.schema_id and len(order) == 1:
+        return entry
+    between = [_fields_of(schemas[number]) for number in order]
+    held = {one.avro_name: one for one in entry.fields}
+    number, fields = entry.next_number, []
+    for name, one in between[-1].items():
+        old = held.get(name)
+        if old is not None and all(name in seen for seen in between):
+            if not continues(old.avro, one["type"]):
+                raise MirrorInconsistent(
+                    "a column changed its type: mirror the table anew", topic=entry.topic, column=name
+                )
+            fields.append(replace(old, avro=one["type"], name=_shown(one)))
+            continue
+        fields.append(Field(number, _shown(one), name, one["type"]))
+        number += 1
+    _check_names(entry.topic, fields)
+    record = value_record(expanded(schemas[newest]))
+    return replace(entry, schema_id=newest, value_schema=record, fields=tuple(fields), next_number=number)
+
+
+def _shown(one: Mapping[str, Any]) -> str:
+    return str(one.get("pg.name", one["name"]))
+
+
+def _check_names(topic: str, fields: list[Field]) -> None:
+    names = [one.name for one in fields] + [KEY, SPECIAL]
+    if len(set(names)) < len(names):
+        raise MirrorInconsistent("two columns of one name, or one with a reserved name", topic=topic)
+
+
+def _fields_of(schema: Schema) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in value_record(expanded(schema))["fields"]}
+
+
+def _retired(
+    records: Mapping[int, Mapping[str, Any]], fields: tuple[Field, ...]
+) -> dict[int, frozenset[str]]:
+    """Return per schema id the columns whose values cannot be values of the column of now."""
+    retired = {
+        number: frozenset(
+            one.avro_name
+            for one in fields
+            if one.avro_name in record
+            and not continues(record[one.avro_name]["type"], one.avro)
+            # An older event may follow a promoted column: int under a schema that has long again.
+            and not continues(one.avro, record[one.avro_name]["type"])
+        )
+        for number, record in records.items()
+    }
+    for one in fields:
+        arrow_type(one.avro)  # a column without a type stops the batch here, not in a task
+    return {number: names for number, names in retired.items() if names}
+
+
+def _emptied_at(look: Look, schemas: Mapping[int, Schema]) -> Sequence:
+    emptied = BEGINNING
+    for event in read_events(((None, value) for value in look.keyless_values), schemas):
+        if event.op != "t":
+            raise MirrorInconsistent(
+                "a change without a key in a keyed table",
+                topic=look.topic,
+                commit_lsn=event.sequence.commit_lsn,
+            )
+        emptied = max(emptied, event.sequence)
+    return emptied

@@ -1,0 +1,61 @@
+"""Reading a mirror: all tables as of one PostgreSQL commit.
+
+In: the folder of a mirror.  Out: Arrow tables (columns under PostgreSQL's names, and `__special`), or DataFrames.
+Invariant: what one `Mirror` returns is of one manifest; a mirror that moved on twice meanwhile is opened again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.errors import ReadingError
+from cdcd.spark.fold import KEY
+from cdcd.spark.manifest import Manifest, read_bucket, read_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A mirror as of one manifest."""
+
+    target: Path
+    manifest: Manifest
+
+    @property
+    def commit_lsn(self) -> int:
+        """The PostgreSQL commit that all tables are as of."""
+        return self.manifest.commit_lsn
+
+    @property
+    def topics(self) -> list[str]:
+        """The tables, by the names of their topics."""
+        return sorted(self.manifest.tables)
+
+    def rows(self, topic: str) -> int:
+        """Return how many rows a table has, without reading them."""
+        return self.manifest.tables[topic].rows
+
+    def table(self, topic: str) -> pa.Table:
+        """Return a table's rows in no order, with `__special`: texts of values that the types cannot hold."""
+        entry = self.manifest.tables.get(topic)
+        if entry is None:
+            raise ReadingError("the mirror has no such table", topic=topic, target=self.target)
+        shape = entry.shape()
+        files = entry.files or (None,)
+        parts = [read_bucket(self.target, shape, file) for file in files]
+        return pa.concat_tables(parts).drop_columns([KEY])
+
+    def frame(self, spark: SparkSession, topic: str) -> DataFrame:
+        """Return a table's rows as a DataFrame; a time of day is Spark's TIME."""
+        return spark.createDataFrame(self.table(topic))
+
+
+def read_mirror(target: str | Path) -> Mirror:
+    """Open a mirror. Raises ReadingError where there is none."""
+    manifest = read_manifest(target)
+    if manifest is None:
+        raise ReadingError("there is no mirror", target=target)
+    return Mirror(Path(target), manifest)

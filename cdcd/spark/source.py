@@ -1,0 +1,293 @@
+"""The Spark data source `format("cdcd")`: raw Kafka records whose batches end on a PostgreSQL commit.
+
+In: options brokers, prefix, topics, startingOffsets, maxRows, maxCommits, readers and `kafka.*` (librdkafka's).
+Out: rows topic, partition, offset, timestamp, key, value; Arrow batches, no JVM connector.
+Invariant: `latestOffset` is the sum of progress records, so a batch holds whole PostgreSQL transactions of all
+topics; a start that Kafka has removed is an error (CDCD-HISTORY-MISSING).
+Must not: decode; one topic holds several schema ids, and a stream's schema is fixed when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from cdcd.errors import ConfigError
+from cdcd.spark.cuts import Commit, Offsets, cut, merge, normal, only
+from cdcd.spark.kafka import Cluster, ProgressReader, Range, check_history, read_ranges
+
+RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
+UNLIMITED_ROWS = 2**62
+PROGRESS_SUFFIX = ".__progress"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of the data source, read once. `starting` None: the first record that Kafka still has."""
+
+    brokers: str
+    prefix: str
+    topics: frozenset[str] | None
+    starting: Offsets | None
+    max_rows: int | None
+    max_commits: int | None
+    readers: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Read Spark's options (names in any case). Raises ConfigError for what is missing or unknown."""
+    given = {name.lower(): value for name, value in options.items()}
+    problems = [f"option {name}: required" for name in ("brokers", "prefix") if not given.get(name)]
+    problems += [
+        f"option {name}: unknown" for name in given if name not in _KNOWN and not name.startswith("kafka.")
+    ]
+    if problems:
+        raise ConfigError("format('cdcd') cannot read: " + "; ".join(problems), tuple(problems))
+    starting = given.get("startingoffsets", "earliest")
+    topics = frozenset(name.strip() for name in given.get("topics", "").split(",") if name.strip())
+    return SourceOptions(
+        brokers=given["brokers"],
+        prefix=given["prefix"],
+        topics=topics or None,
+        starting=None if starting == "earliest" else normal(json.loads(starting)),
+        max_rows=int(given["maxrows"]) if "maxrows" in given else None,
+        max_commits=int(given["maxcommits"]) if "maxcommits" in given else None,
+        readers=int(given.get("readers", "2")),
+        properties={
+            name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")
+        },
+    )
+
+
+_KNOWN = frozenset({"brokers", "prefix", "topics", "startingoffsets", "maxrows", "maxcommits", "readers"})
+
+
+class RangesPartition(InputPartition):  # type: ignore[misc]
+    """What one task reads: ranges of several Kafka partitions, with one consumer."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(tuple(ranges))
+
+
+class Commits:
+    """The driver's view of the progress topic: offers cuts, remembers what it has read.
+
+    A compacted progress topic no longer names every partition. Those that it does not name have been complete
+    for long, so their end is taken, listed before the progress topic is read; and the records that are left say
+    nothing about the commits between, so the first cut is then at the newest one.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options.brokers, options.properties)
+        self._reader = ProgressReader(
+            options.brokers, options.properties, options.prefix + PROGRESS_SUFFIX, self._cluster
+        )
+        self._pending: deque[Commit] = deque()
+        self._opened = False
+
+    def refresh(self) -> None:
+        """Read what was committed since."""
+        ends = {} if self._opened else self._ends()
+        commits = self._reader.read()
+        if commits and not self._opened:
+            self._opened = True
+            if self._reader.first_offset:
+                commits = [_completed(ends, commits)]
+        self._pending += [Commit(c.commit_lsn, only(c.offsets, self._options.topics)) for c in commits]
+
+    def newest(self, start: Offsets) -> Offsets:
+        """Return the offsets of the newest commit known."""
+        return cut(start, self._pending)
+
+    def following(self, start: Offsets, max_rows: int | None) -> Offsets:
+        """Return the offsets that the next batch ends at, within the limits; `start` when there is nothing."""
+        # Only what `start` covers is forgotten: Spark may ask again from the same start.
+        while self._pending and merge(start, self._pending[0].offsets) == start:
+            self._pending.popleft()
+        return cut(start, self._pending, max_rows=max_rows, max_commits=self._options.max_commits)
+
+    def initial(self) -> Offsets:
+        """Return where a new query starts."""
+        if self._options.starting is not None:
+            return self._options.starting
+        named = self._partitions()
+        offsets: Offsets = {}
+        for (topic, partition), offset in self._cluster.starts(named).items():
+            offsets.setdefault(topic, {})[str(partition)] = offset
+        return normal(offsets)
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """Return what lies between, checked against what Kafka still has."""
+        return check_history(self._cluster, start, end)
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.close()
+
+    def _partitions(self) -> list[tuple[str, int]]:
+        """Return the partitions of the wanted topics: those under this prefix and under no longer one."""
+        existing = self._cluster.partitions()
+        prefixes = [name.removesuffix(PROGRESS_SUFFIX) for name in existing if name.endswith(PROGRESS_SUFFIX)]
+        prefixes = [other for other in prefixes if other.startswith(self._options.prefix + ".")]
+        return [
+            (name, partition)
+            for name, numbers in existing.items()
+            if belongs(name, self._options.prefix, prefixes)
+            and (self._options.topics is None or name in self._options.topics)
+            for partition in numbers
+        ]
+
+    def _ends(self) -> Offsets:
+        ends: Offsets = {}
+        for (topic, partition), offset in self._cluster.ends(self._partitions()).items():
+            ends.setdefault(topic, {})[str(partition)] = offset
+        return ends
+
+
+def belongs(topic: str, prefix: str, longer_prefixes: Sequence[str]) -> bool:
+    """Tell whether a topic holds changes of this prefix: not its internal ones, not another daemon's."""
+    if not topic.startswith(prefix + ".") or topic.startswith(prefix + ".__"):
+        return False
+    return not any(topic.startswith(longer + ".") for longer in longer_prefixes)
+
+
+def _completed(ends: Offsets, commits: Sequence[Commit]) -> Commit:
+    named: Offsets = {}
+    for commit in commits:
+        named = merge(named, commit.offsets)
+    unnamed = {
+        topic: {number: end for number, end in partitions.items() if number not in named.get(topic, {})}
+        for topic, partitions in ends.items()
+    }
+    return Commit(commits[-1].commit_lsn, merge(named, unnamed))
+
+
+def _shares(ranges: Sequence[Range], readers: int) -> list[RangesPartition]:
+    """Deal the ranges to as many tasks as may read, the longest first, so that they end together."""
+    shares: list[list[Range]] = [[] for _ in range(max(1, min(readers, len(ranges))))]
+    sizes = [0] * len(shares)
+    for part in sorted(ranges, key=lambda one: one.start - one.end):
+        smallest = sizes.index(min(sizes))
+        shares[smallest].append(part)
+        sizes[smallest] += part.end - part.start
+    return [RangesPartition(share) for share in shares if share]
+
+
+class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """The streaming side. Spark keeps one on the driver for planning, and others in the tasks for reading."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._commits: Commits | None = None
+        self._fixed = False
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint starts."""
+        return self._driver().initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of the options."""
+        if self._options.max_rows is None and self._options.max_commits is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(self._options.max_rows or UNLIMITED_ROWS)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix the newest commit of now as the end of the query."""
+        self._driver().refresh()
+        self._fixed = True
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
+        """Return the offsets of a PostgreSQL commit that is at most `limit` away, or `start` again."""
+        commits = self._driver()
+        if not self._fixed:
+            commits.refresh()
+        start = normal(start)
+        if isinstance(limit, ReadMaxRows):
+            return commits.following(start, min(limit.max_rows, self._options.max_rows or UNLIMITED_ROWS))
+        return commits.newest(start)
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Return the tasks of one batch. HistoryMissing when Kafka no longer has all of it."""
+        return _shares(self._driver().ranges(start, end), self._options.readers)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges."""
+        return read_ranges(self._options.brokers, self._options.properties, partition.value)
+
+    def stop(self) -> None:
+        """Leave the broker."""
+        if self._commits is not None:
+            self._commits.close()
+            self._commits = None
+
+    def _driver(self) -> Commits:
+        if self._commits is None:
+            self._commits = Commits(self._options)
+        return self._commits
+
+
+class CdcdReader(DataSourceReader):  # type: ignore[misc]
+    """The batch side: from the start to the newest commit of now."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks. HistoryMissing when Kafka no longer has all of it."""
+        commits = Commits(self._options)
+        try:
+            commits.refresh()
+            start = commits.initial()
+            return _shares(commits.ranges(start, commits.newest(start)), self._options.readers)
+        finally:
+            commits.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges; no task has none when there is nothing to read."""
+        if partition is None or partition.value is None:
+            return iter(())
+        return read_ranges(self._options.brokers, self._options.properties, partition.value)
+
+
+class CdcdDataSource(DataSource):  # type: ignore[misc]
+    """`spark.read.format("cdcd")` and `spark.readStream.format("cdcd")`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "cdcd"
+
+    def schema(self) -> str:
+        """Return the raw schema, whatever the topics hold."""
+        return RAW_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the batch side."""
+        return CdcdReader(parse_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the streaming side."""
+        return CdcdStreamReader(parse_options(self.options))
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("cdcd")` known to this session."""
+    spark.dataSource.register(CdcdDataSource)

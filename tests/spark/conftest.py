@@ -1,0 +1,38 @@
+"""Real Spark, and a writer that plays the daemon on the real broker and registry."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.spark.session import session
+from tests.spark.topics import TopicsWriter
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session's Spark."""
+    running = session("cdcd tests", "2", memory="1g", shuffle_partitions=2)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def topics(kafka: KafkaBroker, registry: SchemaRegistry) -> Iterator[TopicsWriter]:
+    """A writer with a prefix of its own."""
+    writer = TopicsWriter(kafka.bootstrap, registry.url, f"t{uuid.uuid4().hex[:8]}")
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Any:
+    """The folder of a mirror."""
+    return tmp_path / "mirror"

@@ -1,0 +1,292 @@
+"""The mirror's promises, with real Spark, a real broker and a real registry."""
+
+from __future__ import annotations
+
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from cdcd.spark.manifest import read_manifest
+from cdcd.spark.mirror import SMALL_BATCH_ROWS
+from cdcd.spark.testing import column
+from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+
+ITEMS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
+
+
+def _row(number: int, name: str | None = None, body: str | None = None) -> dict[str, object]:
+    return {"id": number, "name": name, "body": body}
+
+
+def test_the_last_change_of_a_key_wins(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    items = topics.table("items", ITEMS)
+    topics.commit(10, [r for n in range(1, 9) for r in topics.change(items, "r", 10, n, after=_row(n, "s"))])
+    topics.commit(
+        20,
+        [
+            *topics.change(items, "u", 20, 1, after=_row(1, "a")),
+            *topics.change(items, "u", 20, 2, after=_row(1, "b")),
+            *topics.change(items, "d", 20, 3, before=_row(2)),
+            *topics.change(items, "d", 20, 4, before=_row(3)),
+            *topics.change(items, "c", 20, 5, after=_row(3, "again")),
+        ],
+    )
+    opened = run_mirror(spark, topics, target)
+    rows = {row["id"]: row["name"] for row in rows_of(opened, items)}
+    assert rows == {1: "b", 3: "again", 4: "s", 5: "s", 6: "s", 7: "s", 8: "s"}
+    assert opened.commit_lsn == 20
+
+
+def test_later_batches_change_only_what_they_name(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    items = topics.table("items", ITEMS)
+    topics.commit(10, [r for n in range(20) for r in topics.change(items, "r", 10, n, after=_row(n, "s"))])
+    before = run_mirror(spark, topics, target).manifest.tables[items.topic].files
+    topics.commit(20, topics.change(items, "u", 20, 1, after=_row(5, "new")))
+    opened = run_mirror(spark, topics, target)
+    assert {row["id"]: row["name"] for row in rows_of(opened, items)} == {
+        number: "new" if number == 5 else "s" for number in range(20)
+    }
+    after = opened.manifest.tables[items.topic].files
+    assert len(set(before) - set(after)) == 1
+
+
+def test_unchanged_columns_keep_their_value(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    """F46: from the target, and from an earlier change of the same batch."""
+    items = topics.table("items", ITEMS)
+    rows = [_row(1, "one", "long 1"), _row(2, "two", "long 2"), _row(3, "three", "long 3")]
+    topics.commit(10, [r for row in rows for r in topics.change(items, "r", 10, row["id"], after=row)])
+    run_mirror(spark, topics, target)
+    topics.commit(
+        20,
+        [
+            *topics.change(items, "u", 20, 1, after=_row(1, "x"), unchanged=["body"]),
+            *topics.change(items, "u", 20, 2, after=_row(2, "y", "longer")),
+            *topics.change(items, "u", 20, 3, after=_row(2, "z"), unchanged=["body"]),
+            *topics.change(items, "u", 20, 4, after=_row(3, "null", None)),
+        ],
+    )
+    assert rows_of(run_mirror(spark, topics, target), items) == [
+        _row(1, "x", "long 1"),
+        _row(2, "z", "longer"),
+        _row(3, "null", None),
+    ]
+
+
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_a_row_keeps_its_values_under_a_new_key(
+    spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
+) -> None:
+    """F46, F47: d under the old key, tombstone, c under the new one, with unchanged columns."""
+    items = topics.table("items", ITEMS)
+    numbers = range(1, 9)
+    topics.commit(
+        10, [r for n in numbers for r in topics.change(items, "r", 10, n, after=_row(n, "s", f"long {n}"))]
+    )
+    if not in_one_batch:
+        run_mirror(spark, topics, target)
+    moves = []
+    for place, number in enumerate(numbers):
+        moves += topics.change(items, "d", 20, 2 * place + 1, before=_row(number))
+        moves += topics.change(
+            items, "c", 20, 2 * place + 2, after=_row(number + 100, "moved"), unchanged=["body"]
+        )
+    topics.commit(20, moves)
+    opened = run_mirror(spark, topics, target)
+    assert rows_of(opened, items) == [_row(n + 100, "moved", f"long {n}") for n in numbers]
+
+
+def test_truncate_empties_all_buckets(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    """F51: the barrier comes once per partition and counts once; what follows it stays."""
+    items = topics.table("items", ITEMS)
+    topics.commit(10, [r for n in range(20) for r in topics.change(items, "r", 10, n, after=_row(n))])
+    run_mirror(spark, topics, target)
+    topics.commit(
+        20,
+        [
+            *topics.change(items, "c", 20, 1, after=_row(50, "gone")),
+            *topics.change(items, "t", 20, 2),
+            *topics.change(items, "c", 20, 3, after=_row(51, "stays")),
+        ],
+    )
+    assert rows_of(run_mirror(spark, topics, target), items) == [_row(51, "stays")]
+    topics.commit(30, topics.change(items, "t", 30, 1))
+    assert rows_of(run_mirror(spark, topics, target), items) == []
+
+
+def test_special_texts_stay_until_a_value_replaces_them(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    items = topics.table("items", ITEMS)
+    topics.commit(
+        10,
+        [
+            *topics.change(items, "r", 10, 1, after=_row(1), special={"after.name": "infinity"}),
+            *topics.change(items, "r", 10, 2, after=_row(2), special={"after.body": "NaN"}),
+            *topics.change(items, "r", 10, 3, after=_row(3), special={"after.name": "-infinity"}),
+        ],
+    )
+    run_mirror(spark, topics, target)
+    topics.commit(
+        20,
+        [
+            *topics.change(items, "u", 20, 1, after=_row(1, "plain")),
+            *topics.change(items, "u", 20, 2, after=_row(2, "n"), unchanged=["body"]),
+        ],
+    )
+    assert rows_of(run_mirror(spark, topics, target), items) == [
+        {**_row(1, "plain")},
+        {**_row(2, "n"), "__special": [("body", "NaN")]},
+        {**_row(3), "__special": [("name", "-infinity")]},
+    ]
+
+
+def test_a_table_without_a_key_is_a_bag(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    log = topics.table("log", [column("n", "int"), column("t", "string")], key=())
+    one, two, three = {"n": 1, "t": None}, {"n": 1, "t": "x"}, {"n": 3, "t": "y"}
+    topics.commit(
+        10,
+        [r for n, row in enumerate([one, one, one, two]) for r in topics.change(log, "r", 10, n, after=row)],
+    )
+    run_mirror(spark, topics, target)
+    topics.commit(
+        20,
+        [
+            *topics.change(log, "d", 20, 1, before=one),
+            *topics.change(log, "u", 20, 2, before=two, after=three),
+            *topics.change(log, "u", 20, 3, before=three, after=two),
+            *topics.change(log, "c", 20, 4, after=two),
+        ],
+    )
+    opened = run_mirror(spark, topics, target)
+    assert rows_of(opened, log) == sorted([one, one, two, two], key=repr)
+    topics.commit(30, [*topics.change(log, "t", 30, 1), *topics.change(log, "c", 30, 2, after=three)])
+    assert rows_of(run_mirror(spark, topics, target), log) == [three]
+
+
+def test_what_is_not_committed_is_never_seen(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    """F64: neither aborted records nor those of an open Kafka transaction."""
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "s")))
+    topics.write(topics.change(items, "u", 20, 1, after=_row(1, "aborted")))
+    topics.abort()
+    topics.commit(30, topics.change(items, "c", 30, 1, after=_row(2, "t")))
+    topics.write(topics.change(items, "u", 40, 1, after=_row(1, "open")))
+    opened = run_mirror(spark, topics, target)
+    assert rows_of(opened, items) == [_row(1, "s"), _row(2, "t")]
+
+
+def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    items = topics.table("items", ITEMS)
+    log = topics.table("log", [column("n", "int")], key=())
+    topics.commit(
+        10,
+        [*topics.change(items, "r", 10, 1, after=_row(1)), *topics.change(log, "r", 10, 1, after={"n": 1})],
+    )
+    run_mirror(spark, topics, target)
+    shutil.rmtree(target / "_checkpoint")
+    topics.commit(20, topics.change(log, "c", 20, 1, after={"n": 1}))
+    opened = run_mirror(spark, topics, target)
+    assert rows_of(opened, items) == [_row(1)]
+    assert rows_of(opened, log) == [{"n": 1}, {"n": 1}]
+
+
+def test_a_batch_done_twice_changes_nothing(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    """A crash after the manifest and before Spark's commit log: Spark repeats the batch."""
+    log = topics.table("log", [column("n", "int")], key=())
+    topics.commit(10, topics.change(log, "r", 10, 1, after={"n": 1}))
+    run_mirror(spark, topics, target)
+    topics.commit(20, topics.change(log, "c", 20, 1, after={"n": 2}))
+    run_mirror(spark, topics, target)
+    (target / "_checkpoint" / "commits" / "1").unlink()
+    (target / "_checkpoint" / "commits" / ".1.crc").unlink()
+    topics.commit(30, topics.change(log, "c", 30, 1, after={"n": 3}))
+    assert rows_of(run_mirror(spark, topics, target), log) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_batches_end_on_commits_within_the_limit(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    items, others = topics.table("items", ITEMS), topics.table("others", ITEMS)
+    for lsn in range(10, 60, 10):
+        topics.commit(
+            lsn,
+            [
+                *topics.change(items, "c", lsn, 1, after=_row(lsn)),
+                *topics.change(others, "c", lsn, 2, after=_row(lsn)),
+            ],
+        )
+    seen: list[tuple[int, int]] = []
+    run_mirror(spark, topics, target, max_rows=4, on_batch=lambda b: seen.append((b.commit_lsn, b.rows)))
+    assert [lsn for lsn, _ in seen] == sorted({lsn for lsn, _ in seen})
+    assert seen[-1][0] == 50
+    assert len(seen) >= 3
+    assert all(rows % 2 == 0 for _, rows in seen)
+
+
+def test_a_new_column_is_null_in_old_rows_and_a_dropped_one_does_not_come_back(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    items = topics.table("items", ITEMS)
+    topics.commit(
+        10, [r for n in range(6) for r in topics.change(items, "r", 10, n, after=_row(n, "s", "b"))]
+    )
+    run_mirror(spark, topics, target)
+    items.alter(
+        [*ITEMS[:2], column("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2})]
+    )
+    topics.commit(20, topics.change(items, "u", 20, 1, after={"id": 0, "name": "n", "price": Decimal(1)}))
+    rows = rows_of(run_mirror(spark, topics, target), items)
+    assert [(row["id"], str(row["price"])) for row in rows] == [
+        (0, "1.00"),
+        *((n, "None") for n in range(1, 6)),
+    ]
+    items.alter(ITEMS)
+    topics.commit(30, topics.change(items, "u", 30, 1, after=_row(0, "n", "new")))
+    rows = rows_of(run_mirror(spark, topics, target), items)
+    assert [row["body"] for row in rows] == ["new", None, None, None, None, None]
+
+
+def test_a_start_that_kafka_has_removed_is_an_error(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    from confluent_kafka import TopicPartition
+
+    items = topics.table("items", ITEMS)
+    topics.commit(10, [r for n in range(50) for r in topics.change(items, "r", 10, n, after=_row(n))])
+    for future in topics.admin.delete_records([TopicPartition(items.topic, 0, 3)]).values():
+        future.result(30)
+    with pytest.raises(StreamingQueryException, match="CDCD-HISTORY-MISSING"):
+        run_mirror(spark, topics, target)
+    assert read_manifest(target) is None
+
+
+def test_a_large_batch_is_folded_by_sparks_tasks(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    items = topics.table("items", ITEMS)
+    count = SMALL_BATCH_ROWS + 5000
+    topics.commit(
+        10,
+        (r for n in range(count) for r in topics.change(items, "r", 10, n + 1, after=_row(n, "s", "b" * 50))),
+    )
+    opened = run_mirror(spark, topics, target)
+    assert opened.rows(items.topic) == count
+    assert {row["id"] for row in rows_of(opened, items)} == set(range(count))
+
+
+def test_a_transaction_may_begin_exactly_at_the_snapshots_point(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    """F1: its commit LSN equals that of the snapshot rows, which come before it."""
+    items = topics.table("items", ITEMS)
+    topics.commit(10, [r for n in range(1, 6) for r in topics.change(items, "r", 10, n, after=_row(n, "s"))])
+    run_mirror(spark, topics, target)
+    topics.commit(10, topics.change(items, "u", 10, 1, after=_row(5, "streamed")))
+    rows = {row["id"]: row["name"] for row in rows_of(run_mirror(spark, topics, target), items)}
+    assert rows[5] == "streamed"

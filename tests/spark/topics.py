@@ -1,0 +1,121 @@
+"""The daemon's part in Spark's tests: Kafka transactions with events and a progress record each.
+
+In: events from `cdcd.spark.testing`.  Out: records on a real broker, committed, aborted or left open.
+Invariant: as wire-format.md says: one progress record per Kafka transaction, next offsets after the last data.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from cdcd.spark.mirror import mirror
+from cdcd.spark.reading import Mirror, read_mirror
+from cdcd.spark.testing import Table, progress_value
+
+PARTITIONS = 3
+Sent = tuple[str, int, bytes | None, bytes | None]
+
+
+class TopicsWriter:
+    """Writes as one daemon with one slot."""
+
+    def __init__(self, bootstrap: str, registry_url: str, prefix: str) -> None:
+        self.bootstrap, self.registry_url, self.prefix = bootstrap, registry_url, prefix
+        self.progress_topic = f"{prefix}.__progress"
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._create(self.progress_topic, 1)
+        self.producer = self._producer()
+
+    def _producer(self) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": f"cdcd-{self.prefix}",
+                "queue.buffering.max.messages": 1_000_000,
+                "linger.ms": 5,
+            }
+        )
+        producer.init_transactions(60)
+        return producer
+
+    def _create(self, topic: str, partitions: int) -> None:
+        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            future.result(60)
+
+    def table(self, name: str, fields: list[dict[str, Any]], key: tuple[str, ...] = ("id",)) -> Table:
+        """Return a table whose topic exists."""
+        topic = f"{self.prefix}.public.{name}"
+        self._create(topic, PARTITIONS)
+        return Table(topic, fields, key, self.registry_url)
+
+    def send(self, table: Table, key: bytes | None, value: bytes | None) -> Sent:
+        """Return a record for the partition of its key."""
+        return table.topic, zlib.crc32(key or b"") % PARTITIONS, key, value
+
+    def change(self, table: Table, op: str, commit_lsn: int, tx_seq: int, **rest: Any) -> list[Sent]:
+        """Return the records of a change: a truncation goes to every partition, a tombstone after a delete."""
+        key, value = table.event(op, commit_lsn, tx_seq, **rest)
+        if op == "t":
+            return [(table.topic, partition, None, value) for partition in range(PARTITIONS)]
+        sent = [self.send(table, key, value)]
+        return [*sent, self.send(table, key, None)] if op == "d" and key is not None else sent
+
+    def commit(self, commit_lsn: int, records: Iterable[Sent], *, compacted: bool = False) -> None:
+        """Write one Kafka transaction. `compacted`: as if its progress record had been compacted away."""
+        offsets = self.write(records)
+        if not compacted:
+            self.producer.produce(
+                self.progress_topic, key=b"test", value=progress_value(commit_lsn, offsets), partition=0
+            )
+        self.producer.commit_transaction(60)
+
+    def write(self, records: Iterable[Sent]) -> dict[str, dict[int, int]]:
+        """Begin a Kafka transaction, write into it and leave it open; return the next offsets."""
+        offsets: dict[str, dict[int, int]] = {}
+
+        def delivered(error: Any, message: Any) -> None:
+            assert error is None, error
+            reached = offsets.setdefault(message.topic(), {})
+            reached[message.partition()] = max(message.offset() + 1, reached.get(message.partition(), 0))
+
+        self.producer.begin_transaction()
+        for topic, partition, key, value in records:
+            self.producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
+        self.producer.flush(60)
+        return offsets
+
+    def abort(self) -> None:
+        """Abort the open Kafka transaction."""
+        self.producer.abort_transaction(60)
+
+    def close(self) -> None:
+        """Leave nothing open."""
+        with suppress(KafkaException):
+            self.producer.abort_transaction(10)
+        del self.producer  # its threads would go on looking for a broker that is stopped
+
+
+def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:
+    """Run the mirror until it is up to date, and open it."""
+    query = mirror(
+        spark, topics.bootstrap, topics.prefix, str(target), registry_url=topics.registry_url, **options
+    )
+    query.awaitTermination(120)
+    return read_mirror(target)
+
+
+def rows_of(opened: Mirror, table: Table) -> list[dict[str, Any]]:
+    """Return a table's rows in the order of all their values, `__special` only where there is one."""
+    rows = [
+        {name: value for name, value in row.items() if name != "__special" or value}
+        for row in opened.table(table.topic).to_pylist()
+    ]
+    return sorted(rows, key=repr)
