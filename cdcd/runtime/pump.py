@@ -147,13 +147,14 @@ class Pump:
             if self._tx is not None:
                 record = await self._plans.logical_message(event, self._tx)
                 await self._hand_on([record], len(event.content))
-        elif event.lsn > self._commit_lsn:
+        elif event.lsn - 1 > self._commit_lsn:
             await self._message_at_once(event)
 
     async def _message_at_once(self, event: LogicalMessage) -> None:
         """A message outside any transaction is its own boundary: its LSN orders it and tells a replay apart."""
         record = await self._plans.logical_message(event, None)
-        self._commit_lsn = event.lsn
+        # F1: its LSN is its end, where the next commit may begin: one byte less is behind it and before that.
+        self._commit_lsn = event.lsn - 1
         self._end_lsn = max(self._end_lsn, event.lsn)
         await self._add(Chunk([record], len(event.content) + 256, self._boundary(transactions=0)))
 

@@ -1,0 +1,191 @@
+"""A walsender's items and a pump on real parts, as sentences for the tests of the flow.
+
+In: LSNs and values.  Out: items as the drain yields them, and what the pump made of them, decoded by fastavro.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fastavro
+
+from cdcd.ack.group import Boundary, Chunk
+from cdcd.avro.logical_message import encode_logical_message, message_value_schema
+from cdcd.avro.plan import RelationPlan, compile_plan
+from cdcd.avro.transaction import TransactionContext
+from cdcd.model import Control, Item, Keepalive, Record, Relation, Run, TransactionInfo
+from cdcd.pgoutput import messages as m
+from cdcd.pgoutput.encode import encode, run_of
+from cdcd.runtime.pump import Pump
+from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
+from cdcd.txn.assembler import Assembler
+from cdcd.txn.events import LogicalMessage
+
+RELID = 16401
+LENGTH = 8
+
+
+def control(message: m.AnyMessage, *, in_stream: bool = False, lsn: int = 0) -> Control:
+    return Control(lsn, encode(message, in_stream=in_stream))
+
+
+def begin(commit_lsn: int, xid: int = 7) -> Control:
+    return control(m.Begin(commit_lsn, commit_lsn, xid))
+
+
+def commit(commit_lsn: int) -> Control:
+    return control(m.Commit(commit_lsn, commit_lsn + LENGTH, commit_lsn))
+
+
+def relation(*columns: str, xid: int | None = None) -> Control:
+    """`public.items` of text columns, the first of which is the key."""
+    described = tuple(m.RelationColumn(at == 0, name, 25, -1) for at, name in enumerate(columns or ("id",)))
+    message = m.Relation(RELID, "public", "items", "d", described, xid=xid)
+    return control(message, in_stream=xid is not None)
+
+
+def _tuple(values: tuple[str, ...]) -> m.TupleData:
+    return m.TupleData(tuple(m.text(value.encode()) for value in values))
+
+
+def inserts(*rows: str | tuple[str, ...], lsn: int = 50, xid: int | None = None) -> Run:
+    tuples = [_tuple(row if isinstance(row, tuple) else (row,)) for row in rows]
+    return run_of([(lsn, m.Insert(RELID, one, xid=xid)) for one in tuples], xid=xid)
+
+
+def key_change(old: str, new: str) -> Run:
+    return run_of([(50, m.Update(RELID, m.OldTuple(b"K", _tuple((old,))), _tuple((new,))))])
+
+
+def truncate() -> Control:
+    return control(m.Truncate(0, (RELID,)), lsn=60)
+
+
+def message(lsn: int, *, transactional: bool, xid: int | None = None) -> Control:
+    one = m.Message(transactional, lsn, "audit", b"text", xid=xid)
+    return control(one, in_stream=xid is not None, lsn=lsn)
+
+
+def streamed(xid: int, commit_lsn: int, *items: Item) -> list[Item]:
+    """A whole transaction in one stream segment, and its commit."""
+    start, stop = control(m.StreamStart(xid, True)), control(m.StreamStop())
+    return [start, *items, stop, stream_commit(xid, commit_lsn)]
+
+
+def stream_commit(xid: int, commit_lsn: int) -> Control:
+    return control(m.StreamCommit(xid, commit_lsn, commit_lsn + LENGTH, commit_lsn))
+
+
+def keepalive(lsn: int, *, reply_requested: bool = False) -> Keepalive:
+    return Keepalive(lsn, 0, reply_requested)
+
+
+class RealPlans:
+    """Compiled plans without a catalog, a registry or topics: ids are 1 (key) and 2 (value)."""
+
+    def __init__(self) -> None:
+        self.by_relid: dict[int, RelationPlan] = {}
+        self.schemas: list[RelationSchemas] = []
+
+    async def plan(self, relation: Relation) -> RelationPlan:
+        schemas = relation_schemas(relation, {}, None, "shop")
+        self.schemas.append(schemas)
+        self.by_relid[relation.relid] = compile_plan(
+            relation,
+            schemas,
+            topic="shop.public.items",
+            partitions=3,
+            key_schema_id=1,
+            value_schema_id=2,
+            tombstones=True,
+        )
+        return self.by_relid[relation.relid]
+
+    async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
+        return encode_logical_message(
+            topic="shop.message",
+            partitions=1,
+            key_schema_id=1,
+            value_schema_id=2,
+            prefix=message.prefix,
+            content=message.content,
+            transactional=message.transactional,
+            lsn=message.lsn,
+            tx=tx,
+        )
+
+
+class Tally:
+    """What the pump reports."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[object, ...]] = []
+
+    def relation(self, relid: int, table: str) -> None:
+        self.seen.append(("relation", table))
+
+    def began(self, commit_us: int) -> None:
+        self.seen.append(("began",))
+
+    def run(self, run: Run) -> None:
+        self.seen.append(("run", run.count))
+
+    def truncated(self, table: str) -> None:
+        self.seen.append(("truncated", table))
+
+    def ended(self, end_lsn: int, *, is_empty: bool) -> None:
+        self.seen.append(("ended", end_lsn, is_empty))
+
+    def duplicate(self) -> None:
+        self.seen.append(("duplicate",))
+
+
+class Flow:
+    """A pump on real parts; `chunks` and `idles` are what it handed on."""
+
+    def __init__(self, *, start_lsn: int = 0, written_commit_lsn: int = 0) -> None:
+        self.chunks: list[Chunk] = []
+        self.idles: list[tuple[Boundary, bool]] = []
+        self.plans = RealPlans()
+        self.tally = Tally()
+        self.pump = Pump(
+            Assembler(4),
+            self.plans,
+            self._add,
+            lambda boundary, is_urgent: self.idles.append((boundary, is_urgent)),
+            _new_context,
+            self.tally,
+            start_lsn=start_lsn,
+            written_commit_lsn=written_commit_lsn,
+        )
+
+    async def _add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+    async def feed(self, *items: Item) -> Flow:
+        await self.pump.feed(list(items))
+        return self
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for chunk in self.chunks for record in chunk.records]
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        return [chunk.boundary for chunk in self.chunks if chunk.boundary is not None]
+
+    def changes(self) -> list[tuple[str, int, int]]:
+        """(op, commit LSN, tx_seq) of each row event."""
+        values = [self.value(r) for r in self.records if r.topic == "shop.public.items" and r.value]
+        return [(v["op"], v["source"]["commit_lsn"], v["source"]["tx_seq"]) for v in values]
+
+    def value(self, record: Record) -> Any:
+        is_message = record.topic == "shop.message"
+        schema = message_value_schema("shop") if is_message else self.plans.schemas[-1].value
+        assert record.value is not None
+        return fastavro.schemaless_reader(io.BytesIO(record.value[5:]), fastavro.parse_schema(schema), None)
+
+
+def _new_context(info: TransactionInfo) -> TransactionContext:
+    return TransactionContext(info, name="shop", database="shopdb", now_us=1, version="1")

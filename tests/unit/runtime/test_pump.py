@@ -1,0 +1,216 @@
+"""Items in, chunks out: order, boundaries, numbering, replays. Real assembler and plans; fastavro reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import MessageOutOfOrder, RelationUnknown
+from cdcd.model import Item
+from tests.unit.runtime.session_items import (
+    Flow,
+    begin,
+    commit,
+    inserts,
+    keepalive,
+    key_change,
+    message,
+    relation,
+    stream_commit,
+    streamed,
+    truncate,
+)
+
+TRANSACTION: list[Item] = [
+    begin(100),
+    relation(),
+    inserts("a", "b"),
+    key_change("a", "c"),
+    truncate(),
+    message(90, transactional=True),
+    inserts("d"),
+    commit(100),
+]
+
+
+async def test_a_transaction_becomes_chunks_of_which_the_last_holds_its_boundary() -> None:
+    flow = await Flow().feed(begin(100), relation(), inserts("a", "b"), inserts("c"), commit(100))
+    assert [len(chunk.records) for chunk in flow.chunks] == [2, 1, 0]
+    assert [chunk.boundary is not None for chunk in flow.chunks] == [False, False, True]
+    (boundary,) = flow.boundaries
+    # F2: exactly the end that Commit says
+    assert (boundary.commit_lsn, boundary.end_lsn, boundary.transactions) == (100, 108, 1)
+    assert flow.tally.seen == [
+        ("began",),
+        ("relation", "public.items"),
+        ("run", 2),
+        ("run", 1),
+        ("ended", 108, False),
+    ]
+
+
+async def test_rows_are_handed_on_before_their_commit_arrives() -> None:
+    flow = await Flow().feed(begin(100), relation(), inserts("a"))
+    assert len(flow.records) == 1
+    assert flow.boundaries == []
+
+
+async def test_an_empty_transaction_is_a_boundary_without_records() -> None:
+    """F7: when everything of it was filtered away, its end is as good as written."""
+    flow = await Flow().feed(begin(100), commit(100))
+    assert flow.records == []
+    assert [(one.commit_lsn, one.end_lsn) for one in flow.boundaries] == [(100, 108)]
+    assert flow.tally.seen[-1] == ("ended", 108, True)
+
+
+async def test_adjacent_transactions_are_two() -> None:
+    """F1: the next commit may begin exactly where the last one ended."""
+    flow = await Flow().feed(begin(100), relation(), inserts("a"), commit(100))
+    await flow.feed(begin(108), inserts("b"), commit(108))
+    assert flow.changes() == [("c", 100, 1), ("c", 108, 1)]
+
+
+# --- numbering ---
+
+
+async def test_every_change_has_its_number_and_a_replay_gives_the_same() -> None:
+    """F5, F64: row, row, delete and create of a key change, truncate (3 partitions), message, row."""
+    first, again = await Flow().feed(*TRANSACTION), await Flow().feed(*TRANSACTION)
+    assert [change[0] + str(change[2]) for change in first.changes()] == [
+        "c1", "c2", "d3", "c4", "t5", "t5", "t5", "c7",
+    ]  # fmt: skip
+    (in_between,) = [first.value(r) for r in first.records if r.topic == "shop.message"]
+    assert (in_between["tx_seq"], in_between["commit_lsn"]) == (6, 100)
+    assert first.records == again.records
+
+
+async def test_the_numbers_do_not_depend_on_how_rows_were_cut_into_runs() -> None:
+    one = await Flow().feed(begin(100), relation(), inserts("a", "b", "c"), commit(100))
+    cut = await Flow().feed(begin(100), relation(), inserts("a"), inserts("b", "c"), commit(100))
+    assert one.records == cut.records
+
+
+async def test_a_streamed_transaction_has_the_numbers_of_a_plain_one() -> None:
+    """F27: the same transaction may come either way."""
+    plain = await Flow().feed(begin(100), relation(), inserts("a", "b"), commit(100))
+    in_stream = [relation(xid=7), inserts("a", "b", xid=7)]
+    stream = await Flow().feed(*streamed(7, 100, *in_stream))
+    assert stream.records == plain.records
+    assert stream.boundaries == plain.boundaries
+
+
+# --- replays (F4) ---
+
+
+async def test_a_written_transaction_is_dropped_and_its_relations_are_read() -> None:
+    """F4, F43: the server describes a relation once; the next transaction relies on it."""
+    flow = Flow(start_lsn=108, written_commit_lsn=100)
+    await flow.feed(begin(100), relation("id", "note"), inserts(("a", "x")), commit(100))
+    assert (flow.records, flow.boundaries) == ([], [])
+    assert flow.tally.seen == [("relation", "public.items"), ("duplicate",)]
+    await flow.feed(begin(108), inserts(("b", "y")), commit(108))
+    assert flow.changes() == [("c", 108, 1)]
+
+
+async def test_a_written_streamed_transaction_is_dropped_and_its_relations_are_read() -> None:
+    flow = Flow(start_lsn=108, written_commit_lsn=100)
+    await flow.feed(*streamed(7, 100, relation(xid=7), inserts("a", xid=7)))
+    assert flow.records == []
+    await flow.feed(begin(108), inserts("b"), commit(108))
+    assert flow.changes() == [("c", 108, 1)]
+
+
+@pytest.mark.parametrize("inside", [truncate(), message(90, transactional=True)])
+async def test_nothing_else_of_a_written_transaction_comes_again(inside: Item) -> None:
+    flow = Flow(start_lsn=108, written_commit_lsn=100)
+    await flow.feed(begin(100), relation(), inside, commit(100))
+    assert flow.chunks == []
+
+
+async def test_a_keepalive_after_a_dropped_transaction_does_not_move_the_position_back() -> None:
+    flow = Flow(start_lsn=500, written_commit_lsn=400)
+    await flow.feed(begin(100), commit(100), keepalive(108))
+    assert [(one.commit_lsn, one.end_lsn) for one, _ in flow.idles] == [(400, 500)]
+
+
+# --- keepalives (F6, F11) ---
+
+
+async def test_a_keepalive_between_transactions_is_an_idle_boundary() -> None:
+    flow = await Flow().feed(begin(100), commit(100), keepalive(900), keepalive(950, reply_requested=True))
+    assert [(one.commit_lsn, one.end_lsn, one.transactions, urgent) for one, urgent in flow.idles] == [
+        (100, 900, 0, False),
+        (100, 950, 0, True),
+    ]
+
+
+async def test_a_keepalive_inside_a_transaction_moves_nothing() -> None:
+    """F6, F71."""
+    flow = await Flow().feed(
+        begin(100), relation(), keepalive(900), inserts("a"), keepalive(950), commit(100)
+    )
+    assert flow.idles == []
+    assert [one.end_lsn for one in flow.boundaries] == [108]
+
+
+async def test_a_keepalive_inside_a_dropped_transaction_moves_nothing() -> None:
+    flow = Flow(start_lsn=108, written_commit_lsn=100)
+    await flow.feed(begin(100), keepalive(900), commit(100))
+    assert flow.idles == []
+
+
+async def test_open_streams_do_not_forbid_a_keepalives_position() -> None:
+    """F11: the server keeps what a running transaction needs."""
+    first, *rest = streamed(7, 1000, relation(xid=7), inserts("a", xid=7))
+    flow = await Flow().feed(first, *rest[:-1], keepalive(900))
+    assert [one.end_lsn for one, _ in flow.idles] == [900]
+    assert flow.records == []
+    await flow.feed(stream_commit(7, 1000))
+    assert [one.end_lsn for one in flow.boundaries] == [1008]
+
+
+# --- logical messages ---
+
+
+async def test_a_message_outside_a_transaction_is_durable_by_itself() -> None:
+    flow = await Flow().feed(message(300, transactional=False))
+    (chunk,) = flow.chunks
+    assert chunk.boundary is not None
+    assert (chunk.boundary.end_lsn, chunk.boundary.transactions) == (300, 0)
+    value = flow.value(chunk.records[0])
+    assert (value["lsn"], value["transactional"], value["tx_seq"]) == (300, False, None)
+
+
+async def test_a_commit_that_begins_where_a_message_ends_is_not_a_duplicate() -> None:
+    """F1: `pg_logical_emit_message(false, ...)` as the last statement of a transaction that changed rows."""
+    flow = await Flow().feed(
+        message(300, transactional=False), begin(300), relation(), inserts("a"), commit(300)
+    )
+    assert flow.changes() == [("c", 300, 1)]
+    (message_boundary, row_boundary) = flow.boundaries
+    resumed = Flow(start_lsn=message_boundary.end_lsn, written_commit_lsn=message_boundary.commit_lsn)
+    await resumed.feed(begin(300), relation(), inserts("a"), commit(300))
+    assert resumed.changes() == [("c", 300, 1)]
+    assert row_boundary.end_lsn == 308
+
+
+async def test_a_message_that_was_written_is_dropped_on_replay() -> None:
+    flow = await Flow().feed(message(300, transactional=False))
+    (boundary,) = flow.boundaries
+    again = Flow(start_lsn=boundary.end_lsn, written_commit_lsn=boundary.commit_lsn)
+    await again.feed(message(300, transactional=False))
+    assert again.chunks == []
+    await again.feed(message(316, transactional=False))
+    assert len(again.chunks) == 1
+
+
+# --- what is not allowed stays an error (F31) ---
+
+
+async def test_rows_of_an_undescribed_relation_are_an_error() -> None:
+    with pytest.raises(RelationUnknown):
+        await Flow().feed(begin(100), inserts("a"))
+
+
+async def test_rows_outside_a_transaction_are_an_error() -> None:
+    with pytest.raises(MessageOutOfOrder):
+        await Flow().feed(inserts("a"))
