@@ -1,0 +1,187 @@
+"""`cdcd check` names everything that would fail, at once; `cdcd init` makes what is missing. On real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+
+from cdcd.cli import main
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.stack import PostgresServers, run_script
+from tests.support.topics import new_name
+
+
+class Command:
+    """One configuration file, and the commands that take it."""
+
+    def __init__(self, path: Path, tree: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self.tree, self._capsys = path, tree, capsys
+
+    def run(self, *words: str) -> tuple[int, str]:
+        self.path.write_text(yaml.safe_dump(self.tree))
+        self._capsys.readouterr()
+        status = main([*words, "--config", str(self.path)])
+        return status, self._capsys.readouterr().out
+
+    def check(self) -> tuple[int, dict[str, tuple[str, str, str]]]:
+        status, text = self.run("check", "--json")
+        return status, {
+            one["subject"]: (one["level"], one["message"], one["mend"]) for one in json.loads(text)
+        }
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path,
+    postgres: PostgresServer,
+    database: str,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    """A valid configuration for the session's servers and a database of the test's own with one table."""
+    for name in [name for name in os.environ if name.startswith("CDCD_") and "__" in name]:
+        monkeypatch.delenv(name)
+    run_script(postgres.dsn(database), "CREATE TABLE public.orders (id int PRIMARY KEY)")
+    tree: dict[str, Any] = {
+        "name": new_name("shop"),
+        "source": {"dsn": postgres.dsn(database)},
+        "sink": {"bootstrap_servers": kafka.bootstrap, "topics": {"partitions": 2, "replication_factor": 1}},
+        "registry": {"url": registry.url},
+    }
+    return Command(tmp_path / "prod.yaml", tree, capsys)
+
+
+def topics_of(kafka: KafkaBroker, prefix: str) -> dict[str, int]:
+    found = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30).topics
+    return {name: len(topic.partitions) for name, topic in found.items() if name.startswith(prefix)}
+
+
+def test_init_makes_what_check_misses_and_check_is_content(
+    command: Command, postgres: PostgresServer, database: str, kafka: KafkaBroker
+) -> None:
+    name = command.tree["name"]
+    slot = "cdcd_" + name.replace("-", "_")
+    command.tree["source"]["publication"] = {"create": True, "tables": ["public.orders"]}
+    command.tree["snapshot"] = {"mode": "never"}
+
+    status, plan = command.run("init", "--dry-run")
+    assert status == 0
+    assert f'CREATE PUBLICATION "{slot}" FOR TABLE "public"."orders"' in plan
+    assert f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');" in plan
+    assert f"--create --topic {name}.__progress --partitions 1" in plan
+    assert postgres.execute("SELECT count(*) FROM pg_publication", dbname=database) == [(0,)]
+    assert topics_of(kafka, name) == {}
+
+    status, said = command.run("init")
+    assert status == 0, said
+    assert [line.split()[:2] for line in said.splitlines()] == [
+        ["created", "publication"],
+        ["created", "topic"],
+        ["created", "topic"],
+        ["created", "slot"],
+    ]
+    assert topics_of(kafka, name) == {f"{name}.public.orders": 2, f"{name}.__progress": 1}
+    slots = postgres.execute("SELECT plugin FROM pg_replication_slots WHERE slot_name = %s", slot)
+    assert slots == [("pgoutput",)]
+
+    status, said = command.run("init")
+    assert status == 0
+    assert {line.split()[0] for line in said.splitlines()} == {"exists"}
+    status, plan = command.run("init", "--dry-run")
+    assert plan == "# nothing is missing\n"
+    status, found = command.check()
+    assert [subject for subject, (level, _, _) in found.items() if level == "fail"] == []
+    assert status == 0
+    assert found[f"topic {name}.public.orders"][0] == "ok"
+
+
+def test_the_commands_of_a_dry_run_are_sql_that_works(
+    command: Command, postgres: PostgresServer, database: str
+) -> None:
+    command.tree["snapshot"] = {"mode": "never"}
+    command.tree["source"]["publication"] = {"create": True, "tables": ["public.orders"]}
+    _, plan = command.run("init", "--dry-run")
+    statements = [line for line in plan.splitlines() if line.endswith(";")]
+    assert len(statements) == 2
+    run_script(postgres.dsn(database), *statements)
+    _, plan = command.run("init", "--dry-run")
+    assert [line for line in plan.splitlines() if not line.startswith("kafka-topics.sh")] == []
+
+
+def test_init_leaves_the_slot_to_the_daemon_when_a_snapshot_is_wanted(
+    command: Command, postgres: PostgresServer, database: str
+) -> None:
+    """F36: slot and snapshot are made together."""
+    slot = "cdcd_" + command.tree["name"].replace("-", "_")
+    run_script(postgres.dsn(database), f'CREATE PUBLICATION "{slot}" FOR TABLE public.orders')
+    status, said = command.run("init")
+    assert status == 0, said
+    assert f"later    slot {slot}" in said
+    assert postgres.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", slot) == []
+
+
+def test_init_prints_the_sql_of_a_publication_it_may_not_create(command: Command) -> None:
+    status, said = command.run("init")
+    assert status == 1
+    assert "missing  publication" in said
+    assert "CREATE PUBLICATION" in said
+
+
+def test_check_names_all_that_is_wrong_on_every_side(
+    command: Command, pg_server: PostgresServers, tmp_path: Path
+) -> None:
+    with pg_server.fresh(18, settings={"wal_level": "replica"}) as server:
+        run_script(
+            server.dsn(),
+            "CREATE TABLE public.keyless (v text)",
+            "CREATE PUBLICATION there FOR TABLE public.keyless",
+        )
+        command.tree["source"] = {
+            "dsn": server.dsn(),
+            "publication": {"names": ["there", "gone"]},
+            "slot": {"create": False},
+        }
+        command.tree["sink"]["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
+        command.tree["registry"]["url"] = f"http://127.0.0.1:{free_port()}"
+        status, found = command.check()
+    assert status == 1
+    failed = {subject: mend for subject, (level, _, mend) in found.items() if level == "fail"}
+    assert "ALTER SYSTEM SET wal_level" in failed["wal_level"]
+    assert any("gone" in mend for mend in failed.values())
+    assert {"kafka", "registry"} <= failed.keys()
+    keyless = next((level, mend) for subject, (level, _, mend) in found.items() if "keyless" in subject)
+    assert keyless[0] in ("warn", "fail")
+    assert "REPLICA IDENTITY" in keyless[1]
+    assert all(mend for mend in failed.values())
+
+
+def test_check_with_a_wrong_password_still_asks_kafka_and_the_registry(
+    command: Command, pg_server: PostgresServers, tmp_path: Path
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("canary-wrong\n")
+    secret.chmod(0o644)
+    with pg_server.fresh(18, authentication="scram-sha-256") as server:
+        server.create_role("cdcd", "right")
+        command.tree["source"] = {"dsn": server.dsn(user="cdcd"), "password_file": str(secret)}
+        status, found = command.check()
+    assert status == 1
+    assert [subject for subject, (level, _, _) in found.items() if level == "fail"] == ["source password"]
+    assert found[f"file {secret}"] == (
+        "warn",
+        "a secret that every user of this machine can read",
+        f"chmod o= {secret}",
+    )
+    assert found["kafka"][0] == found["registry"][0] == "ok"
+    assert "canary-wrong" not in str(found)
