@@ -36,6 +36,8 @@ _ASSIGNED = re.compile(
 )
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 
+_CHATTY = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio", "aiohttp.access")
+
 
 def configure(level: str = "info", form: Format = "json", stream: TextIO | None = None) -> None:
     """Send all that is logged in this process to `stream` (stderr). Raises ValueError for the level."""
@@ -64,6 +66,8 @@ def configure(level: str = "info", form: Format = "json", stream: TextIO | None 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
+    for chatty in _CHATTY:  # one line per request is none of the daemon's state changes
+        logging.getLogger(chatty).setLevel(max(number, logging.WARNING))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

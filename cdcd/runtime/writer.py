@@ -28,7 +28,7 @@ class Sink(Protocol):
 
     def begin(self) -> None: ...  # noqa: D102
     def produce(self, records: Sequence[Record], start: int) -> int: ...  # noqa: D102
-    def poll(self, timeout_s: float) -> int: ...  # noqa: D102
+    def poll(self, timeout_s: float) -> None: ...  # noqa: D102
     def commit(self, progress: Progress) -> Progress: ...  # noqa: D102
     def abort(self) -> None: ...  # noqa: D102
 
@@ -123,12 +123,18 @@ class Writer:
     async def run(self) -> None:
         """Produce what comes, commit at boundaries, confirm what is durable."""
         while True:
-            timeout_us = self._group.wait_us(_now_us())
+            timeout_us = self._wait_us(_now_us())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if timeout_us is None else timeout_us / 1e6):
                     await self._wake.wait()
             self._wake.clear()
             await self._turn()
+
+    def _wait_us(self, now_us: int) -> int | None:
+        """Microseconds until there is something to do although nothing comes in, or None."""
+        if self._has_idle_position():
+            return max(0, self._idle_due_us - now_us)
+        return self._group.wait_us(now_us)
 
     async def _turn(self) -> None:
         while True:
@@ -155,9 +161,12 @@ class Writer:
         self._sink.poll(0)
         await asyncio.sleep(0)
 
-    def _idle_is_due(self) -> bool:
+    def _has_idle_position(self) -> bool:
         boundary = self._group.idle_boundary
-        return boundary is not None and boundary.end_lsn > self._safe.lsn and _now_us() >= self._idle_due_us
+        return boundary is not None and boundary.end_lsn > self._safe.lsn
+
+    def _idle_is_due(self) -> bool:
+        return self._has_idle_position() and (self._group.is_hurried or _now_us() >= self._idle_due_us)
 
     async def _commit_group(self) -> None:
         """Commit in a thread; the loop goes on (F14), `run` waits for it, so groups stay in order (F7)."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -77,8 +78,8 @@ class KafkaSink:
         if producer is None:
             return
         # Without this the client would wait for records that nobody wants any more.
-        producer.purge()
-        producer.poll(0)
+        self._serve(producer.purge)
+        self._serve(producer.poll, 0)
 
     @property
     def queued(self) -> int:
@@ -104,7 +105,8 @@ class KafkaSink:
         Raises RecordTooLarge, TopicMissing, TopicMismatch, or what a delivery of this group met.
         """
         producer = self._usable()
-        producer.poll(0)
+        self._serve(producer.poll, 0)
+        self._raise_kept()
         produce = producer.produce
         at = start
         try:
@@ -120,7 +122,7 @@ class KafkaSink:
 
     def poll(self, timeout_s: float) -> None:
         """Serve delivery reports for up to `timeout_s`. Raises what they told."""
-        self._usable().poll(timeout_s)
+        self._serve(self._usable().poll, timeout_s)
         self._raise_kept()
 
     def commit(self, progress: Progress) -> Progress:
@@ -148,8 +150,8 @@ class KafkaSink:
             if self._settings.is_exactly_once:
                 producer.abort_transaction(self._settings.operation_timeout_s)
             else:
-                producer.purge()
-                producer.flush(self._settings.operation_timeout_s)
+                self._serve(producer.purge)
+                self._serve(producer.flush, self._settings.operation_timeout_s)
         except KafkaException as failure:
             self._torn_error = self._translated(failure, "aborting a Kafka transaction")
             raise self._torn_error from failure
@@ -186,10 +188,21 @@ class KafkaSink:
             raise self._translated(failure, "initialising transactions") from failure
 
     def _flush(self, producer: Producer, doing: str) -> None:
-        left = producer.flush(self._settings.operation_timeout_s)
+        left = self._serve(producer.flush, self._settings.operation_timeout_s)
         self._raise_kept()
         if left:
             raise self._timed_out(f"{doing}: {left} records were not delivered in time")
+
+    def _serve(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call what runs callbacks. A fatal error comes out of it too, and from under a callback as SystemError."""
+        try:
+            return call(*arguments)
+        except (KafkaException, SystemError) as failure:
+            cause = failure if isinstance(failure, KafkaException) else failure.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            self._fatal_error = self._fatal_error or translate(error_of(cause), "the producer")
+            return None
 
     def _produce_progress(self, producer: Producer, progress: Progress) -> None:
         topic, slot = self._settings.progress_topic, self._settings.slot
@@ -253,7 +266,7 @@ class KafkaSink:
         error = error_of(failure)
         producer = self._producer
         if producer is not None:
-            producer.poll(0)
+            self._serve(producer.poll, 0)
         if self._fatal_error is not None:
             return self._fatal_error
         if error.code() == KafkaError._TIMED_OUT:
@@ -266,7 +279,7 @@ class KafkaSink:
         """Return the error of a deadline that passed, with what the brokers' connections last said."""
         producer = self._producer
         if producer is not None:
-            producer.poll(0)
+            self._serve(producer.poll, 0)
         if self._broker_error is None:
             return SinkUnavailable(message)
         return translate(self._broker_error, message)
