@@ -1,0 +1,475 @@
+"""Groups go to the sink, the safe LSN to the source: order, back-pressure, failures, idle positions.
+
+The sink is a small one in memory: a commit that hangs, fails or is cut off at a chosen moment cannot be had
+from a broker at will. That the real sink keeps the same contract is proved in the integration tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from cdcd.ack.group import Boundary, Chunk, GroupLimits
+from cdcd.errors import SinkUnavailable
+from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.runtime import writer as writer_module
+from cdcd.runtime.writer import Writer
+
+IDENTITY = SourceIdentity("1", 1, "shopdb", "slot")
+HOUR_US = 3_600_000_000
+DEADLINE_S = 20
+
+
+class MemorySink:
+    """Kafka transactions in memory. `gate` closed: a commit hangs; `room` is the producer's queue."""
+
+    def __init__(self) -> None:
+        self.open: list[Record] | None = None
+        self.groups: list[tuple[list[Record], Progress]] = []
+        self.aborted: list[list[Record]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.committing = threading.Event()
+        self.room = 1_000_000
+        self.polls = 0
+        self.commit_error: Exception | None = None
+        self.produce_error: Exception | None = None
+        self.commit_threads: set[int] = set()
+
+    def begin(self) -> None:
+        assert self.open is None, "begin in an open transaction"
+        self.open = []
+
+    def produce(self, records: Sequence[Record], start: int) -> int:
+        assert self.open is not None, "produce outside a transaction"
+        if self.produce_error is not None:
+            raise self.produce_error
+        taken = records[start : start + self.room]
+        self.room -= len(taken)
+        self.open += taken
+        return start + len(taken)
+
+    def poll(self, timeout_s: float) -> int:
+        self.polls += 1
+        return 0
+
+    def commit(self, progress: Progress) -> Progress:
+        assert self.open is not None, "commit outside a transaction"
+        self.commit_threads.add(threading.get_ident())
+        self.committing.set()
+        assert self.gate.wait(DEADLINE_S)
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.groups.append((self.open, progress))
+        self.open = None
+        return progress
+
+    def abort(self) -> None:
+        assert self.open is not None, "abort outside a transaction"
+        self.aborted.append(self.open)
+        self.open = None
+
+    @property
+    def keys(self) -> list[list[bytes | None]]:
+        return [[record.key for record in records] for records, _ in self.groups]
+
+
+class World:
+    """A running writer, and everything that came out of it."""
+
+    def __init__(
+        self, *, max_wait_us: int = 0, max_rows: int = 1000, waiting_limit_bytes: int = 1000
+    ) -> None:
+        self.sink = MemorySink()
+        self.confirmed: list[int] = []
+        self.reports: list[tuple[int, int, int]] = []
+        self.blocked: list[bool] = []
+        self.changed = asyncio.Event()
+        self.writer = Writer(
+            self.sink,
+            IDENTITY,
+            GroupLimits(max_rows, 1_000_000, max_wait_us),
+            waiting_limit_bytes=waiting_limit_bytes,
+            confirm=self._confirm,
+            observer=self,
+        )
+        self.task = asyncio.ensure_future(self.writer.run())
+
+    def _confirm(self, lsn: int) -> None:
+        durable = [progress.end_lsn for _, progress in self.sink.groups]
+        assert lsn in durable, "confirmed what no committed progress record holds"
+        self.confirmed.append(lsn)
+        self.changed.set()
+
+    def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None:
+        self.reports.append((boundary.end_lsn, rows, transactions))
+
+    def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
+        self.blocked.append(is_blocked)
+        self.changed.set()
+
+    async def transaction(self, commit_lsn: int, *keys: bytes) -> None:
+        await self.writer.add(rows(*keys))
+        await self.writer.add(end(commit_lsn))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the loop turn until the condition holds."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    async def until_confirmed(self, lsn: int) -> None:
+        await self.until(lambda: self.confirmed[-1:] == [lsn] or self.task.done())
+        assert self.confirmed[-1:] == [lsn]
+
+
+@contextlib.asynccontextmanager
+async def world(**options: int) -> AsyncIterator[World]:
+    one = World(**options)
+    try:
+        yield one
+    finally:
+        one.sink.gate.set()
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+
+
+def rows(*keys: bytes, size_bytes: int = 10) -> Chunk:
+    return Chunk([Record("t", 0, key, b"v") for key in keys], size_bytes)
+
+
+def boundary(commit_lsn: int, **more: object) -> Boundary:
+    return Boundary(commit_lsn, commit_lsn + 8, 5, **more)  # type: ignore[arg-type]
+
+
+def end(commit_lsn: int) -> Chunk:
+    return Chunk((), 0, boundary(commit_lsn))
+
+
+async def turns(count: int = 20) -> None:
+    """Give every task of the loop its turn, some times over."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# --- commits ---
+
+
+async def test_a_group_is_committed_with_its_progress_and_then_confirmed() -> None:
+    """F2, F7, F64."""
+    async with world() as one:
+        await one.transaction(100, b"a", b"b")
+        await one.until_confirmed(108)
+        ((records, progress),) = one.sink.groups
+        assert [record.key for record in records] == [b"a", b"b"]
+        assert progress == Progress(IDENTITY, "streaming", 100, 108, 5)
+        assert one.reports == [(108, 2, 1)]
+        assert one.writer.safe_lsn == 108
+
+
+async def test_nothing_is_confirmed_while_a_commit_is_under_way() -> None:
+    """F7."""
+    async with world() as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        await turns()
+        assert one.confirmed == []
+        one.sink.gate.set()
+        await one.until_confirmed(108)
+
+
+async def test_a_commit_runs_in_a_thread_while_add_goes_on() -> None:
+    """F14, F15: the loop is free; what comes meanwhile is the next group."""
+    async with world() as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        await one.transaction(200, b"b")
+        await one.transaction(300, b"c")
+        assert one.sink.groups == []
+        one.sink.gate.set()
+        await one.until_confirmed(308)
+        assert one.sink.keys == [[b"a"], [b"b", b"c"]]
+        assert threading.get_ident() not in one.sink.commit_threads
+
+
+async def test_groups_are_committed_and_confirmed_in_order() -> None:
+    async with world(max_rows=1) as one:
+        for lsn in range(100, 600, 100):
+            await one.transaction(lsn, b"%d" % lsn)
+        await one.until_confirmed(508)
+        assert one.confirmed == [108, 208, 308, 408, 508]
+        assert one.sink.keys == [[b"100"], [b"200"], [b"300"], [b"400"], [b"500"]]
+
+
+async def test_a_partial_transaction_is_produced_and_not_committed() -> None:
+    async with world() as one:
+        await one.writer.add(rows(b"a"))
+        await one.until(lambda: one.sink.open is not None and len(one.sink.open) == 1)
+        await turns()
+        assert one.sink.groups == []
+        await one.writer.add(end(100))
+        await one.until_confirmed(108)
+
+
+async def test_a_group_that_waits_for_more_is_committed_when_its_time_is_over() -> None:
+    async with world(max_wait_us=1000) as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+
+
+# --- back-pressure (F15) ---
+
+
+async def test_add_waits_while_more_bytes_wait_than_the_limit() -> None:
+    async with world(waiting_limit_bytes=50) as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        await one.writer.add(rows(b"b", size_bytes=50))
+        adding = asyncio.ensure_future(one.writer.add(rows(b"c", size_bytes=1)))
+        await turns()
+        assert not adding.done()
+        assert one.blocked == [True]
+        one.sink.gate.set()
+        await asyncio.wait_for(adding, DEADLINE_S)
+        assert one.blocked == [True, False]
+
+
+async def test_a_chunk_larger_than_the_limit_gets_through() -> None:
+    async with world(waiting_limit_bytes=50) as one:
+        await asyncio.wait_for(one.writer.add(rows(b"a", size_bytes=5000)), DEADLINE_S)
+        await one.writer.add(end(100))
+        await one.until_confirmed(108)
+
+
+async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once() -> None:
+    async with world() as one:
+        one.sink.room = 1
+        await one.transaction(100, b"a", b"b", b"c")
+        await one.until(lambda: one.sink.polls > 2)
+        assert one.sink.groups == []
+        one.sink.room = 1
+        await one.until(lambda: one.sink.room == 0)
+        one.sink.room = 10
+        await one.until_confirmed(108)
+        assert one.sink.keys == [[b"a", b"b", b"c"]]
+
+
+# --- failures ---
+
+
+async def test_a_failed_commit_ends_run_and_confirms_nothing() -> None:
+    """F19, F63: no part of it counts."""
+    async with world() as one:
+        one.sink.commit_error = SinkUnavailable("the broker has gone")
+        await one.transaction(100, b"a")
+        with pytest.raises(SinkUnavailable):
+            await asyncio.wait_for(one.task, DEADLINE_S)
+        assert (one.confirmed, one.reports, one.writer.safe_lsn) == ([], [], 0)
+        await one.writer.close()
+        assert [len(records) for records in one.sink.aborted] == [1]
+
+
+async def test_a_failed_produce_ends_run_and_close_aborts() -> None:
+    async with world() as one:
+        one.sink.produce_error = SinkUnavailable("fatal")
+        await one.writer.add(rows(b"a"))
+        with pytest.raises(SinkUnavailable):
+            await asyncio.wait_for(one.task, DEADLINE_S)
+        await one.writer.close()
+        assert one.sink.aborted == [[]]
+
+
+# --- close (F9) ---
+
+
+async def test_close_aborts_an_open_transaction() -> None:
+    async with world() as one:
+        await one.writer.add(rows(b"a"))
+        await one.until(lambda: bool(one.sink.open))
+        one.task.cancel()
+        await asyncio.wait([one.task])
+        await one.writer.close()
+        assert (one.sink.open, len(one.sink.aborted), one.sink.groups) == (None, 1, [])
+
+
+async def test_close_aborts_what_was_opened_after_an_earlier_commit() -> None:
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        await one.writer.add(rows(b"b"))
+        await one.until(lambda: bool(one.sink.open))
+        one.task.cancel()
+        await asyncio.wait([one.task])
+        await one.writer.close()
+        assert [[record.key for record in records] for records in one.sink.aborted] == [[b"b"]]
+
+
+async def test_close_waits_for_a_commit_under_way_and_leaves_it_alone() -> None:
+    """F76: it was sent; the next session asks Kafka what became of it."""
+    async with world() as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        one.task.cancel()
+        await asyncio.wait([one.task])
+        closing = asyncio.ensure_future(one.writer.close())
+        await turns()
+        assert not closing.done()
+        one.sink.gate.set()
+        await asyncio.wait_for(closing, DEADLINE_S)
+        assert (one.sink.keys, one.sink.aborted, one.confirmed) == ([[b"a"]], [], [])
+
+
+async def test_close_aborts_when_the_commit_under_way_fails() -> None:
+    async with world() as one:
+        one.sink.gate.clear()
+        one.sink.commit_error = SinkUnavailable("the broker has gone")
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        one.task.cancel()
+        await asyncio.wait([one.task])
+        one.sink.gate.set()
+        await asyncio.wait_for(one.writer.close(), DEADLINE_S)
+        assert len(one.sink.aborted) == 1
+
+
+async def test_close_with_nothing_open_touches_nothing() -> None:
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        await one.writer.close()
+        assert one.sink.aborted == []
+
+
+# --- idle positions (F11, F13) ---
+
+
+async def test_an_urgent_idle_position_is_stored_and_confirmed_at_once() -> None:
+    """F13: a server that shuts down waits for it. Stored first: nothing is confirmed that Kafka does not hold."""
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=True)
+        await one.until_confirmed(900)
+        assert one.sink.keys == [[b"a"], []]
+        assert one.sink.groups[-1][1].commit_lsn == 100
+
+
+async def test_an_idle_position_that_is_not_urgent_waits_its_interval() -> None:
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        for lsn in (200, 300, 400):
+            one.writer.idle(Boundary(100, lsn, 5, transactions=0), is_urgent=False)
+            await turns()
+        assert one.confirmed == [108]
+        one.writer.idle(Boundary(100, 400, 5, transactions=0), is_urgent=True)
+        await one.until_confirmed(400)
+        assert one.confirmed == [108, 400]
+
+
+async def test_an_idle_position_is_written_when_its_interval_is_over_also_if_nothing_more_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F11: the server keeps WAL until then."""
+    monkeypatch.setattr(writer_module, "IDLE_PROGRESS_INTERVAL_US", 100_000)
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        await one.until_confirmed(900)
+
+
+async def test_an_idle_position_that_is_durable_already_writes_nothing() -> None:
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        one.writer.idle(Boundary(100, 108, 5, transactions=0), is_urgent=True)
+        await turns()
+        assert len(one.sink.groups) == 1
+
+
+async def test_an_idle_position_does_not_hurry_a_group() -> None:
+    async with world(max_wait_us=HOUR_US) as one:
+        await one.transaction(100, b"a")
+        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        await turns()
+        assert one.sink.groups == []
+
+
+# --- flush ---
+
+
+async def test_flush_does_not_wait_for_a_groups_time() -> None:
+    async with world(max_wait_us=HOUR_US) as one:
+        await one.transaction(100, b"a")
+        await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+        assert one.confirmed == [108]
+
+
+async def test_flush_waits_for_the_commit_under_way_and_what_came_behind_it() -> None:
+    async with world(max_wait_us=0) as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        await one.transaction(200, b"b")
+        flushing = asyncio.ensure_future(one.writer.flush())
+        await turns()
+        assert not flushing.done()
+        one.sink.gate.set()
+        await asyncio.wait_for(flushing, DEADLINE_S)
+        assert one.confirmed == [108, 208]
+
+
+async def test_flush_stores_an_idle_position() -> None:
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        await turns()
+        await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+        assert one.confirmed == [108, 900]
+
+
+async def test_flush_stores_an_idle_position_behind_a_group_too() -> None:
+    async with world(max_rows=1) as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        flushing = asyncio.ensure_future(one.writer.flush())
+        one.sink.gate.set()
+        await asyncio.wait_for(flushing, DEADLINE_S)
+        assert one.confirmed == [108, 900]
+
+
+async def test_flush_leaves_a_partial_transaction_behind_complete_ones_alone() -> None:
+    """F69: a stop in the middle of a transaction; its beginning is forgotten, what is complete is durable."""
+    async with world(max_wait_us=HOUR_US) as one:
+        await one.transaction(100, b"a")
+        await one.writer.add(rows(b"b"))
+        one.writer.drop_partial_tail()
+        await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+        assert one.sink.keys == [[b"a"]]
+        assert one.confirmed == [108]
+
+
+async def test_flush_returns_when_only_a_partial_transaction_is_in() -> None:
+    async with world() as one:
+        await one.writer.add(rows(b"a"))
+        await one.until(lambda: bool(one.sink.open))
+        await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+        assert one.sink.groups == []
+
+
+async def test_flush_with_nothing_to_do_returns() -> None:
+    async with world() as one:
+        await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+        assert one.sink.groups == []
