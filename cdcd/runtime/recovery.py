@@ -115,6 +115,7 @@ def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) 
     if stored.end_lsn > server.wal_lsn:
         raise SourceMismatch(
             "the server is behind the stored position: it was restored or is another copy (F62)",
+            hint="point source.dsn at the server that was read before; a restored one needs a new snapshot",
             stored_lsn=stored.end_lsn,
             server_lsn=server.wal_lsn,
         )

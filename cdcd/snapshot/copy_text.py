@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from cdcd.errors import ProtocolError
 from cdcd.model import Run
 
-_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)  # a backslash at the end escapes nothing: an error, not a value
 _CONTROL = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
 _NULL = b"\\N"
 

@@ -1,0 +1,87 @@
+"""What the daemon knows of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.ack.group import Boundary
+from cdcd.errors import SlotLost, SourceUnavailable
+from cdcd.model import Keepalive, Run
+from cdcd.ops.metrics import Metrics
+from cdcd.pgoutput import messages as m
+from cdcd.pgoutput.encode import run_of
+from cdcd.runtime.status import Status, count_operations
+
+ROW = m.TupleData((m.text(b"x" * 300), m.NULL))
+OLD = m.OldTuple(b"K", ROW)
+
+
+@pytest.fixture
+def status() -> Status:
+    return Status(Metrics("1", with_process=False), name="shop", slot="slot")
+
+
+@pytest.mark.parametrize("xid", [None, 7])
+def test_operations_are_counted_by_relation_and_kind(xid: int | None) -> None:
+    rows = [
+        m.Insert(1, ROW, xid=xid),
+        m.Insert(1, ROW, xid=xid),
+        m.Update(2, None, ROW, xid=xid),
+        m.Update(1, OLD, ROW, xid=xid),
+        m.Delete(2, OLD, xid=xid),
+    ]
+    run = run_of([(50, row) for row in rows], xid=xid)
+    assert count_operations(run) == {
+        (1, ord("I")): 2,
+        (2, ord("U")): 1,
+        (1, ord("U")): 1,
+        (2, ord("D")): 1,
+    }
+
+
+def test_an_empty_run_has_no_operations() -> None:
+    assert count_operations(Run(b"", 0)) == {}
+
+
+def test_rows_are_counted_under_their_tables_name(status: Status) -> None:
+    status.relation(1, "public.items")
+    status.run(run_of([(50, m.Insert(1, ROW))]))
+    assert b'table="public.items"' in status.metrics.exposition()
+
+
+def test_a_halt_keeps_its_reason_for_the_page(status: Status) -> None:
+    status.state("halted", SlotLost("the slot is gone"))
+    assert status.page()["state"] == "halted"
+    assert "CDCD-SLOT-LOST" in status.page()["reason"]
+    status.state("streaming")
+    assert status.page()["reason"] == ""
+    assert "CDCD-SLOT-LOST" in status.page()["last_error"]
+
+
+def test_the_time_in_back_off_is_counted_from_the_first_failure(status: Status) -> None:
+    status.state("backoff", SourceUnavailable("gone"))
+    since_s = status.health.backoff_since_s
+    status.state("backoff", SourceUnavailable("gone"))
+    assert status.health.backoff_since_s == since_s
+    status.state("streaming")
+    assert status.health.backoff_since_s is None
+
+
+def test_back_pressure_is_a_state_of_streaming_only(status: Status) -> None:
+    status.waiting(10, is_blocked=True)
+    assert status.health.state == "starting"
+    status.streaming(180_000, 4)
+    status.waiting(10, is_blocked=True)
+    assert status.health.state == "backpressure"
+    status.waiting(0, is_blocked=False)
+    assert status.health.state == "streaming"
+
+
+def test_the_page_shows_what_is_durable_and_what_was_received(status: Status) -> None:
+    status.turned([Keepalive(0x1_0000_0020, 0, False)], is_in_transaction=False)
+    status.committed(Boundary(100, 108, 5), rows=3, transactions=2, seconds=0.1)
+    status.confirmed(108)
+    page = status.page()
+    assert page["durable"] == {"phase": "streaming", "commit_lsn": "0/64", "end_lsn": "0/6C"}
+    assert (page["received_lsn"], page["confirmed_lsn"]) == ("1/20", "0/6C")
+    assert (page["rows_written"], page["transactions_written"]) == (3, 2)

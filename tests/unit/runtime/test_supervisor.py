@@ -1,0 +1,200 @@
+"""What an error does to the daemon. The session is a list of endings: which error comes is the test's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from cdcd.errors import (
+    EXIT_FENCED,
+    EXIT_OK,
+    CdcdError,
+    PublicationMissing,
+    SinkFenced,
+    SlotActive,
+    SlotLost,
+    SourceUnavailable,
+)
+from cdcd.ops.metrics import Metrics
+from cdcd.runtime import supervisor as supervisor_module
+from cdcd.runtime.status import Status
+from cdcd.runtime.supervisor import Supervisor
+
+DEADLINE_S = 20
+STREAM = object()
+"""An ending: goes on until it is stopped or told to fail."""
+
+
+class Sessions:
+    """Stands in for the class `Session`: each one ends as the script says; the last ending repeats."""
+
+    def __init__(self, *endings: object) -> None:
+        self.endings = list(endings)
+        self.started = 0
+
+    def __call__(self, config: object, status: Status, stop: asyncio.Event) -> Ending:
+        ending = self.endings[min(self.started, len(self.endings) - 1)]
+        self.started += 1
+        return Ending(ending, stop)
+
+
+class Ending:
+    def __init__(self, ending: object, stop: asyncio.Event) -> None:
+        self.ending, self.stop = ending, stop
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: CdcdError) -> None:
+        self.told.set_exception(error)
+
+    async def run(self) -> None:
+        if isinstance(self.ending, Exception):
+            raise self.ending
+        stopping = asyncio.ensure_future(self.stop.wait())
+        await asyncio.wait([stopping, self.told], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if self.told.done():
+            self.told.result()
+
+
+class Daemon:
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+        self.status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
+        config: Any = None  # only handed on to the session
+        self.supervisor = Supervisor(config, self.status)
+        self.task = asyncio.ensure_future(self.supervisor.run())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    async def ended(self) -> int:
+        return await asyncio.wait_for(self.task, DEADLINE_S)
+
+    @property
+    def state(self) -> str:
+        return self.status.health.state
+
+
+@contextlib.asynccontextmanager
+async def daemon(monkeypatch: pytest.MonkeyPatch, *endings: object) -> AsyncIterator[Daemon]:
+    sessions = Sessions(*endings)
+    monkeypatch.setattr(supervisor_module, "Session", sessions)
+    one = Daemon(sessions)
+    try:
+        yield one
+    finally:
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+
+
+async def test_a_stop_ends_the_process_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with daemon(monkeypatch, STREAM) as one:
+        await one.until(lambda: one.sessions.started == 1)
+        one.supervisor.stop.set()
+        assert await one.ended() == EXIT_OK
+        assert one.state == "stopping"
+
+
+async def test_auto_is_tried_again_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: tries.append(n) or 0.0)
+    gone = SourceUnavailable("gone")
+    async with daemon(monkeypatch, gone, gone, gone, STREAM) as one:
+        await one.until(lambda: one.sessions.started == 4)
+        assert tries == [1, 2, 3]
+
+
+async def test_a_session_that_lived_long_starts_the_pauses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: tries.append(n) or 0.0)
+    monkeypatch.setattr(supervisor_module, "STABLE_S", -1.0)
+    gone = SourceUnavailable("gone")
+    async with daemon(monkeypatch, gone, gone, gone, STREAM) as one:
+        await one.until(lambda: one.sessions.started == 4)
+        assert tries == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(SourceUnavailable("gone"), "backoff"), (SlotActive("held"), "waiting_slot")]
+)
+async def test_a_pause_says_what_is_waited_for_and_ends_with_a_stop_or_a_signal(
+    monkeypatch: pytest.MonkeyPatch, error: CdcdError, state: str
+) -> None:
+    """F18, F74: a held slot is waited out."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 3600.0)
+    async with daemon(monkeypatch, error) as one:
+        await one.until(lambda: one.state == state)
+        assert error.code in one.status.page()["reason"]
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)
+        one.supervisor.stop.set()
+        assert await one.ended() == EXIT_OK
+
+
+async def test_operator_halts_stays_up_and_goes_on_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F19: never skipped, never tried again by itself."""
+    async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
+        await one.until(lambda: one.state == "halted")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert one.sessions.started == 1
+        assert not one.task.done()
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)
+
+
+async def test_a_signal_from_before_the_halt_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with daemon(monkeypatch, SlotLost("gone")) as one:
+        one.supervisor.retry.set()
+        await one.until(lambda: one.state == "halted")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert one.sessions.started == 1
+
+
+async def test_a_halted_daemon_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with daemon(monkeypatch, SlotLost("gone")) as one:
+        await one.until(lambda: one.state == "halted")
+        one.supervisor.stop.set()
+        assert await one.ended() == EXIT_OK
+        assert one.sessions.started == 1
+
+
+async def test_never_ends_the_process_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F69: fenced off by another daemon, going on would fight it."""
+    async with daemon(monkeypatch, SinkFenced("taken over")) as one:
+        assert await one.ended() == EXIT_FENCED
+        assert one.sessions.started == 1
+
+
+async def test_an_error_outside_the_tree_halts_without_showing_what_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with daemon(monkeypatch, ValueError("a row's value")) as one:
+        await one.until(lambda: one.state == "halted")
+        reason = one.status.page()["reason"]
+        assert "CDCD-DEFECT" in reason
+        assert "ValueError" in reason
+        assert "a row's value" not in reason
+
+
+async def test_a_publication_lost_while_streaming_halts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F39, F72."""
+    async with daemon(monkeypatch, STREAM) as one:
+        await one.until(lambda: one.sessions.started == 1)
+        one.supervisor.publications_lost(["pub"])
+        await one.until(lambda: one.state == "halted")
+        assert PublicationMissing.code in one.status.page()["reason"]
+
+
+async def test_a_publication_lost_between_sessions_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with daemon(monkeypatch, SlotLost("gone")) as one:
+        await one.until(lambda: one.state == "halted")
+        one.supervisor.publications_lost(["pub"])
+        assert SlotLost.code in one.status.page()["reason"]
