@@ -6,18 +6,22 @@ Invariant: inside cdcd an LSN is an `int` (bytes into the WAL); text exists only
 
 from __future__ import annotations
 
+import re
+
 Lsn = int
 
 INVALID_LSN: Lsn = 0
 MAX_LSN: Lsn = (1 << 64) - 1
 
+_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
 
 def parse_lsn(text: str) -> Lsn:
     """Return the number of an LSN written as `16/B374D848`. Raises ValueError on anything else."""
-    high, separator, low = text.partition("/")
-    if not separator or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+    found = _TEXT.fullmatch(text)
+    if found is None:
         raise ValueError(f"not an LSN: {text!r}")
-    return (int(high, 16) << 32) | int(low, 16)
+    return (int(found[1], 16) << 32) | int(found[2], 16)
 
 
 def format_lsn(lsn: Lsn) -> str:

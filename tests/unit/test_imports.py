@@ -97,6 +97,57 @@ def test_a_file_keeps_the_import_rules(path: Path) -> None:
     assert not broken, broken
 
 
+PURE_FILES = [path for path in FILES if room_of(path) in PURE_ROOMS]
+CLOCK_CALLS = {"now", "today", "utcnow"}
+
+
+@pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
+def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> None:
+    broken = []
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            broken.append(f"line {node.lineno}: pure rooms are called, never awaited")
+        elif isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Attribute) and called.attr in CLOCK_CALLS:
+                broken.append(f"line {node.lineno}: reads the clock by {called.attr}()")
+            elif isinstance(called, ast.Name) and called.id in {"open", "print", "input"}:
+                broken.append(f"line {node.lineno}: {called.id}()")
+    assert not broken, broken
+
+
+@pytest.mark.parametrize(
+    ("importer", "room", "expected"),
+    [
+        ("runtime", "source", True),
+        ("cli", "source", True),
+        ("snapshot", "source", False),
+        ("source", "sink", False),
+        ("sink", "registry", False),
+        ("source", "config", False),
+        ("config", "sink", True),
+        ("config", "runtime", False),
+        ("ops", "source", False),
+        ("source", "ops", True),
+        ("txn", "avro", False),
+        ("avro", "schema", True),
+        ("schema", "avro", False),
+        ("pgoutput", "schema", False),
+        ("model", "pgoutput", False),
+        ("errors", "lsn", True),
+        ("lsn", "errors", False),
+        ("spark", "model", False),
+        ("spark", "sink", False),
+        ("runtime", "spark", False),
+        ("demo", "spark", True),
+        ("demo", "runtime", True),
+        ("runtime", "demo", False),
+    ],
+)
+def test_the_rules_say_what_the_house_says(importer: str, room: str, expected: bool) -> None:
+    assert allowed(importer, room) is expected
+
+
 def test_every_room_has_its_place() -> None:
     rooms = {room_of(path) for path in FILES} - {"__init__"}
     assert rooms <= set().union(*TIERS) | {STANDS_ALONE}

@@ -1,0 +1,252 @@
+"""Tables copied as an exported snapshot sees them. The judge of rows and values is PostgreSQL itself."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from cdcd.errors import CdcdError, Retry, SourceError
+from cdcd.pgoutput.decode import decode
+from cdcd.pgoutput.messages import Insert
+from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.source.connection import connect_sql, fetch, translate
+from cdcd.source.publication import published_tables
+from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import create_slot
+from tests.support.source import plain, row_payloads, source_database
+from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
+
+LSN = 0x1_0000_0000
+Row = tuple[str | None, ...]
+
+NASTY = (
+    "",
+    r"\N",
+    r"\\N",
+    r"\.",
+    "\\",
+    "\\\\",
+    r"\t",
+    "a\tb",
+    "a\nb",
+    "a\r\nb",
+    "\b\f\v",
+    "".join(map(chr, range(1, 128))),
+    "ends with a backslash\\",
+    "\t\t",
+    "\n",
+    "grüße 🐘 \u202e \ufeff",
+    "'; DROP TABLE t; --",
+    "x" * 300_000,
+    "N",
+    "NULL",
+)
+
+
+@contextlib.contextmanager
+def snapshot_of(settings: SourceSettings, reading: SourceSettings | None = None) -> Iterator[SnapshotReader]:
+    """A reader inside the snapshot of a new slot; `reading` when another role reads."""
+    with create_slot(settings, export_snapshot=True) as slot:
+        assert slot.snapshot_name is not None
+        reader = SnapshotReader(lambda: connect_sql(reading or settings), translate, slot.snapshot_name)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def published(settings: SourceSettings) -> dict[str, CopiedTable]:
+    """What is to be copied, by name, as the session asks for it."""
+    with contextlib.closing(connect_sql(settings)) as connection:
+        return {
+            one.name: CopiedTable(
+                one.relid, one.schema, one.name, one.columns, one.row_filter, one.is_partitioned
+            )
+            for one in published_tables(connection, settings.publications)
+        }
+
+
+def copied(reader: SnapshotReader, table: CopiedTable) -> list[Row]:
+    rows: list[Row] = []
+    for payload in row_payloads(list(reader.copy(table, LSN))):
+        message = decode(payload, in_stream=False, protocol_version=1)
+        assert isinstance(message, Insert)
+        assert message.relid == table.relid
+        values = (column.value for column in message.new.columns)
+        rows.append(tuple(None if value is None else value.decode() for value in values))
+    return sorted(rows, key=repr)
+
+
+def selected(settings: SourceSettings, query: str) -> list[Row]:
+    with contextlib.closing(connect_sql(settings)) as connection:
+        return sorted(fetch(connection, query), key=repr)
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+def test_values_arrive_as_postgresql_writes_them(pg_server: PostgresServers, major: int) -> None:
+    with source_database(
+        pg_server(major),
+        'CREATE TABLE public."T %s {}" (id int PRIMARY KEY, "Note\t" text, raw bytea, tags text[], at timestamptz)',
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    ) as settings:
+        insert = 'INSERT INTO public."T %%s {}" VALUES (%s, %s, %s, ARRAY[%s::text, NULL], %s)'
+        with contextlib.closing(connect_sql(settings)) as connection, connection.cursor() as cursor:
+            for number, note in enumerate(NASTY):
+                raw = note.encode()[:50]
+                cursor.execute(insert, (number, note, raw, note[:50], "2024-02-29 12:00:00.5+03"))
+            cursor.execute('INSERT INTO public."T %s {}" (id) VALUES (-1)')
+        (table,) = published(settings).values()
+        with snapshot_of(settings) as reader:
+            rows = copied(reader, table)
+        expected = selected(
+            settings,
+            'SELECT id::text, "Note\t", raw::text, tags::text, at::text FROM public."T %s {}"',
+        )
+        assert rows == expected
+        assert ("-1", None, None, None, None) in rows
+        assert {row[1] for row in rows} == {*NASTY, None}
+
+
+def test_rows_committed_after_the_slot_are_not_copied(pg_server: PostgresServers) -> None:
+    """F36: they come in the stream."""
+    with (
+        source_database(
+            pg_server(18),
+            "CREATE TABLE public.t (id int PRIMARY KEY)",
+            "INSERT INTO public.t VALUES (1)",
+            "CREATE PUBLICATION pub FOR ALL TABLES",
+        ) as settings,
+        snapshot_of(settings) as reader,
+    ):
+        run_script(plain(settings), "INSERT INTO public.t VALUES (2)", "DELETE FROM public.t WHERE id = 1")
+        assert copied(reader, published(settings)["t"]) == [("1",)]
+
+
+@pytest.mark.parametrize("major", [15, 18])
+def test_row_filter_and_column_list_are_obeyed(pg_server: PostgresServers, major: int) -> None:
+    """F41."""
+    with source_database(
+        pg_server(major),
+        "CREATE TABLE public.t (id int PRIMARY KEY, secret text, kind text, note text)",
+        """INSERT INTO public.t VALUES
+           (1, 'never', '{} %s', 'in'), (2, 'never', 'other', 'out'), (3, 'never', NULL, 'out')""",
+        "CREATE PUBLICATION pub FOR TABLE public.t (id, note) WHERE (kind = '{} %s')",
+    ) as settings:
+        run_script(plain(settings), "ALTER PUBLICATION pub SET (publish = 'insert')")
+        table = published(settings)["t"]
+        assert table.columns == ("id", "note")
+        with snapshot_of(settings) as reader:
+            assert copied(reader, table) == [("1", "in")]
+
+
+def test_row_level_security_fails_rather_than_returning_fewer_rows(pg_server: PostgresServers) -> None:
+    """F73."""
+    server = pg_server(18)
+    with source_database(
+        server,
+        "CREATE TABLE public.t (id int PRIMARY KEY)",
+        "INSERT INTO public.t VALUES (1), (2)",
+        "ALTER TABLE public.t ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY one ON public.t USING (id = 1)",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    ) as settings:
+        role = f"reader_{settings.slot}"
+        run_script(plain(settings), f"CREATE ROLE {role} LOGIN", f"GRANT SELECT ON public.t TO {role}")
+        try:
+            reading = replace(settings, dsn=server.dsn(settings.slot, role))
+            assert selected(reading, "SELECT id::text FROM public.t") == [("1",)], "the policy is in force"
+            with snapshot_of(settings, reading) as reader, pytest.raises(CdcdError) as caught:
+                copied(reader, published(settings)["t"])
+            assert caught.value.retry is Retry.OPERATOR
+            assert "row-level security" in str(caught.value)
+        finally:
+            run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_a_partitioned_table_is_copied_once_through_its_root(pg_server: PostgresServers, major: int) -> None:
+    """F50."""
+    with source_database(
+        pg_server(major),
+        "CREATE TABLE public.t (id int, note text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.t_low PARTITION OF public.t FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE public.t_high (note text, id int NOT NULL)",
+        "ALTER TABLE public.t ATTACH PARTITION public.t_high FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO public.t VALUES (1, 'low'), (11, 'high')",
+        "CREATE PUBLICATION pub FOR TABLE public.t WITH (publish_via_partition_root = true)",
+    ) as settings:
+        tables = published(settings)
+        assert list(tables) == ["t"]
+        with snapshot_of(settings) as reader:
+            assert copied(reader, tables["t"]) == [("1", "low"), ("11", "high")]
+
+
+def test_an_inheriting_tables_rows_are_copied_once_and_not_for_its_parent(pg_server: PostgresServers) -> None:
+    """ONLY: the parent's Relation has no rows of its children, the children are published themselves."""
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.parent (id int PRIMARY KEY)",
+        "CREATE TABLE public.child (more text) INHERITS (public.parent)",
+        "INSERT INTO public.parent VALUES (1)",
+        "INSERT INTO public.child VALUES (2, 'x')",
+        "CREATE PUBLICATION pub FOR TABLE public.parent",
+    ) as settings:
+        tables = published(settings)
+        with snapshot_of(settings) as reader:
+            rows = {name: copied(reader, table) for name, table in tables.items()}
+        assert rows == {"child": [("2", "x")], "parent": [("1",)]}
+
+
+def test_more_rows_than_one_run_arrive_in_several_and_none_is_missing(pg_server: PostgresServers) -> None:
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.t (id int PRIMARY KEY, note text)",
+        "INSERT INTO public.t SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    ) as settings:
+        with snapshot_of(settings) as reader:
+            runs = list(reader.copy(published(settings)["t"], LSN))
+        assert len(runs) > 5
+        assert sum(run.count for run in runs) == 20_000
+        assert all(run.xid is None for run in runs)
+
+
+def test_a_reader_that_stops_early_leaves_no_thread_behind(pg_server: PostgresServers) -> None:
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.t (id int PRIMARY KEY, note text)",
+        "INSERT INTO public.t SELECT n, repeat('x', 100) FROM generate_series(1, 50000) n",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    ) as settings:
+        before = set(threading.enumerate())
+        with snapshot_of(settings) as reader:
+            runs = reader.copy(published(settings)["t"], LSN)
+            assert next(runs).count > 0
+            runs.close()  # type: ignore[attr-defined]
+            assert set(threading.enumerate()) <= before
+
+
+def test_a_table_that_is_gone_is_an_error_of_the_tree(pg_server: PostgresServers) -> None:
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.t (id int PRIMARY KEY)",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    ) as settings:
+        table = published(settings)["t"]
+        run_script(plain(settings), "DROP TABLE public.t")
+        with snapshot_of(settings) as reader, pytest.raises(SourceError):
+            copied(reader, table)
+
+
+def test_a_snapshot_that_is_gone_is_an_error_of_the_tree(pg_server: PostgresServers) -> None:
+    """F37: it lived in the connection that made it."""
+    with source_database(pg_server(18)) as settings:
+        with create_slot(settings, export_snapshot=True) as slot:
+            name = slot.snapshot_name
+        assert name is not None
+        with pytest.raises(CdcdError):
+            SnapshotReader(lambda: connect_sql(settings), translate, name)

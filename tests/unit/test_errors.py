@@ -1,0 +1,98 @@
+"""The error tree: every class complete, codes its own, one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cdcd import errors
+from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FENCED, CdcdError, ConfigError, Retry
+
+
+def tree(root: type[CdcdError] = CdcdError) -> Iterator[type[CdcdError]]:
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from tree(child)
+
+
+CLASSES = list(dict.fromkeys(tree()))
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_class_says_its_code_and_who_can_mend_it(cls: type[CdcdError]) -> None:
+    assert "code" in vars(cls), "an inherited code tells nobody which error it was"
+    assert cls.code.startswith("CDCD-")
+    assert isinstance(cls.retry, Retry)
+    assert cls.__doc__
+
+
+def test_no_code_is_used_twice() -> None:
+    codes = [cls.code for cls in CLASSES]
+    assert len(codes) == len(set(codes))
+
+
+def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
+    assert CdcdError.retry is Retry.OPERATOR
+
+
+@pytest.mark.parametrize(
+    ("name", "retry"),
+    [
+        ("SourceUnavailable", Retry.AUTO),
+        ("SourceAuthentication", Retry.AUTO),  # secrets are read again at each connect
+        ("SlotActive", Retry.AUTO),  # F18, F74
+        ("SinkUnavailable", Retry.AUTO),
+        ("RegistryUnavailable", Retry.AUTO),
+        ("SlotLost", Retry.OPERATOR),  # F23
+        ("SlotMissing", Retry.OPERATOR),  # F10
+        ("SlotAhead", Retry.OPERATOR),  # F3
+        ("SourceMismatch", Retry.OPERATOR),  # F58, F62
+        ("PublicationMissing", Retry.OPERATOR),  # F39, F72
+        ("MessageUnknown", Retry.OPERATOR),  # F19
+        ("MessageOutOfOrder", Retry.OPERATOR),  # F31
+        ("ValueUnencodable", Retry.OPERATOR),  # F54
+        ("RecordTooLarge", Retry.OPERATOR),  # F65
+        ("TopicMismatch", Retry.OPERATOR),  # F66
+        ("SinkAuthorization", Retry.OPERATOR),  # F68
+        ("RegistryRefused", Retry.OPERATOR),  # F55
+        ("SinkFenced", Retry.NEVER),  # F69
+        ("ConfigError", Retry.NEVER),
+    ],
+)
+def test_an_error_is_mended_by(name: str, retry: Retry) -> None:
+    assert getattr(errors, name).retry is retry
+
+
+@pytest.mark.parametrize(
+    "cls", [cls for cls in CLASSES if cls.retry is Retry.NEVER], ids=lambda c: c.__name__
+)
+def test_what_ends_the_process_has_an_exit_status_of_its_own(cls: type[CdcdError]) -> None:
+    assert cls.exit_status in {EXIT_CONFIG, EXIT_FENCED}
+
+
+def test_what_does_not_end_the_process_is_a_plain_failure() -> None:
+    others = {cls.exit_status for cls in CLASSES if cls.retry is not Retry.NEVER}
+    assert others == {EXIT_FAILURE}
+
+
+def test_the_text_is_one_line_with_code_place_and_advice() -> None:
+    error = errors.SlotAhead("moved", hint="look", slot="s", stored_lsn=0x1_0000_0020, lsn=16, count=16)
+    assert str(error) == "CDCD-SLOT-AHEAD: moved [slot=s stored_lsn=1/20 lsn=0/10 count=16] -> look"
+
+
+def test_the_class_gives_its_hint_where_none_is_given() -> None:
+    assert str(errors.SinkFenced("x")).endswith(errors.SinkFenced.hint)
+    assert str(errors.SinkFenced("x", hint="")) == "CDCD-SINK-FENCED: x"
+
+
+def test_an_lsn_that_is_not_known_is_shown_as_it_is() -> None:
+    assert "stored_lsn=None" in str(errors.SlotAhead("x", stored_lsn=None))
+
+
+def test_a_configuration_error_carries_every_problem() -> None:
+    assert ConfigError("bad", ("a: unknown key", "b: not a number")).problems == (
+        "a: unknown key",
+        "b: not a number",
+    )
