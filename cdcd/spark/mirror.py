@@ -3,7 +3,7 @@
 In: brokers, prefix, registry, a target folder.  Out: a streaming query; after each batch the target is the source
 database as of one PostgreSQL commit, over all its tables.
 Invariant: a batch takes effect in one rename of the manifest, which holds how far each table is applied. So a
-batch that Spark repeats changes nothing, and a lost checkpoint starts again where the manifest says.
+batch that Spark repeats changes nothing, and a query starts where the manifest says, whatever its checkpoint.
 Must not: depend on Spark's batch ids.
 
 Per batch: look (one job over the cached records) -> plan (driver) -> fold (a task per touched bucket, reading only
@@ -123,11 +123,11 @@ def mirror(
 
 
 def _starting_manifest(target: str, prefix: str, buckets: int) -> Manifest:
-    """Return where the target stands, and drop a checkpoint that belongs to a target which is gone."""
+    """Return where the target stands. Spark's checkpoint is dropped: one truth, the manifest, says where to start,
+    also when a target was restored from a copy or a crash fell between the manifest and Spark's commit."""
+    shutil.rmtree(Path(target) / "_checkpoint", ignore_errors=True)
     manifest = read_manifest(target)
     if manifest is None:
-        if any(Path(target).glob("_checkpoint/commits/*")):
-            shutil.rmtree(Path(target) / "_checkpoint")
         return Manifest(prefix, buckets)
     if manifest.prefix != prefix:
         raise ReadingError("the target mirrors another prefix", target=target, has=manifest.prefix)
@@ -435,6 +435,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mirror as a process until SIGTERM or SIGINT; with --available-now until it is up to date."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -68,13 +68,12 @@ class TopicsWriter:
         sent = [self.send(table, key, value)]
         return [*sent, self.send(table, key, None)] if op == "d" and key is not None else sent
 
-    def commit(self, commit_lsn: int, records: Iterable[Sent], *, compacted: bool = False) -> None:
-        """Write one Kafka transaction. `compacted`: as if its progress record had been compacted away."""
+    def commit(self, commit_lsn: int, records: Iterable[Sent]) -> None:
+        """Write one Kafka transaction."""
         offsets = self.write(records)
-        if not compacted:
-            self.producer.produce(
-                self.progress_topic, key=b"test", value=progress_value(commit_lsn, offsets), partition=0
-            )
+        self.producer.produce(
+            self.progress_topic, key=b"test", value=progress_value(commit_lsn, offsets), partition=0
+        )
         self.producer.commit_transaction(60)
 
     def write(self, records: Iterable[Sent]) -> dict[str, dict[int, int]]:
