@@ -1,0 +1,81 @@
+"""Each way to have it: tuple formats, protocol versions, streaming, delivery; the same rows in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.reader import Reader, assert_each_once, fold
+
+WAYS: dict[str, dict[str, Any]] = {
+    "version 1": {"source": {"protocol": {"version": 1}}},
+    "binary": {"source": {"protocol": {"binary": True}}},
+    "streaming": {"source": {"protocol": {"streaming": "on"}}},
+    "parallel": {"source": {"protocol": {"streaming": "parallel"}}},
+    "small groups": {"sink": {"commit": {"max_rows": 1, "max_bytes": 1024, "max_wait_ms": 20}}},
+    "tiny buffer": {"buffer": {"memory": "64KiB"}},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_rows_arrive_in_every_way(
+    way: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F26, F28: a savepoint rolled back in a large transaction, an aborted one, a small one in between."""
+    postgres.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz, n numeric(12,3))", dbname=database
+    )
+    postgres.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
+    insert = (
+        "INSERT INTO t SELECT g, 'v' || g, '2026-01-02 03:04:05.6+00', g / 8.0 FROM generate_series(%s, %s) g"
+    )
+    with new_daemon(postgres, database, **WAYS[way]) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        large = psycopg2.connect(postgres.dsn(database))
+        with large.cursor() as cursor:
+            cursor.execute(insert, (1, 3000))
+            cursor.execute("SAVEPOINT a")
+            cursor.execute(insert, (3001, 6000))
+            cursor.execute("ROLLBACK TO SAVEPOINT a")
+            postgres.execute(insert, 10001, 10002, dbname=database)
+            cursor.execute(insert, (6001, 7000))
+        large.commit()
+        with large.cursor() as cursor:
+            cursor.execute(insert, (20001, 24000))
+        large.rollback()
+        large.close()
+        postgres.execute("UPDATE t SET n = n + 1 WHERE id = 10001", dbname=database)
+        events = reader.wait([topic], lambda events: any(event.op == "u" for event in events))
+        assert daemon.stop() == 0
+    assert_each_once(events)
+    rows = fold(events, lambda row: row["id"])
+    expected = postgres.execute("SELECT id, v, n FROM t", dbname=database)
+    assert sorted((row["id"], row["v"], row["n"]) for row in rows.values()) == sorted(expected)
+
+
+def test_at_least_once_loses_nothing_over_a_kill(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Without Kafka transactions a restart may repeat rows; (commit_lsn, tx_seq) tells them apart."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    with new_daemon(postgres, database, sink={"delivery": "at_least_once"}) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        for start in range(0, 20000, 2000):
+            postgres.execute(
+                "INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(%s::int, %s) g",
+                start,
+                start + 1999,
+                dbname=database,
+            )
+            if start == 10000:
+                daemon.kill()
+                daemon.start()
+        events = reader.wait([topic], lambda events: len({event.sequence for event in events}) >= 20000, 90)
+        assert {event.value["after"]["id"] for event in events} == set(range(20000))
+        assert daemon.stop() == 0
