@@ -20,48 +20,35 @@ import signal
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError, ReadingError
 from cdcd.lsn import format_lsn
-from cdcd.spark import events as ev
 from cdcd.spark.cuts import Offsets, merge
-from cdcd.spark.fold import KEY, MovedRow, TableShape, fold_bag, fold_keyed, ordered, without_keys
 from cdcd.spark.manifest import (
     BucketFile,
     Manifest,
     TableEntry,
-    read_bucket,
     read_manifest,
     remove_files,
     sweep,
-    write_bucket,
     write_manifest,
 )
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.schemas import HEADER_BYTES, schema_by_id
 from cdcd.spark.session import session
 from cdcd.spark.source import register
+from cdcd.spark.tasks import WHOLE, Folded, fold_frame
 
 DEFAULT_BUCKETS = 4
 DEFAULT_MAX_ROWS = 200_000
-SMALL_BATCH_ROWS = 20_000
-WHOLE = -1
-"""In place of a bucket: all of the table's."""
-
-_RESULT = (
-    "topic string, bucket int, path string, rows long, commit_lsn long, phase int, tx_seq long, moved boolean"
-)
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -147,18 +134,6 @@ class BatchReport:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """What became of one bucket. `path` None: nothing new in it."""
-
-    topic: str
-    bucket: int
-    path: str | None
-    rows: int
-    applied: ev.Sequence
-    moved: bool
-
-
 class MirrorBatch:
     """What foreachBatch calls, on the driver."""
 
@@ -207,13 +182,13 @@ class MirrorBatch:
 
     def _fold(self, frame: DataFrame, plans: dict[str, TablePlan], rows: int) -> list[Folded]:
         changes = frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
-        folded = _folded(changes, plans, self._target, self._buckets, rows)
+        folded = fold_frame(changes, plans, self._target, self._buckets, rows)
         moved = {one.topic for one in folded if one.moved}
         if moved:
             remove_files(self._target, [one.path for one in folded if one.topic in moved and one.path])
             whole = changes.where(F.col("topic").isin(list(moved))).withColumn("bucket", F.lit(WHOLE))
             folded = [one for one in folded if one.topic not in moved]
-            folded += _folded(whole, plans, self._target, self._buckets, rows)
+            folded += fold_frame(whole, plans, self._target, self._buckets, rows)
         return folded
 
     def _report(
@@ -245,11 +220,6 @@ class MirrorBatch:
 def _bucket_column(buckets: int) -> Any:
     """Hash the key without its header, so that a new key schema id moves no row; no key is bucket 0."""
     return F.expr(f"cast(coalesce(pmod(crc32(substring(key, {HEADER_BYTES + 1})), {buckets}), 0) as int)")
-
-
-def bucket_of(key: bytes, buckets: int) -> int:
-    """Return the bucket of a key without header, as `_bucket_column` does."""
-    return zlib.crc32(key) % buckets
 
 
 def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets, list[Look]]:
@@ -292,107 +262,6 @@ def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets,
             look = looks[one["topic"]]
             looks[one["topic"]] = replace(look, keyless_values=(*look.keyless_values, bytes(one["value"])))
     return offsets, list(looks.values())
-
-
-def _folded(
-    changes: DataFrame, plans: dict[str, TablePlan], target: str, buckets: int, rows: int
-) -> list[Folded]:
-    """Fold each (topic, bucket): on the driver when there is little to do, else in Spark's tasks."""
-    chosen = changes.select("topic", "bucket", "key", "value")
-    if rows <= SMALL_BATCH_ROWS:
-        table = chosen.toArrow()
-        groups = [fold_group(group, plans, target, buckets) for group in _split(table)]
-        return _unpacked(pa.concat_tables(groups).to_pylist() if groups else [])
-
-    def run(group: pa.Table) -> pa.Table:
-        return fold_group(group, plans, target, buckets)
-
-    return _unpacked(
-        one.asDict() for one in chosen.groupBy("topic", "bucket").applyInArrow(run, _RESULT).collect()
-    )
-
-
-def _split(table: pa.Table) -> Iterable[pa.Table]:
-    for place in table.select(["topic", "bucket"]).group_by(["topic", "bucket"]).aggregate([]).to_pylist():
-        yield table.filter(
-            pc.and_(pc.equal(table["topic"], place["topic"]), pc.equal(table["bucket"], place["bucket"]))
-        )
-
-
-def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:
-    return [
-        Folded(
-            one["topic"],
-            one["bucket"],
-            one["path"],
-            one["rows"],
-            ev.Sequence(one["commit_lsn"], one["phase"], one["tx_seq"]),
-            one["moved"],
-        )
-        for one in rows
-    ]
-
-
-_RESULT_ARROW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("bucket", pa.int32()),
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("commit_lsn", pa.int64()),
-        ("phase", pa.int32()),
-        ("tx_seq", pa.int64()),
-        ("moved", pa.bool_()),
-    ]
-)
-
-
-def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: str, buckets: int) -> pa.Table:
-    """Fold the records of one (topic, bucket), write the bucket's new file, and say what it is."""
-    topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
-    plan = plans[topic]
-    records = zip(group["key"].to_pylist(), group["value"].to_pylist(), strict=True)
-    found = list(ev.read_events(records, plan.schemas))
-    emptied = max((event.sequence for event in found if event.op == "t"), default=ev.BEGINNING)
-    shape = replace(plan.shape, emptied_at=max(emptied, plan.shape.emptied_at))
-    applied = max(event.sequence for event in found)
-    events = ordered(found, shape)
-    emptied_now = shape.emptied_at > shape.watermark
-    written: list[BucketFile] = []
-    moved = False
-    if events or (emptied_now and not shape.keyed):
-        try:
-            written = _fold_buckets(events, plan, shape, bucket, emptied_now, target, buckets)
-        except MovedRow:
-            moved = True
-    rows = [{"path": one.path, "rows": one.rows, "bucket": one.bucket} for one in written] or [
-        {"path": None, "rows": 0, "bucket": bucket}
-    ]
-    common = {"topic": topic, "moved": moved, **applied._asdict()}
-    return pa.Table.from_pylist([{**common, **one} for one in rows], schema=_RESULT_ARROW)
-
-
-def _fold_buckets(
-    events: list[ev.Event],
-    plan: TablePlan,
-    shape: TableShape,
-    bucket: int,
-    emptied_now: bool,
-    target: str,
-    buckets: int,
-) -> list[BucketFile]:
-    held: list[BucketFile | None] = [None]
-    if not emptied_now:
-        held = [plan.files.get(bucket)] if bucket != WHOLE else [*plan.files.values()] or [None]
-    existing = pa.concat_tables([read_bucket(target, shape, file) for file in held])
-    if not shape.keyed:
-        return [write_bucket(target, shape, 0, fold_bag(events, shape, existing))]
-    rows, keys = fold_keyed(events, shape, existing, whole=bucket == WHOLE)
-    result = pa.concat_tables([without_keys(existing, keys), rows])
-    if bucket != WHOLE:
-        return [write_bucket(target, shape, bucket, result)]
-    places = pa.array([bucket_of(key, buckets) for key in result.column(KEY).to_pylist()], pa.int32())
-    return [write_bucket(target, shape, one, result.filter(pc.equal(places, one))) for one in range(buckets)]
 
 
 def _next_manifest(

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from cdcd.spark.manifest import read_manifest
-from cdcd.spark.mirror import SMALL_BATCH_ROWS
+from cdcd.spark.tasks import SMALL_BATCH_ROWS
 from cdcd.spark.testing import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 
