@@ -9,10 +9,7 @@ Kafka transaction is aborted and everything in memory forgotten; the next sessio
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine
-from typing import Any, TypeVar
 
 import structlog
 
@@ -23,6 +20,7 @@ from cdcd.errors import CdcdError, PublicationMissing, SlotAhead, SourceSetup
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Progress, Relation, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.copying import Snapshotter
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
@@ -44,7 +42,6 @@ from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
-T = TypeVar("T")
 
 
 def _confirm_nothing(_lsn: int) -> None:
@@ -85,21 +82,19 @@ class Session:
     async def run(self) -> None:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
         try:
-            stored = await self._open_sink()
-            server = await in_thread(self._identify)
-            self._database = server.database
-            begin = await in_thread(self._verdict, stored, server)
+            stored, server, begin = await or_stop(self._beginning(), self._stop)
             identity = SourceIdentity(
                 server.system_identifier, server.timeline, server.database, self._source.slot
             )
             self._writer = self._new_writer(identity, stored)
-            async with _beside(self._writer.run(), self._fail_when_told()) as failing:
+            async with beside(self._writer.run(), self._fail_when_told()) as failing:
                 if isinstance(begin, Snapshot):
-                    position = await failing.unless(self._copy(begin, self._writer))
+                    position = await failing.unless(or_stop(self._copy(begin, self._writer), self._stop))
                 else:
                     position = begin
-                if position is not None:
-                    await self._stream(position, server, self._writer, failing)
+                await self._stream(position, server, self._writer, failing)
+        except Stopped:
+            _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
         finally:
             await self._close()
 
@@ -109,6 +104,12 @@ class Session:
             raise self._failure
 
     # --- beginning ---
+
+    async def _beginning(self) -> tuple[Progress | None, ServerIdentity, Resume | Snapshot]:
+        stored = await self._open_sink()
+        server = await in_thread(self._identify)
+        self._database = server.database
+        return stored, server, await in_thread(self._verdict, stored, server)
 
     async def _open_sink(self) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)
@@ -176,8 +177,8 @@ class Session:
 
     # --- the snapshot ---
 
-    async def _copy(self, begin: Snapshot, writer: Writer) -> Resume | None:
-        """Make the slot and copy; returns where to stream from, or None when stopped in the middle."""
+    async def _copy(self, begin: Snapshot, writer: Writer) -> Resume:
+        """Make the slot and copy; returns where to stream from."""
         self._status.state("snapshot")
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
         now_us = time.time_ns() // 1000
@@ -185,16 +186,7 @@ class Session:
         await in_thread(self._write_marker, writer, marker)
         created = await in_thread(self._make_slot, begin.drop_slot)
         try:
-            copying = asyncio.ensure_future(self._copy_tables(begin, writer, created))
-            stopping = asyncio.ensure_future(self._stop.wait())
-            await asyncio.wait([copying, stopping], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if not copying.done():
-                _LOG.info("snapshot_stopped", hint="it begins anew at the next start")
-                copying.cancel()
-                await asyncio.wait([copying])
-                return None
-            await copying
+            await self._copy_tables(begin, writer, created)
         finally:
             created.close()
         point = created.consistent_point
@@ -255,7 +247,7 @@ class Session:
 
     # --- the stream ---
 
-    async def _stream(self, begin: Resume, server: ServerIdentity, writer: Writer, failing: _Beside) -> None:
+    async def _stream(self, begin: Resume, server: ServerIdentity, writer: Writer, failing: Beside) -> None:
         protocol = self._config.source.protocol
         options = choose_options(
             server.version_num,
@@ -266,9 +258,9 @@ class Session:
             origin=protocol.origin,
             two_phase=protocol.two_phase,
         )
-        stream = await open_stream(self._source, options, begin.start_lsn)
+        stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
-            await in_thread(self._nobody_moved_the_slot, begin)
+            await or_stop(in_thread(self._nobody_moved_the_slot, begin), self._stop)
             self._confirm_by(stream, writer)
             assembler = Assembler(
                 options.protocol_version,
@@ -295,7 +287,7 @@ class Session:
             )
             await failing.unless(self._pump_until_stopped(stream, pump, assembler))
             writer.drop_partial_tail()
-            await failing.unless(writer.flush())
+            await self._flush_in_time(writer, failing)
         finally:
             await stream.close()
             self._status.source_closed()
@@ -327,29 +319,35 @@ class Session:
             )
 
     async def _pump_until_stopped(self, stream: ReplicationStream, pump: Pump, assembler: Assembler) -> None:
-        stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            while not self._stop.is_set():
-                reading = asyncio.ensure_future(stream.read())
-                try:
-                    await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
-                    if not reading.done():
-                        return
-                    items = reading.result()
-                finally:
-                    reading.cancel()
-                await pump.feed(items)
+            while True:
+                items = await or_stop(stream.read(), self._stop)
+                # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).
+                await or_stop(pump.feed(items), self._stop)
                 self._status.turned(items, is_in_transaction=assembler.in_transaction)
-        finally:
-            stopping.cancel()
+        except Stopped:
+            return
+
+    async def _flush_in_time(self, writer: Writer, failing: Beside) -> None:
+        """Make what is complete durable and confirm it, in half of the time that a stop may take."""
+        try:
+            async with asyncio.timeout(self._config.shutdown_timeout_ms / 2000):
+                await failing.unless(writer.flush())
+        except TimeoutError:
+            _LOG.warning("stopped_unflushed", hint="Kafka did not answer; nothing of it was confirmed")
 
     async def _close(self) -> None:
         """Leave nothing open: the Kafka transaction is aborted, so that readers do not wait for its timeout."""
         if self._writer is not None:
             try:
-                await self._writer.close()
+                # After a stop there is no time to wait for a broker that does not answer.
+                limit_s = self._config.shutdown_timeout_ms / 4000 if self._stop.is_set() else None
+                async with asyncio.timeout(limit_s):
+                    await self._writer.close()
             except CdcdError as error:
                 _LOG.warning("abort_failed", error=str(error))
+            except TimeoutError:
+                _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)
         for close in (self._sink.close, self._registry.close, self._catalog.close):
@@ -365,39 +363,3 @@ def _copied(table: PublishedTable) -> CopiedTable:
         row_filter=table.row_filter,
         is_partitioned=table.is_partitioned,
     )
-
-
-class _Beside:
-    """Tasks that run beside the main way and whose failure ends it."""
-
-    def __init__(self, tasks: list[asyncio.Task[None]]) -> None:
-        self._tasks = tasks
-
-    async def unless(self, work: Awaitable[T]) -> T:
-        """Await `work`, or raise what a task beside it failed with, whichever comes first."""
-        doing = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait([doing, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-            if not doing.done():
-                for task in self._tasks:
-                    if task.done():
-                        task.result()
-            return await doing
-        finally:
-            if not doing.done():
-                doing.cancel()
-                await asyncio.wait([doing])
-
-
-@contextlib.asynccontextmanager
-async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[_Beside]:
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        yield _Beside(tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.exception()  # raised already by `unless`, or overtaken by what ended the main way

@@ -1,0 +1,105 @@
+"""SIGTERM in every state: exit status 0 within the time it has, the slot free, nothing lost and nothing twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.waiting import eventually
+
+ROWS = "INSERT INTO t SELECT g, repeat('p', 500) FROM generate_series(%s::int, %s) g"
+
+
+def is_free(server: PostgresServer, slot: str) -> bool:
+    """Whether no walsender holds the slot."""
+    return server.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot) != [(True,)]
+
+
+def test_while_no_broker_has_ever_answered(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """The producer's calls hang for a minute in their thread; the stop does not wait for them."""
+    nobody = f"127.0.0.1:{free_port()}"
+    with new_daemon(postgres, database, sink={"bootstrap_servers": nobody}) as daemon:
+        daemon.start().wait_state("starting")
+        assert daemon.stop(deadline_s=15) == 0
+
+
+def test_while_the_source_is_away(new_daemon: NewDaemon, postgres: PostgresServer, database: str) -> None:
+    """Between two tries."""
+    with new_daemon(postgres, database) as daemon:
+        daemon.config["source"]["dsn"] = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+        daemon.start().wait_state("backoff")
+        assert daemon.stop(deadline_s=15) == 0
+
+
+def test_in_the_snapshot(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """It begins anew at the next start."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    postgres.execute(ROWS, 1, 40000, dbname=database)
+    with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start()
+        eventually(lambda: daemon.status().get("rows_written", 0) > 500, "a part of the snapshot is durable")
+        assert daemon.stop() == 0
+        assert is_free(postgres, daemon.slot)
+        daemon.start().wait_state("streaming", deadline_s=120)
+        assert daemon.stop() == 0
+        events = reader.read(topic)
+        assert_each_once(events)
+        assert len(fold(events, lambda row: row["id"])) == 40000
+
+
+def test_while_kafka_does_not_answer_under_load(
+    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F15: reading has stopped by back-pressure; what Kafka does not have is not confirmed and comes again."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    over = {"buffer": {"memory": "1MiB"}, "shutdown_timeout_ms": 8000}
+    with new_daemon(postgres, database, **over) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute(ROWS, 1, 10, dbname=database)
+        reader.wait([topic], lambda events: len(events) == 10)
+        os.kill(kafka.pid or 0, signal.SIGSTOP)
+        try:
+            for start in range(1000, 21000, 1000):
+                postgres.execute(ROWS, start, start + 999, dbname=database)
+            daemon.wait_state("backpressure")
+            assert daemon.stop(deadline_s=15) == 0
+        finally:
+            os.kill(kafka.pid or 0, signal.SIGCONT)
+        eventually(lambda: is_free(postgres, daemon.slot), "the slot is free")
+        daemon.start()
+        events = reader.wait([topic], lambda events: len(events) >= 20010, 120)
+        assert len(events) == 20010
+        assert_each_once(events)
+
+
+def test_a_second_signal_ends_at_once(
+    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Whatever the first one waits for."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        os.kill(kafka.pid or 0, signal.SIGSTOP)
+        try:
+            postgres.execute(ROWS, 1, 10, dbname=database)
+            eventually(
+                lambda: "cdcd_open_transactions 0.0" in daemon.get("/metrics")[1], "the rows are received"
+            )
+            assert daemon.process is not None
+            daemon.process.send_signal(signal.SIGTERM)
+            eventually(lambda: daemon.events("stopping"), "the first signal is taken")
+            daemon.process.send_signal(signal.SIGTERM)
+            assert daemon.wait_exit(5) == 130
+        finally:
+            os.kill(kafka.pid or 0, signal.SIGCONT)
