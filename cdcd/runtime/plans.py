@@ -8,6 +8,7 @@ Must not: cache a relation across sessions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from cdcd.avro.logical_message import encode_logical_message, message_key_schema, message_value_schema
@@ -55,7 +56,8 @@ class Plans:
         tombstones: bool,
     ) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
-        self._relations: dict[int, tuple[Relation, tuple[str, ...]]] = {}
+        self._described: dict[int, Relation] = {}
+        self._made: dict[int, tuple[Relation, tuple[str, ...], RelationPlan]] = {}
         self._relid_of_topic: dict[str, tuple[int, str]] = {}
         self._message_ids: tuple[int, int, int] | None = None
         self._catalog = catalog
@@ -65,14 +67,31 @@ class Plans:
         self._template = template
         self._tombstones = tombstones
 
+    def describe(self, relation: Relation) -> None:
+        """Take the server's description; the plan is made when a row needs it.
+
+        A partition is described along with the root that its rows are published as (F50): without a row of its
+        own it gets no topic.
+        """
+        self._described[relation.relid] = relation
+        self.by_relid.pop(relation.relid, None)
+
+    async def ready(self, relids: Iterable[int]) -> None:
+        """Make the plans of these relations if they were described; RelationUnknown is the encoder's to say."""
+        for relid in relids:
+            if relid not in self.by_relid and relid in self._described:
+                await self.plan(self._described[relid])
+
     async def plan(self, relation: Relation) -> RelationPlan:
-        """Return the plan of a relation; the same description gives the same plan without a look-up."""
+        """Return the plan of a relation; the same description gives the same plan without compiling it again."""
+        self._described[relation.relid] = relation
         key_columns = await self._key_columns(relation)
-        if self._relations.get(relation.relid) != (relation, key_columns):
+        made = self._made.get(relation.relid)
+        if made is None or made[:2] != (relation, key_columns):
             plan = await in_thread(self._compile, relation, key_columns)
-            self._relations[relation.relid] = (relation, key_columns)
-            self.by_relid[relation.relid] = plan
-        return self.by_relid[relation.relid]
+            made = self._made[relation.relid] = (relation, key_columns, plan)
+        self.by_relid[relation.relid] = made[2]
+        return made[2]
 
     async def _key_columns(self, relation: Relation) -> tuple[str, ...]:
         """Key columns in key order: FULL flags every column, so only the catalog knows the primary key (F45)."""

@@ -9,7 +9,7 @@ Must not: talk to Kafka or PostgreSQL itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk
@@ -17,7 +17,7 @@ from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.lsn import Lsn
-from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Record, Relation, Run, TransactionInfo
+from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Record, Relation, TransactionInfo
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -29,6 +29,7 @@ from cdcd.txn.events import (
     Truncated,
     TypeSeen,
 )
+from cdcd.txn.frames import count_operations
 
 
 class Plans(Protocol):
@@ -36,7 +37,8 @@ class Plans(Protocol):
 
     by_relid: dict[int, RelationPlan]
 
-    async def plan(self, relation: Relation) -> RelationPlan: ...  # noqa: D102
+    def describe(self, relation: Relation) -> None: ...  # noqa: D102
+    async def ready(self, relids: Iterable[int]) -> None: ...  # noqa: D102
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record: ...  # noqa: D102
 
 
@@ -45,7 +47,7 @@ class Counts(Protocol):
 
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
     def began(self, commit_us: int) -> None: ...  # noqa: D102
-    def run(self, run: Run) -> None: ...  # noqa: D102
+    def run(self, size_bytes: int, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
     def truncated(self, table: str) -> None: ...  # noqa: D102
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
     def duplicate(self) -> None: ...  # noqa: D102
@@ -122,14 +124,19 @@ class Pump:
             self._counts.began(event.info.commit_pg_us + POSTGRES_EPOCH_US)
 
     async def _row_run(self, event: Rows) -> None:
-        if self._tx is not None:
-            records = encode_run(event.run, self._plans.by_relid, self._tx)
-            self._counts.run(event.run)
-            await self._hand_on(records, len(event.run.frames))
+        if self._tx is None:
+            return
+        operations = count_operations(event.run)
+        await self._plans.ready({relid for relid, _ in operations})
+        records = encode_run(event.run, self._plans.by_relid, self._tx)
+        size_bytes = len(event.run.frames)
+        self._counts.run(size_bytes, operations)
+        await self._hand_on(records, size_bytes)
 
     async def _truncated(self, event: Truncated) -> None:
         if self._tx is None:
             return
+        await self._plans.ready(relation.relid for relation in event.relations)
         for relation in event.relations:
             plan = self._plans.by_relid[relation.relid]
             records = encode_truncate(
@@ -159,8 +166,9 @@ class Pump:
         await self._add(Chunk([record], len(event.content) + 256, self._boundary(transactions=0)))
 
     async def _relation(self, event: RelationSeen) -> None:
-        plan = await self._plans.plan(event.relation)
-        self._counts.relation(event.relation.relid, plan.table)
+        relation = event.relation
+        self._plans.describe(relation)
+        self._counts.relation(relation.relid, f"{relation.schema}.{relation.name}")
 
     async def _type(self, event: TypeSeen) -> None:
         """A type's name: the plans ask the catalog, which knows its shape too (F44)."""

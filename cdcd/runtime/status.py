@@ -7,9 +7,9 @@ Must not: ask a server, block.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,22 +21,7 @@ from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics
 from cdcd.version import __version__
 
-_frame_at = struct.Struct(">IQ").unpack_from
-_relid_at = struct.Struct(">I").unpack_from
-_FRAME_BYTES = 12
 _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
-
-
-def count_operations(run: Run) -> Counter[tuple[int, int]]:
-    """Return how many rows of each (relid, type byte) a run has."""
-    data, header = run.frames, 1 if run.xid is None else 5
-    counts: Counter[tuple[int, int]] = Counter()
-    at, end = 0, len(data)
-    while at < end:
-        start = at + _FRAME_BYTES
-        counts[_relid_at(data, start + header)[0], data[start]] += 1
-        at = start + _frame_at(data, at)[0]
-    return counts
 
 
 class Status:
@@ -126,12 +111,12 @@ class Status:
         self._tables[relid] = table
         self.metrics.table_known(table)
 
-    def run(self, run: Run, *, operation: str | None = None) -> None:
-        """A run of rows was encoded; `operation` names them all ("snapshot")."""
-        self.metrics.received(len(run.frames))
+    def run(self, size_bytes: int, operations: Mapping[tuple[int, int], int]) -> None:
+        """A run of rows was encoded: its size, and its rows by (relid, type byte)."""
+        self.metrics.received(size_bytes)
         counts: Counter[tuple[str, str]] = Counter()
-        for (relid, kind), count in count_operations(run).items():
-            counts[self._tables.get(relid, str(relid)), operation or _OPERATIONS[kind]] += count
+        for (relid, kind), count in operations.items():
+            counts[self._tables[relid], _OPERATIONS[kind]] += count
         self.metrics.events(counts)
 
     def truncated(self, table: str) -> None:
@@ -199,7 +184,8 @@ class Status:
 
     def snapshot_rows(self, table: str, run: Run) -> None:
         """A run of a table was copied."""
-        self.run(run, operation="snapshot")
+        self.metrics.received(len(run.frames))
+        self.metrics.events({(table, "snapshot"): run.count})
         self.metrics.snapshot_rows(table, run.count)
         self.loop_turned()
 

@@ -194,15 +194,32 @@ class KafkaSink:
             raise self._timed_out(f"{doing}: {left} records were not delivered in time")
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call what runs callbacks. A fatal error comes out of it too, and from under a callback as SystemError."""
+        """Call what runs callbacks; a fatal error that comes out of it is kept for `_raise_kept`.
+
+        The client raises such an error in the middle of its callbacks: as itself, or as a SystemError when
+        Python finds a callback's result and an exception at once, or neither.
+        """
         try:
             return call(*arguments)
-        except (KafkaException, SystemError) as failure:
-            cause = failure if isinstance(failure, KafkaException) else failure.__cause__
-            if not isinstance(cause, KafkaException):
-                raise
-            self._fatal_error = self._fatal_error or translate(error_of(cause), "the producer")
-            return None
+        except KafkaException as failure:
+            found: SinkError = translate(error_of(failure), "the producer")
+        except SystemError as failure:
+            cause = failure.__cause__
+            if isinstance(cause, KafkaException):
+                found = translate(error_of(cause), "the producer")
+            else:
+                found = self._state_after_crash()
+        self._fatal_error = self._fatal_error or found
+        return None
+
+    def _state_after_crash(self) -> SinkError:
+        """Ask librdkafka for the error that its binding has lost: every transactional call answers with it."""
+        if self._producer is not None and self._settings.is_exactly_once:
+            try:
+                self._producer.abort_transaction(self._settings.operation_timeout_s)
+            except KafkaException as failure:
+                return translate(error_of(failure), "the producer")
+        return SinkUnavailable("the Kafka client failed inside a callback; a new producer is made")
 
     def _produce_progress(self, producer: Producer, progress: Progress) -> None:
         topic, slot = self._settings.progress_topic, self._settings.slot

@@ -6,6 +6,7 @@ In: LSNs and values.  Out: items as the drain yields them, and what the pump mad
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fastavro
@@ -87,8 +88,18 @@ class RealPlans:
     def __init__(self) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
         self.schemas: list[RelationSchemas] = []
+        self._described: dict[int, Relation] = {}
 
-    async def plan(self, relation: Relation) -> RelationPlan:
+    def describe(self, relation: Relation) -> None:
+        self._described[relation.relid] = relation
+        self.by_relid.pop(relation.relid, None)
+
+    async def ready(self, relids: Iterable[int]) -> None:
+        for relid in relids:
+            if relid not in self.by_relid and relid in self._described:
+                self._plan(self._described[relid])
+
+    def _plan(self, relation: Relation) -> None:
         schemas = relation_schemas(relation, {}, None, "shop")
         self.schemas.append(schemas)
         self.by_relid[relation.relid] = compile_plan(
@@ -100,7 +111,6 @@ class RealPlans:
             value_schema_id=2,
             tombstones=True,
         )
-        return self.by_relid[relation.relid]
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
         return encode_logical_message(
@@ -128,8 +138,8 @@ class Tally:
     def began(self, commit_us: int) -> None:
         self.seen.append(("began",))
 
-    def run(self, run: Run) -> None:
-        self.seen.append(("run", run.count))
+    def run(self, size_bytes: int, operations: Mapping[tuple[int, int], int]) -> None:
+        self.seen.append(("run", sum(operations.values())))
 
     def truncated(self, table: str) -> None:
         self.seen.append(("truncated", table))

@@ -6,14 +6,9 @@ import pytest
 
 from cdcd.ack.group import Boundary
 from cdcd.errors import SlotLost, SourceUnavailable
-from cdcd.model import Keepalive, Run
+from cdcd.model import Keepalive
 from cdcd.ops.metrics import Metrics
-from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import run_of
-from cdcd.runtime.status import Status, count_operations
-
-ROW = m.TupleData((m.text(b"x" * 300), m.NULL))
-OLD = m.OldTuple(b"K", ROW)
+from cdcd.runtime.status import Status
 
 
 @pytest.fixture
@@ -21,32 +16,12 @@ def status() -> Status:
     return Status(Metrics("1", with_process=False), name="shop", slot="slot")
 
 
-@pytest.mark.parametrize("xid", [None, 7])
-def test_operations_are_counted_by_relation_and_kind(xid: int | None) -> None:
-    rows = [
-        m.Insert(1, ROW, xid=xid),
-        m.Insert(1, ROW, xid=xid),
-        m.Update(2, None, ROW, xid=xid),
-        m.Update(1, OLD, ROW, xid=xid),
-        m.Delete(2, OLD, xid=xid),
-    ]
-    run = run_of([(50, row) for row in rows], xid=xid)
-    assert count_operations(run) == {
-        (1, ord("I")): 2,
-        (2, ord("U")): 1,
-        (1, ord("U")): 1,
-        (2, ord("D")): 1,
-    }
-
-
-def test_an_empty_run_has_no_operations() -> None:
-    assert count_operations(Run(b"", 0)) == {}
-
-
 def test_rows_are_counted_under_their_tables_name(status: Status) -> None:
     status.relation(1, "public.items")
-    status.run(run_of([(50, m.Insert(1, ROW))]))
-    assert b'table="public.items"' in status.metrics.exposition()
+    status.run(100, {(1, ord("I")): 3, (1, ord("D")): 1})
+    samples = status.metrics.snapshot()
+    assert samples['cdcd_events_total{table="public.items",op="insert"}'] == 3
+    assert samples['cdcd_events_total{table="public.items",op="delete"}'] == 1
 
 
 def test_a_halt_keeps_its_reason_for_the_page(status: Status) -> None:

@@ -1,0 +1,32 @@
+"""Look over the frames of a run without reading their tuples.
+
+In: a `Run`.  Out: how many rows of which relation and kind it has.
+Invariant: bounds are those of the run; a frame that ends outside it is an error, like everywhere.
+Wire source: protocol messages Insert, Update, Delete: type byte, in a stream an int32 xid, int32 relid.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+from cdcd.errors import MessageTruncated
+from cdcd.model import Run
+
+_length_at = struct.Struct(">I").unpack_from
+_FRAME_BYTES = 12
+
+
+def count_operations(run: Run) -> Counter[tuple[int, int]]:
+    """Return how many rows of each (relid, type byte) a run has. Raises MessageTruncated."""
+    data, header = run.frames, 1 if run.xid is None else 5
+    counts: Counter[tuple[int, int]] = Counter()
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            start = at + _FRAME_BYTES
+            counts[_length_at(data, start + header)[0], data[start]] += 1
+            at = start + _length_at(data, at)[0]
+    except (struct.error, IndexError):
+        raise MessageTruncated("a run ends inside a row message") from None
+    return counts

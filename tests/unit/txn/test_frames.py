@@ -1,0 +1,43 @@
+"""A run looked over: rows by relation and kind, and never beyond its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import MessageTruncated
+from cdcd.model import Run
+from cdcd.pgoutput import messages as m
+from cdcd.pgoutput.encode import run_of
+from cdcd.txn.frames import count_operations
+
+ROW = m.TupleData((m.text(b"x" * 300), m.NULL))
+OLD = m.OldTuple(b"K", ROW)
+
+
+@pytest.mark.parametrize("xid", [None, 7])
+def test_operations_are_counted_by_relation_and_kind(xid: int | None) -> None:
+    rows = [
+        m.Insert(1, ROW, xid=xid),
+        m.Insert(1, ROW, xid=xid),
+        m.Update(2, None, ROW, xid=xid),
+        m.Update(1, OLD, ROW, xid=xid),
+        m.Delete(2, OLD, xid=xid),
+    ]
+    run = run_of([(50, row) for row in rows], xid=xid)
+    assert count_operations(run) == {
+        (1, ord("I")): 2,
+        (2, ord("U")): 1,
+        (1, ord("U")): 1,
+        (2, ord("D")): 1,
+    }
+
+
+def test_an_empty_run_has_no_operations() -> None:
+    assert count_operations(Run(b"", 0)) == {}
+
+
+@pytest.mark.parametrize("kept", range(1, 17))
+def test_a_run_that_ends_inside_a_header_is_an_error(kept: int) -> None:
+    whole = run_of([(50, m.Insert(1, ROW))])
+    with pytest.raises(MessageTruncated):
+        count_operations(Run(whole.frames[:kept], 1))
