@@ -38,7 +38,8 @@ class Topics:
     def __init__(self, settings: SinkSettings, topic_settings: TopicSettings) -> None:
         self._settings = settings
         self._topics = topic_settings
-        self._admin = AdminClient(admin_properties(settings), logger=_LOG)
+        with kafka_errors("librdkafka refuses sink.properties"):
+            self._admin = AdminClient(admin_properties(settings), logger=_LOG)
 
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions by topic, creating what is missing when that is allowed."""
