@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -66,7 +66,10 @@ def check_topics(
 ) -> dict[str, TopicCheck]:
     """Check every topic of tables under `prefix`; topics in `beyond_python` are decoded as far as `source`."""
     registry = SchemaRegistryClient({"url": registry_url})
-    whole, sequence_only = AvroDeserializer(registry), AvroDeserializer(registry, SEQUENCE_ONLY)
+    # Its default strategy asks the registry once a record where no such associations exist.
+    conf = {"subject.name.strategy": topic_subject_name_strategy}
+    whole = AvroDeserializer(registry, conf=conf)
+    sequence_only = AvroDeserializer(registry, SEQUENCE_ONLY, conf=conf)
     consumer = Consumer(
         {
             "bootstrap.servers": brokers,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -46,7 +46,10 @@ class Reader:
 
     def __init__(self, bootstrap: str, registry_url: str) -> None:
         self._bootstrap = bootstrap
-        self._deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry_url, "timeout": 30}))
+        client = SchemaRegistryClient({"url": registry_url, "timeout": 30})
+        # Its default strategy asks the registry once a record where no such associations exist.
+        conf = {"subject.name.strategy": topic_subject_name_strategy}
+        self._deserialize = AvroDeserializer(client, conf=conf)
 
     def topics(self, prefix: str) -> list[str]:
         """Topics under a prefix that hold rows."""
