@@ -31,6 +31,8 @@ class Slot(Protocol):
     def wal_status(self) -> str | None: ...  # noqa: D102
     @property
     def invalidation_reason(self) -> str | None: ...  # noqa: D102
+    @property
+    def two_phase(self) -> bool: ...  # noqa: D102
 
 
 class Server(Protocol):
@@ -89,7 +91,10 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
         if not wanted.create_slot:
             raise SlotMissing(
                 "the slot does not exist and source.slot.create is false",
-                hint="run `cdcd init`, or set source.slot.create: true",
+                # With a snapshot wanted, only the daemon can make the slot (F36).
+                hint="set source.slot.create: true"
+                if wanted.snapshot
+                else "run `cdcd init`, or set source.slot.create: true",
                 slot=wanted.slot,
             )
         return Snapshot(drop_slot=False, begun_topics=())
@@ -139,6 +144,14 @@ def _check_slot(slot: Slot, server: Server, wanted: Wanted) -> None:
             slot=wanted.slot,
             plugin=slot.plugin,
             database=slot.database,
+        )
+    if slot.two_phase:
+        # The server sends prepared transactions of such a slot whether or not the stream asks for them.
+        raise SlotUnusable(
+            "the slot was made with two_phase, and this version of cdcd cannot read prepared transactions",
+            hint="switch it off (PostgreSQL 18: ALTER_REPLICATION_SLOT with TWO_PHASE false), or make another "
+            "slot without it and take a new snapshot",
+            slot=wanted.slot,
         )
     if slot.wal_status == "lost" or slot.invalidation_reason:
         raise SlotLost(

@@ -18,6 +18,7 @@ class Slot:
     confirmed_flush_lsn: int | None = 500
     wal_status: str | None = "reserved"
     invalidation_reason: str | None = None
+    two_phase: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ NO_CREATE = replace(WANTED, create_slot=False)
 NO_SNAPSHOT = replace(WANTED, snapshot=False)
 LOST, PHYSICAL, OTHER_DB = Slot(wal_status="lost"), Slot(plugin=None, database=None), Slot(database="other")
 OTHER_PLUGIN, IDLE_OUT = Slot(plugin="wal2json"), Slot(invalidation_reason="idle_timeout")
+TWO_PHASE = Slot(two_phase=True)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,9 @@ def test_a_session_begins(
         (None, Slot(), Server(), WANTED, SlotUnusable),  # its snapshot could not join the stream (F36)
         (None, LOST, Server(), NO_SNAPSHOT, SlotLost),
         (None, OTHER_DB, Server(), WANTED, SlotUnusable),
+        (None, TWO_PHASE, Server(), NO_SNAPSHOT, SlotUnusable),  # it would send prepared transactions
+        (STORED, TWO_PHASE, Server(), WANTED, SlotUnusable),
+        (BEGUN, TWO_PHASE, Server(), WANTED, SlotUnusable),
         (STORED, None, Server(), WANTED, SlotMissing),  # F10
         (STORED, LOST, Server(), WANTED, SlotLost),  # F23
         (STORED, IDLE_OUT, Server(), WANTED, SlotLost),  # F23
