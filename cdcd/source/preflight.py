@@ -32,7 +32,7 @@ _FACTS = """
            current_setting('max_wal_senders')::int,
            (SELECT count(*) FROM pg_replication_slots)::int,
            (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender')::int,
-           r.rolname::text, r.rolsuper, r.rolreplication, r.rolsuper OR r.rolbypassrls,
+           r.rolname::text, r.rolsuper, r.rolreplication,
            EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser')
                    AND pg_has_role(r.oid, m.oid, 'member')),
            getdatabaseencoding()::text, current_setting('output_plugin_libraries', true)
@@ -40,34 +40,60 @@ _FACTS = """
 """
 
 
+# `unreadable`: columns that neither a grant on the table nor one on the column lets the role read.
+_PRIVILEGES = """
+    SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege(c.oid, 'SELECT'),
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                   AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')) AS unreadable
+    FROM pg_class c WHERE c.oid = ANY(%s::oid[])
+"""
+
+
 def preflight(
-    settings: SourceSettings, *, slot_create: bool = True, publication_create: bool = False
+    settings: SourceSettings,
+    *,
+    slot_create: bool = True,
+    publication_create: bool = False,
+    snapshot: bool = True,
 ) -> list[Finding]:
-    """Return what a start would meet. `*_create`: cdcd may create what is missing. Does not raise."""
+    """Return what a start would meet. Does not raise.
+
+    `slot_create`: a start makes a missing slot. `publication_create`: `cdcd init` makes a missing publication;
+    a start never does. `snapshot`: a start copies the tables, so the role has to be able to read them.
+    """
     try:
         connection = connect_sql(settings)
     except CdcdError as error:
         return [_connect_failed(error)]
     try:
-        return list(_findings(settings, connection, slot_create, publication_create))
+        return [
+            *_server_findings(settings, connection, slot_create),
+            *_table_findings(settings, connection, publication_create, snapshot),
+        ]
     except CdcdError as error:
         return [Finding("fail", "source", error.message, "mend this first, then check again")]
     finally:
         connection.close()
 
 
-def _findings(
-    settings: SourceSettings, connection: Connection, slot_create: bool, publication_create: bool
+def _server_findings(
+    settings: SourceSettings, connection: Connection, slot_create: bool
 ) -> Iterator[Finding]:
     server = identify(connection)
     facts = fetch(connection, _FACTS)[0]
     slot = read_slot(connection, settings.slot)
     yield from _server(server)
     yield from _wal(*facts[:5], has_slot=slot is not None)
-    yield from _role(facts[5], may_replicate=facts[6] or facts[7] or facts[9])
+    yield from _role(facts[5], may_replicate=facts[6] or facts[7] or facts[8])
     yield from _walsender(settings)
-    yield from _decoding(facts[10], facts[11])
+    yield from _decoding(facts[9], facts[10])
     yield from _slot(settings, slot, server, slot_create)
+
+
+def _table_findings(
+    settings: SourceSettings, connection: Connection, publication_create: bool, snapshot: bool
+) -> Iterator[Finding]:
     missing = missing_publications(connection, settings.publications)
     yield from _publications(settings, missing, publication_create)
     tables = published_tables(connection, settings.publications)
@@ -75,9 +101,10 @@ def _findings(
         name = quote_identifier(settings.publications[0])
         message = "the publications have no tables"
         yield Finding("warn", "publication", message, f"ALTER PUBLICATION {name} ADD TABLE schema.table")
-    readable = _readable(connection, tables)
     for table in tables:
-        yield from _table(table, facts[5], can_bypass=facts[8], can_read=table.relid in readable)
+        yield from _table(table)
+    if snapshot:
+        yield from _readable(connection, tables)
 
 
 def _connect_failed(error: CdcdError) -> Finding:
@@ -95,12 +122,11 @@ def _server(server: ServerIdentity) -> Iterator[Finding]:
         yield Finding("warn", "server", f"{said}: no longer supported", "use PostgreSQL 14 or later")
     else:
         yield Finding("ok", "server", said)
-    if server.in_recovery and major < 16:
-        mend = "connect to the primary (target_session_attrs=read-write in source.dsn)"
-        yield Finding("fail", "standby", "a standby of this version cannot decode", mend)
-    elif server.in_recovery:
-        mend = "connect to the primary, or know that conflicts may invalidate the slot (F60)"
-        yield Finding("warn", "standby", "the server is a standby", mend)
+    if server.in_recovery:
+        mend = (
+            "point source.dsn at the primary (target_session_attrs=read-write finds it among several hosts)"
+        )
+        yield Finding("fail", "standby", "the server is a standby; cdcd reads from a primary only", mend)
 
 
 def _wal(
@@ -170,6 +196,9 @@ def _slot(
     elif slot.database != server.database:
         message = f"slot {name} belongs to database {slot.database}"
         yield Finding("fail", "slot", message, "choose another source.slot.name or database")
+    elif slot.two_phase:
+        message = f"slot {name} was made with two_phase, and prepared transactions cannot be read yet"
+        yield Finding("fail", "slot", message, again)
     elif slot.is_lost:
         reason = slot.invalidation_reason or "its WAL was removed"
         yield Finding("fail", "slot", f"slot {name} was invalidated: {reason}", again)
@@ -191,31 +220,85 @@ def _publications(settings: SourceSettings, missing: list[str], may_create: bool
         if name not in missing:
             yield Finding("ok", "publication", f"publication {name} exists")
         elif may_create:
-            yield Finding("ok", "publication", f"publication {name} will be created")
+            # Only `cdcd init` makes it: a daemon without its publication halts (F39).
+            message = f"publication {name} does not exist; a start does not create it"
+            yield Finding("fail", "publication", message, "run `cdcd init`, which does")
         else:
             mend = f"{create_publication_sql(name)}; or name its tables"
             yield Finding("fail", "publication", f"publication {name} does not exist", mend)
 
 
-def _readable(connection: Connection, tables: list[PublishedTable]) -> set[int]:
-    query = "SELECT oid FROM pg_class WHERE oid = ANY(%s::oid[]) AND has_table_privilege(oid, 'SELECT')"
-    return {row[0] for row in fetch(connection, query, ([table.relid for table in tables],))}
-
-
-def _table(table: PublishedTable, role: str, *, can_bypass: bool, can_read: bool) -> Iterator[Finding]:
-    name = f"{table.schema}.{table.name}"
-    quoted = f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
-    subject = f"table {name}"
-    if not table.has_key and table.needs_identity:
-        why = "identity NOTHING" if table.identity is ReplicaIdentity.NOTHING else "no primary key"
-        message = f"{why}: the application's UPDATE and DELETE fail while it is published"
-        yield Finding("warn", subject, message, f"ALTER TABLE {quoted} REPLICA IDENTITY FULL, or add a key")
+def _table(table: PublishedTable) -> Iterator[Finding]:
+    subject = f"table {table.schema}.{table.name}"
+    if not table.has_record_key:
+        yield _keyless(table, subject)
     if table.has_conflicting_columns:
         message = f"publications {', '.join(table.publications)} have different column lists for it"
         yield Finding("fail", subject, message, "give it the same columns in each of them")
-    if not can_read:
-        mend = f"GRANT SELECT ON {quoted} TO {quote_identifier(role)}"
-        yield Finding("fail", subject, f"role {role} may not read it, so no snapshot", mend)
-    if table.has_row_security and not can_bypass:
-        mend = f"ALTER ROLE {quote_identifier(role)} BYPASSRLS"
-        yield Finding("fail", subject, "row-level security would hide rows from the snapshot", mend)
+
+
+def _keyless(table: PublishedTable, subject: str) -> Finding:
+    """A daemon runs all the same, so it is a warning; the application may be the one that halts (F45)."""
+    alter = f"ALTER TABLE {_quoted(table)}"
+    null_key = "its records have a null key, so no compaction and one partition"
+    if table.has_key:
+        why = "no primary key" if not table.key_columns else "a primary key that is not published"
+        mend = f"{alter} ADD PRIMARY KEY (...)" if not table.key_columns else "publish its key columns"
+        return Finding("warn", subject, f"{_identity(table)} and {why}: {null_key}", mend)
+    mend = f"{alter} ADD PRIMARY KEY (...)"
+    if table.identity is ReplicaIdentity.NOTHING:
+        mend = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"
+    if not table.needs_identity:
+        return Finding("warn", subject, f"{_identity(table)}: {null_key}", mend)
+    message = (
+        f"{_identity(table)}: the application's UPDATE and DELETE fail while it is published; {null_key}"
+    )
+    return Finding(
+        "warn", subject, message, f"{mend}; for UPDATE and DELETE alone: {alter} REPLICA IDENTITY FULL"
+    )
+
+
+def _identity(table: PublishedTable) -> str:
+    return {
+        ReplicaIdentity.DEFAULT: "no primary key",
+        ReplicaIdentity.INDEX: "replica identity INDEX without its index",
+        ReplicaIdentity.NOTHING: "replica identity NOTHING",
+        ReplicaIdentity.FULL: "replica identity FULL",
+    }[table.identity]
+
+
+def _readable(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:
+    """What the role lacks to copy these tables; one finding for a schema, not one for each of its tables."""
+    role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
+    rows = fetch(connection, _PRIVILEGES, ([table.relid for table in tables],))
+    privileges = {row[0]: row[1:] for row in rows}
+    closed: set[str] = set()
+    for table in tables:
+        if table.relid not in privileges:
+            continue  # dropped since it was listed
+        may_use, may_select, unreadable = privileges[table.relid]
+        if not may_use and table.schema not in closed:
+            closed.add(table.schema)
+            mend = f"GRANT USAGE ON SCHEMA {quote_identifier(table.schema)} TO {role}"
+            message = f"role {role} may not use it, so no snapshot of its tables"
+            yield Finding("fail", f"schema {table.schema}", message, mend)
+        subject = f"table {table.schema}.{table.name}"
+        hidden = [column for column in table.columns if column in unreadable]
+        if hidden or not (table.columns or may_select):
+            yield _unreadable(table, subject, role, hidden)
+        if table.has_row_security:
+            mend = f"ALTER ROLE {role} BYPASSRLS"
+            yield Finding("fail", subject, "row-level security would hide rows from the snapshot", mend)
+
+
+def _unreadable(table: PublishedTable, subject: str, role: str, hidden: list[str]) -> Finding:
+    if len(hidden) == len(table.columns):
+        mend = f"GRANT SELECT ON {_quoted(table)} TO {role}"
+        return Finding("fail", subject, f"role {role} may not read it, so no snapshot", mend)
+    columns = ", ".join(map(quote_identifier, hidden))
+    message = f"role {role} may not read its columns {columns}, so no snapshot"
+    return Finding("fail", subject, message, f"GRANT SELECT ({columns}) ON {_quoted(table)} TO {role}")
+
+
+def _quoted(table: PublishedTable) -> str:
+    return f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"

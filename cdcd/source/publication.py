@@ -30,16 +30,20 @@ _TABLES = """
         WHERE t.pubname = ANY(%s)
     )
     SELECT p.relid, n.nspname, c.relname, c.relreplident::text, p.pubname::text, p.pubviaroot, p.rowfilter,
-           p.needs_identity, c.relkind = 'p', c.relrowsecurity,
+           p.needs_identity, c.relkind = 'p', row_security_active(p.relid),
            ARRAY(SELECT a.attname::text FROM pg_attribute a
                  WHERE a.attrelid = p.relid AND a.attnum > 0 AND NOT a.attisdropped
                    AND CASE WHEN p.attnames IS NULL THEN a.attgenerated = ''
                             ELSE a.attname = ANY(p.attnames) AND ({generated} OR a.attgenerated = '') END
                  ORDER BY a.attnum),
-           EXISTS (SELECT FROM pg_index i
-                   WHERE i.indrelid = p.relid AND i.indisvalid AND i.indimmediate
-                     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
-                                             WHEN 'i' THEN i.indisreplident ELSE false END),
+           ARRAY(SELECT a.attname::text FROM pg_index i
+                 CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                 WHERE i.indrelid = p.relid AND k.place <= i.indnkeyatts AND i.indisvalid
+                   AND CASE c.relreplident WHEN 'f' THEN i.indisprimary
+                                           WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                                           WHEN 'i' THEN i.indisreplident AND i.indimmediate ELSE false END
+                 ORDER BY k.place),
            EXISTS (SELECT FROM pg_partition_ancestors(p.relid) a(relid)
                    JOIN published r ON r.relid = a.relid::oid AND r.pubviaroot
                    WHERE a.relid::oid <> p.relid)
@@ -55,8 +59,9 @@ class PublishedTable:
     """One table as the publications together publish it.
 
     `columns` in table order, without generated ones unless they are published (F48); `row_filter` is SQL over
-    the table's columns or None. `has_key`: the replica identity has columns. `needs_identity`: updates or
-    deletes are published. `has_row_security`: a snapshot role needs BYPASSRLS (F41, F73).
+    the table's columns or None. `key_columns`: of the primary key or the identity's index, in key order, also
+    those that are not published. `needs_identity`: updates or deletes are published. `has_row_security`: it
+    would hide rows from the role that asks (F41, F73).
     """
 
     relid: int
@@ -65,13 +70,28 @@ class PublishedTable:
     columns: tuple[str, ...]
     row_filter: str | None
     identity: ReplicaIdentity
-    has_key: bool
+    key_columns: tuple[str, ...]
     needs_identity: bool
     via_root: bool
     is_partitioned: bool
     has_row_security: bool
     publications: tuple[str, ...]
     has_conflicting_columns: bool = False
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the replica identity has columns: without, updates and deletes fail when published."""
+        if self.identity is ReplicaIdentity.NOTHING:
+            return False
+        return self.identity is ReplicaIdentity.FULL or bool(self.key_columns)
+
+    @property
+    def has_record_key(self) -> bool:
+        """Whether its records get a key: FULL needs the whole primary key published (F45)."""
+        published = set(self.columns)
+        if self.identity is ReplicaIdentity.FULL:
+            return bool(self.key_columns) and published.issuperset(self.key_columns)
+        return self.identity is not ReplicaIdentity.NOTHING and not published.isdisjoint(self.key_columns)
 
 
 def published_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
@@ -133,15 +153,14 @@ def _table(rows: list[tuple[Any, ...]]) -> PublishedTable:
     # A row is published when any publication's filter lets it through; one without a filter publishes all.
     row_filter = None if None in filters else " OR ".join(dict.fromkeys(f"({text})" for text in filters))
     columns = tuple(first[10])
-    identity = ReplicaIdentity(first[3])
     return PublishedTable(
         relid=first[0],
         schema=first[1],
         name=first[2],
         columns=columns,
         row_filter=row_filter,
-        identity=identity,
-        has_key=identity is ReplicaIdentity.FULL or first[11],
+        identity=ReplicaIdentity(first[3]),
+        key_columns=tuple(first[11]),
         needs_identity=any(row[7] for row in rows),
         via_root=any(row[5] for row in rows),
         is_partitioned=first[8],

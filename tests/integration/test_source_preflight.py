@@ -96,6 +96,140 @@ def test_a_slot_of_another_kind_or_database_fails(postgres: PostgresServer) -> N
         postgres.execute("SELECT pg_drop_replication_slot(%s)", elsewhere.slot)
 
 
+def test_a_slot_with_two_phase_fails(postgres: PostgresServer) -> None:
+    """The server would send prepared transactions of it, asked for or not."""
+    with source_database(postgres, TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
+        statement = f"SELECT pg_create_logical_replication_slot('{settings.slot}', 'pgoutput', false, true)"
+        run_script(plain(settings), statement)
+        assert complaints(settings) == {"slot": "fail"}
+
+
+@pytest.mark.parametrize("major", [15, 18])
+def test_a_standby_fails_on_every_major(pg_server: PostgresServers, major: int) -> None:
+    """The daemon reads from a primary only, also where a standby could decode."""
+    with pg_server.fresh(major) as server:
+        run_script(server.dsn(), TABLE, "CREATE PUBLICATION pub FOR TABLE public.t")
+        server.stop()
+        (server.data_folder / "standby.signal").touch()
+        server.start()
+        assert server.execute("SELECT pg_is_in_recovery()") == [(True,)]
+        settings = SourceSettings(server.dsn(), lambda: None, "shop", ("pub",), "cdcd test")
+        assert complaints(settings) == {"standby": "fail"}
+
+
+def test_a_missing_publication_fails_and_init_is_named_where_it_may_create_it(
+    postgres: PostgresServer,
+) -> None:
+    with source_database(postgres, TABLE) as settings:
+        for may_create, word in ((True, "cdcd init"), (False, "CREATE PUBLICATION")):
+            findings = preflight(settings, publication_create=may_create)
+            (finding,) = [one for one in findings if one.level != "ok"]
+            assert (finding.level, finding.subject) == ("fail", "publication")
+            assert word in finding.mend
+
+
+# --- what the role may read ---
+
+
+def as_role(server: PostgresServer, settings: SourceSettings, *grants: str) -> SourceSettings:
+    """The source as a role of its own, with these grants ({role} in them); it goes with the database."""
+    role = settings.slot + "_role"
+    server.create_role(role)
+    run_script(plain(settings), *(grant.format(role=role) for grant in grants))
+    return replace(settings, dsn=server.dsn(settings.slot, role))
+
+
+def without_role(server: PostgresServer, settings: SourceSettings) -> None:
+    run_script(server.dsn(settings.slot), f"DROP OWNED BY {settings.slot}_role")
+    server.execute(f"DROP ROLE {settings.slot}_role")
+
+
+def test_grants_on_the_published_columns_are_enough(postgres: PostgresServer) -> None:
+    with source_database(
+        postgres,
+        "CREATE TABLE public.part (id int PRIMARY KEY, v text, w text, secret text)",
+        "CREATE PUBLICATION pub FOR TABLE public.part (id, v, w)",
+    ) as settings:
+        limited = as_role(postgres, settings, "GRANT SELECT (id, v) ON public.part TO {role}")
+        (finding,) = [one for one in preflight(limited) if one.level != "ok"]
+        assert (finding.level, finding.subject) == ("fail", "table public.part")
+        assert finding.mend.startswith('GRANT SELECT ("w") ON "public"."part" TO ')
+        run_script(plain(settings), finding.mend)
+        assert complaints(limited) == {}
+        run_script(limited.dsn, "SELECT id, v, w FROM ONLY public.part")  # the server's own opinion
+        without_role(postgres, settings)
+
+
+def test_a_schema_that_the_role_may_not_use_is_named_once(postgres: PostgresServer) -> None:
+    with source_database(
+        postgres,
+        "CREATE SCHEMA closed",
+        "CREATE TABLE closed.a (id int PRIMARY KEY)",
+        "CREATE TABLE closed.b (id int PRIMARY KEY)",
+        "CREATE PUBLICATION pub FOR TABLE closed.a, closed.b",
+    ) as settings:
+        limited = as_role(postgres, settings, "GRANT SELECT ON closed.a, closed.b TO {role}")
+        (finding,) = [one for one in preflight(limited) if one.level != "ok"]
+        assert (finding.level, finding.subject) == ("fail", "schema closed")
+        assert complaints(limited, snapshot=False) == {}  # the stream needs no right to read
+        run_script(plain(settings), finding.mend)
+        assert complaints(limited) == {}
+        run_script(limited.dsn, "SELECT id FROM ONLY closed.a")
+        without_role(postgres, settings)
+
+
+def test_row_security_matters_only_where_it_would_hide_rows(postgres: PostgresServer) -> None:
+    """It does not bind the table's owner, unless it is forced."""
+    with source_database(
+        postgres,
+        TABLE,
+        "ALTER TABLE public.t ENABLE ROW LEVEL SECURITY",
+        "CREATE PUBLICATION pub FOR TABLE public.t",
+    ) as settings:
+        owner = as_role(postgres, settings, "ALTER TABLE public.t OWNER TO {role}")
+        assert complaints(owner) == {}
+        run_script(plain(settings), "ALTER TABLE public.t FORCE ROW LEVEL SECURITY")
+        assert complaints(owner) == {"table public.t": "fail"}
+        without_role(postgres, settings)
+
+
+# --- tables whose records have a null key ---
+
+
+def test_every_table_without_a_key_is_named_with_what_follows(postgres: PostgresServer) -> None:
+    with source_database(
+        postgres,
+        "CREATE TABLE public.none (v text)",
+        "CREATE TABLE public.off (id int PRIMARY KEY)",
+        "ALTER TABLE public.off REPLICA IDENTITY NOTHING",
+        "CREATE TABLE public.full_none (v text)",
+        "ALTER TABLE public.full_none REPLICA IDENTITY FULL",
+        "CREATE TABLE public.full_hidden (a int, b int, v text, PRIMARY KEY (a, b))",
+        "ALTER TABLE public.full_hidden REPLICA IDENTITY FULL",
+        "CREATE TABLE public.full_key (id int PRIMARY KEY)",
+        "ALTER TABLE public.full_key REPLICA IDENTITY FULL",
+        "CREATE TABLE public.by_index (id int NOT NULL)",
+        "CREATE UNIQUE INDEX by_index_id ON public.by_index (id)",
+        "ALTER TABLE public.by_index REPLICA IDENTITY USING INDEX by_index_id",
+        "CREATE TABLE public.log (v text)",
+        "CREATE PUBLICATION pub FOR TABLE public.none, public.off, public.full_none, public.full_key,"
+        " public.by_index",
+        "CREATE PUBLICATION inserts FOR TABLE public.log, public.full_hidden (a, v)"
+        " WITH (publish = 'insert')",
+    ) as settings:
+        settings = replace(settings, publications=("pub", "inserts"))
+        found = {one.subject: one for one in preflight(settings) if one.level != "ok"}
+        assert {subject: one.level for subject, one in found.items()} == {
+            f"table public.{name}": "warn" for name in ("none", "off", "full_none", "full_hidden", "log")
+        }
+        for finding in found.values():
+            assert "null key" in finding.message
+        failing = {subject for subject, one in found.items() if "UPDATE and DELETE fail" in one.message}
+        assert failing == {"table public.none", "table public.off"}
+        for name in ("none", "full_none", "log"):
+            assert f'ALTER TABLE "public"."{name}" ADD PRIMARY KEY' in found[f"table public.{name}"].mend
+
+
 @pytest.mark.parametrize("where", ["dsn", "file"])
 def test_a_wrong_password_is_never_shown(pg_server: PostgresServers, where: str) -> None:
     with pg_server.fresh(18, authentication="scram-sha-256") as server:
