@@ -163,14 +163,17 @@ class Config(BaseSettings):
     @property
     def secret_files(self) -> tuple[Path, ...]:
         """Every file that holds a secret."""
-        single = (self.source.password_file, self.registry.password_file)
-        return (*(path for path in single if path is not None), *self.sink.secret_files.values())
+        source, registry = self.source, self.registry
+        single = (source.password_file, source.ssl_password_file, registry.password_file)
+        named = (*self.sink.secret_files.values(), *registry.secret_files.values())
+        return (*(path for path in single if path is not None), *named)
 
     def source_settings(self) -> SourceSettings:
         """Return what the source room needs."""
         return SourceSettings(
             dsn=self.source.dsn.text,
             read_password=self.source.read_password,
+            read_ssl_password=self.source.read_ssl_password,
             slot=self.source.slot.name,
             publications=self.source.publication.names,
             application_name=f"cdcd-{self.source.slot.name}"[:SLOT_NAME_LIMIT],
@@ -209,7 +212,7 @@ class Config(BaseSettings):
             compatibility=registry.compatibility,
             username=registry.username,
             read_password=registry.read_password,
-            properties=registry.properties,
+            read_properties=registry.read_properties,
         )
 
 

@@ -9,7 +9,8 @@ Must not: connect, or import a Kafka client.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -79,6 +80,17 @@ def _free_registry_property(name: str) -> str:
     if name in OWNED_REGISTRY_PROPERTIES:
         refuse("cannot be set here", OWNED_REGISTRY_PROPERTIES[name])
     return name
+
+
+def _refuse_twice(properties: Mapping[str, str], secret_files: Mapping[str, Path]) -> None:
+    twice = sorted(set(properties) & set(secret_files))
+    if twice:
+        refuse(f"{', '.join(twice)} is given in properties and in secret_files", "keep one")
+
+
+def _with_secrets(properties: Mapping[str, str], secret_files: Mapping[str, Path]) -> Properties:
+    secrets = {name: read_secret_file(path) for name, path in secret_files.items()}
+    return Properties({**properties, **secrets})
 
 
 SinkProperty = Annotated[str, AfterValidator(_free_sink_property)]
@@ -152,15 +164,12 @@ class Sink(Room):
 
     @model_validator(mode="after")
     def _each_property_once(self) -> Sink:
-        twice = sorted(set(self.properties) & set(self.secret_files))
-        if twice:
-            refuse(f"{', '.join(twice)} is given in properties and in secret_files", "keep one")
+        _refuse_twice(self.properties, self.secret_files)
         return self
 
     def read_properties(self) -> Properties:
         """Return librdkafka's properties with the secret files read now. Raises SecretUnreadable."""
-        secrets = {name: read_secret_file(path) for name, path in self.secret_files.items()}
-        return Properties({**self.properties, **secrets})
+        return _with_secrets(self.properties, self.secret_files)
 
 
 # --- registry -----------------------------------------------------------------------------------------------
@@ -216,6 +225,17 @@ class Registry(Room):
         examples=[{"ssl.ca.location": "/etc/cdcd/tls/ca.crt"}],
     )
 
+    secret_files: dict[RegistryProperty, SecretFile] = Field(
+        default_factory=dict,
+        description="properties of the registry client whose values are in files, read at each connection",
+        examples=[{"ssl.key.password": "/etc/cdcd/secrets/registry-key-password"}],
+    )
+
+    @model_validator(mode="after")
+    def _each_property_once(self) -> Registry:
+        _refuse_twice(self.properties, self.secret_files)
+        return self
+
     @model_validator(mode="after")
     def _credentials(self) -> Registry:
         if self.password is not None and self.password_file is not None:
@@ -229,6 +249,10 @@ class Registry(Room):
     def read_password(self) -> Callable[[], str | None]:
         """What returns the password at each use, or None without authentication."""
         return secret_reader(self.password, self.password_file)
+
+    def read_properties(self) -> Properties:
+        """Return the client's properties with the secret files read now. Raises SecretUnreadable."""
+        return _with_secrets(self.properties, self.secret_files)
 
 
 RegistryOption = Annotated[Registry, BeforeValidator(_registry_or_none)]

@@ -179,6 +179,11 @@ class Source(Room):
         description="file that holds the role's password, read again at each connection",
         examples=["/etc/cdcd/secrets/postgres-password"],
     )
+    ssl_password_file: SecretFile | None = Field(
+        default=None,
+        description="file that holds the passphrase of the client's key (sslkey in dsn), read likewise",
+        examples=["/etc/cdcd/secrets/postgres-key-passphrase"],
+    )
     slot: Slot = Field(default_factory=Slot, description="the replication slot")
     publication: Publication = Field(default_factory=Publication, description="what the server sends")
     protocol: Protocol = Field(default_factory=Protocol, description="how the server sends it")
@@ -193,9 +198,16 @@ class Source(Room):
         given = (self.password is not None, self.password_file is not None, self.dsn.password is not None)
         if sum(given) > 1:
             refuse("the password is given more than once", "keep one of dsn, password, password_file")
+        if self.ssl_password_file is not None and "sslpassword" in self.dsn.parameters:
+            refuse("the key's passphrase is given more than once", "keep ssl_password_file")
         return self
 
     @property
     def read_password(self) -> Callable[[], str | None]:
         """What returns the password at each connection, or None when libpq has to find it itself."""
         return secret_reader(self.password or self.dsn.password, self.password_file)
+
+    @property
+    def read_ssl_password(self) -> Callable[[], str | None]:
+        """What returns the passphrase of the client's key at each connection, or None without one."""
+        return secret_reader(None, self.ssl_password_file)

@@ -1,7 +1,7 @@
 """What the registry's client must be told, as plain values.
 
 In: values that config has read.  Out: the client's properties.
-Invariant: the password is read anew whenever a client is made, so that a rotated one is picked up.
+Invariant: password and properties are read anew whenever a client is made, so that a rotated one is picked up.
 Must not: do I/O.
 """
 
@@ -17,12 +17,17 @@ def _no_password() -> str | None:
     return None
 
 
+def _no_properties() -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
     """Where the registry is and how schemas get there.
 
     `url` is the base of Confluent's interface (for Apicurio it ends in `/apis/ccompat/v7`). `compatibility`
-    is set on a subject when cdcd creates it. `properties` are the client's own names, passed on.
+    is set on a subject when cdcd creates it. `read_properties` gives the client's own names, passed on; it is
+    asked whenever a client is made, as `read_password` is.
     """
 
     url: str
@@ -30,7 +35,7 @@ class RegistrySettings:
     compatibility: str = "BACKWARD_TRANSITIVE"
     username: str | None = None
     read_password: Callable[[], str | None] = field(default=_no_password, repr=False)
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    read_properties: Callable[[], Mapping[str, str]] = field(default=_no_properties, repr=False)
     request_timeout_s: float = 10.0
 
 
@@ -40,7 +45,7 @@ def client_properties(settings: RegistrySettings) -> dict[str, object]:
         "timeout": settings.request_timeout_s,
         "max.retries": 1,
         "retries.wait.ms": 100,
-        **settings.properties,
+        **settings.read_properties(),
         "url": settings.url,
     }
     password = settings.read_password()

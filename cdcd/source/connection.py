@@ -8,7 +8,7 @@ Must not: stream (see `stream`), or let a psycopg2 exception leave this room.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -108,9 +108,10 @@ def connection_parameters(settings: SourceSettings) -> tuple[dict[str, str], tup
     What the DSN says about time-outs and keepalives stands; what output depends on is overridden.
     """
     parameters = _parsed(settings.dsn)
-    password = _password(settings)
-    if password is not None:
-        parameters["password"] = password
+    for key, read in (("password", settings.read_password), ("sslpassword", settings.read_ssl_password)):
+        secret = _secret(key, read)
+        if secret is not None:
+            parameters[key] = secret
     for key, value in _KEEPALIVES.items():
         parameters.setdefault(key, value)
     parameters.setdefault("connect_timeout", str(settings.connect_timeout_s))
@@ -140,12 +141,12 @@ def _parsed(dsn: str) -> dict[str, str]:
     return parameters
 
 
-def _password(settings: SourceSettings) -> str | None:
+def _secret(what: str, read: Callable[[], str | None]) -> str | None:
     try:
-        return settings.read_password()
+        return read()
     except OSError as error:
         raise SourceAuthentication(
-            f"the password cannot be read: {error.strerror or type(error).__name__}"
+            f"the {what} cannot be read: {error.strerror or type(error).__name__}"
         ) from None
 
 

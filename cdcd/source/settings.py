@@ -18,11 +18,16 @@ Streaming = Literal["off", "on", "parallel"]
 Origin = Literal["any", "none"]
 
 
+def _no_password() -> str | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
     """One slot of one database.
 
     `dsn` is a libpq URL or keyword string and may hold a password; it never appears in a repr.
+    `read_password` and `read_ssl_password` (the passphrase of sslkey) are asked at each connect.
     `silence_timeout_s` is how long a stream may say nothing although asked (F16); None derives it from the
     server's wal_sender_timeout.
     """
@@ -35,6 +40,7 @@ class SourceSettings:
     connect_timeout_s: int = 10
     failover: bool = False
     silence_timeout_s: float | None = None
+    read_ssl_password: Callable[[], str | None] = field(default=_no_password, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,9 @@ def test_check_says_that_it_answers(client: Registry) -> None:
 
 def test_unknown_properties_are_an_error_of_the_configuration(registry: SchemaRegistry) -> None:
     with pytest.raises(ConfigError, match=r"no\.such\.property"):
-        Registry(RegistrySettings(registry.url, properties={"no.such.property": "1"})).schema_id("s", V1)
+        Registry(RegistrySettings(registry.url, read_properties=lambda: {"no.such.property": "1"})).schema_id(
+            "s", V1
+        )
 
 
 class Door(BaseHTTPRequestHandler):

@@ -29,6 +29,7 @@ name: shop
 source:
   dsn: postgresql://cdcd{dsn_password}@db/shop
   {"" if dsn_password else f"password: {CANARY}"}
+  ssl_password_file: {secret_file}
 sink:
   bootstrap_servers: kafka:9092
   properties:
@@ -39,7 +40,9 @@ sink:
     sasl.oauthbearer.config: {CANARY}
     sasl.pasword: {CANARY}
   secret_files: {{ssl.keystore.password: {secret_file}}}
-registry: {{url: "http://registry", username: u, password: {CANARY}, properties: {{bearer.auth.token: {CANARY}}}}}
+registry:
+  {{url: "http://registry", username: u, password: {CANARY}, properties: {{bearer.auth.token: {CANARY}}},
+   secret_files: {{ssl.key.password: {secret_file}}}}}
 """
 
 
@@ -65,6 +68,12 @@ def test_no_secret_is_in_a_repr_a_dump_or_show(dsn_password: str, secret_file: P
     assert [text for text in shown if CANARY in text] == []
     assert config.registry_settings().read_password() == CANARY
     assert config.source_settings().read_password() == CANARY
+    assert config.source_settings().read_ssl_password() == CANARY
+    assert config.registry_settings().read_properties()["ssl.key.password"] == CANARY
+    assert config.sink_settings().properties["ssl.keystore.password"] == CANARY
+    secret_file.write_text("rotated")
+    assert config.source_settings().read_ssl_password() == "rotated"
+    assert config.registry_settings().read_properties()["ssl.key.password"] == "rotated"
 
 
 def test_no_secret_is_in_an_error_or_its_traceback(secret_file: Path, tmp_path: Path) -> None:
