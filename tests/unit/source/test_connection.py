@@ -38,6 +38,15 @@ def test_the_password_read_at_connect_wins_over_the_one_in_the_dsn() -> None:
     assert connection_parameters(settings("postgresql://u:old@h/d"))[0]["password"] == "old"
 
 
+def test_the_passphrase_of_a_key_is_read_at_each_connect_and_counts_as_a_secret() -> None:
+    passphrases = ["first", "rotated"]
+    given = replace(settings("postgresql://u@h/d"), read_ssl_password=lambda: passphrases.pop(0))
+    assert connection_parameters(given)[0]["sslpassword"] == "first"
+    parameters, secrets = connection_parameters(given)
+    assert parameters["sslpassword"] == "rotated"
+    assert "rotated" in secrets
+
+
 @pytest.mark.parametrize(
     "dsn",
     [
@@ -49,15 +58,6 @@ def test_the_password_read_at_connect_wins_over_the_one_in_the_dsn() -> None:
         "host=h passwort=hunter2",
     ],
 )
-def test_the_passphrase_of_a_key_is_read_at_each_connect_and_counts_as_a_secret() -> None:
-    passphrases = ["first", "rotated"]
-    given = replace(settings("postgresql://u@h/d"), read_ssl_password=lambda: passphrases.pop(0))
-    assert connection_parameters(given)[0]["sslpassword"] == "first"
-    parameters, secrets = connection_parameters(given)
-    assert parameters["sslpassword"] == "rotated"
-    assert "rotated" in secrets
-
-
 def test_a_dsn_that_cannot_be_used_is_never_quoted(dsn: str) -> None:
     with pytest.raises(CdcdError) as caught:
         connect_sql(settings(dsn))
