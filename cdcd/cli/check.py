@@ -11,27 +11,32 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cdcd.cli.published import published_topics
+from cdcd.cli.beginning import Beginning, beginning, unknown
+from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError
 from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.recovery import Resume
+from cdcd.sink.names import message_topic
 from cdcd.sink.producer import check_transactional_id
 from cdcd.sink.topics import Topics
 from cdcd.source.preflight import preflight
 
-_TIMEOUT_S = 10.0
 _VERIFYING = ("verify-ca", "verify-full")
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 
 def check(config: Config) -> list[Finding]:
     """Return what was found, in the order of the flow: files, source, sink, registry. Does not raise."""
+    sink = _tried("kafka", lambda: _sink(config))
+    begin = _beginning(config, is_kafka_up=not _fails(sink, "kafka"))
+    source = _tried("source", lambda: _source(config, begin))
     return [
         *_files(config),
         *_encryption(config),
-        *_tried("source", lambda: _source(config)),
-        *_tried("kafka", lambda: _sink(config)),
+        *_with_beginning(source, begin.finding),
+        *sink,
         *_tried("registry", lambda: Registry(config.registry_settings()).check()),
     ]
 
@@ -84,23 +89,52 @@ def _encryption(config: Config) -> list[Finding]:
     return [Finding("warn", "source.dsn", message, "add sslmode=verify-full")]
 
 
-def _source(config: Config) -> list[Finding]:
+def _beginning(config: Config, *, is_kafka_up: bool) -> Beginning:
+    if not is_kafka_up:
+        return Beginning(None, unknown("Kafka has the stored position and does not answer"))
+    try:
+        return beginning(config)
+    except Exception as error:  # noqa: BLE001 - the other endpoints are still to be asked
+        return Beginning(None, unknown(f"a client failed: {type(error).__name__}"))
+
+
+def _source(config: Config, begin: Beginning) -> list[Finding]:
     return preflight(
         config.source_settings(),
         slot_create=config.source.slot.create,
         publication_create=config.source.publication.create,
+        snapshot=config.snapshot.mode == "initial" and not isinstance(begin.verdict, Resume),
     )
 
 
+def _with_beginning(source: list[Finding], begin: Finding) -> list[Finding]:
+    """Add how a start would begin; where that is about the slot, it knows more than the slot alone says."""
+    if begin.subject == "slot":
+        source = [finding for finding in source if finding.subject != "slot" or finding.level == "warn"]
+    return [*source, begin]
+
+
+def _fails(findings: Sequence[Finding], subject: str) -> bool:
+    return any(finding.subject == subject and finding.level == "fail" for finding in findings)
+
+
 def _sink(config: Config) -> list[Finding]:
-    settings = replace(config.sink_settings(), operation_timeout_s=_TIMEOUT_S)
+    settings = asking_settings(config)
     try:
         topics = published_topics(config)
     except CdcdError:
         topics = []  # the source's own findings say why; the broker is asked all the same
     asked = Topics(settings, config.topic_settings())
     findings = asked.check(topics, progress_topic=config.progress_topic)
-    is_reachable = not any(finding.subject == "kafka" and finding.level == "fail" for finding in findings)
-    if settings.is_exactly_once and is_reachable:
+    findings = [_with_way_out(finding, config) for finding in findings]
+    if settings.is_exactly_once and not _fails(findings, "kafka"):
         findings.append(check_transactional_id(settings))
     return findings
+
+
+def _with_way_out(finding: Finding, config: Config) -> Finding:
+    """The topic of logical messages is not needed by everybody."""
+    if finding.level == "ok" or finding.subject != f"topic {message_topic(config.name)}":
+        return finding
+    way_out = "if nothing calls pg_logical_emit_message, source.protocol.messages: false"
+    return replace(finding, mend=f"{finding.mend}; {way_out}")

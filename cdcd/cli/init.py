@@ -2,7 +2,8 @@
 
 Comes in: a configuration.  Goes out: steps done, or (`plan`) the SQL and commands that would do them.
 Invariant: the publication comes before the slot (F39); the slot is made here only when no snapshot is wanted,
-because a snapshot joins the stream only if slot and snapshot are made together (F36). What exists stays.
+because a snapshot joins the stream only if slot and snapshot are made together (F36); and never in the place
+of one that cdcd has read from, because what came in between is not in it (F10). What exists stays.
 Must not: alter or drop anything.
 """
 
@@ -12,15 +13,18 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cdcd.cli.published import published_topics
+from cdcd.cli.beginning import ask
+from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
-from cdcd.errors import CdcdError
+from cdcd.errors import CdcdError, SlotMissing
 from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.publication import create_publication_sql, missing_publications
 from cdcd.source.slot import create_slot, read_slot
 
+_TIMEOUT_S = 60.0
 _SLOT_LATER = "the daemon makes it at its first start, together with the snapshot"
+_SLOT_NEVER = "only the daemon can make it, together with the snapshot: set source.slot.create: true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +137,34 @@ def _slot(config: Config) -> Iterator[Step]:
     if is_there:
         yield Step(f"exists   slot {settings.slot}")
     elif config.snapshot.mode == "initial":
-        yield Step(f"later    slot {settings.slot}: {_SLOT_LATER}")
+        ask(config, create_slot=True)
+        yield _slot_of_the_daemon(config)
     elif lacks_publication:
         yield Step(f"missing  slot {settings.slot}: it needs the publication first (F39)", is_done=False)
     else:
+        ask(config, create_slot=True)
         create_slot(settings, export_snapshot=False).close()
         yield Step(f"created  slot {settings.slot}")
 
 
+def _slot_of_the_daemon(config: Config) -> Step:
+    slot = config.source.slot
+    if slot.create:
+        return Step(f"later    slot {slot.name}: {_SLOT_LATER}")
+    return Step(f"missing  slot {slot.name}: {_SLOT_NEVER}", is_done=False)
+
+
 def _slot_sql(config: Config, server_version: int) -> str:
     slot = config.source.slot
+    try:
+        ask(config, create_slot=True)
+    except SlotMissing as error:
+        return f"-- slot {slot.name}: {error.message}; {error.advice}"
     if config.snapshot.mode == "initial":
-        return f"-- slot {slot.name}: {_SLOT_LATER}"
+        return f"-- slot {slot.name}: {_SLOT_LATER if slot.create else _SLOT_NEVER}"
     failover = ", failover => true" if slot.failover and server_version >= 170_000 else ""
     return f"SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput'{failover});"
 
 
 def _asked_topics(config: Config) -> Topics:
-    return Topics(config.sink_settings(), config.topic_settings())
+    return Topics(asking_settings(config, timeout_s=_TIMEOUT_S), config.topic_settings())

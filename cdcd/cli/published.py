@@ -1,4 +1,4 @@
-"""The topics that the published tables will be written to.
+"""The topics that will be written to, and the settings with which a command asks Kafka about them.
 
 Comes in: a configuration.  Goes out: topic names, asked from the source's catalog at this moment.
 Invariant: the same template and escapes as the stream uses, so `check` and `init` speak of its topics.
@@ -7,21 +7,42 @@ Must not: create anything.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cdcd.config import Config
-from cdcd.sink.names import topic_name
+from cdcd.sink.names import message_topic, topic_name
+from cdcd.sink.settings import SinkSettings
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import published_tables
 
+_FIRST_VERSION_WITH_MESSAGES = 140_000
+
+
+def asking_settings(config: Config, *, timeout_s: float = 10.0) -> SinkSettings:
+    """Return the sink's settings for a command: each call waits so long, and the client's own log is quiet.
+
+    What the client would log comes as an error of the call that met it. Raises SecretUnreadable.
+    """
+    settings = config.sink_settings()
+    quiet = {} if "debug" in settings.properties else {"log_level": "0"}
+    return replace(settings, operation_timeout_s=timeout_s, properties=quiet | dict(settings.properties))
+
 
 def published_topics(config: Config) -> list[str]:
-    """Return the topics of all published tables, each once. Raises Source and Sink errors."""
+    """Return the topics of all published tables and of logical messages, each once.
+
+    Raises Source and Sink errors.
+    """
     connection = connect_sql(config.source_settings())
     try:
         tables = published_tables(connection, config.source.publication.names)
+        version = connection.server_version
     finally:
         connection.close()
     template = config.sink.topics.template
-    names = (
+    names = [
         topic_name(template, name=config.name, schema=table.schema, table=table.name) for table in tables
-    )
+    ]
+    if config.source.protocol.messages and version >= _FIRST_VERSION_WITH_MESSAGES:
+        names.append(message_topic(config.name))
     return list(dict.fromkeys(names))

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import structlog
+
 from cdcd.avro.logical_message import encode_logical_message, message_key_schema, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
@@ -18,8 +20,14 @@ from cdcd.errors import TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.threads import in_thread
 from cdcd.schema.relation_schema import relation_schemas
-from cdcd.sink.names import escape, topic_name
+from cdcd.sink.names import message_topic, topic_name
 from cdcd.txn.events import LogicalMessage
+
+_LOG = structlog.stdlib.get_logger("cdcd.plans")
+_KEYLESS_HINT = (
+    "its records have a null key and go to one partition, and a compacted topic refuses them; "
+    "give it a primary key"
+)
 
 
 class Catalog(Protocol):
@@ -58,6 +66,7 @@ class Plans:
         self.by_relid: dict[int, RelationPlan] = {}
         self._described: dict[int, Relation] = {}
         self._made: dict[int, tuple[Relation, tuple[str, ...], RelationPlan]] = {}
+        self._keyless: set[int] = set()
         self._relid_of_topic: dict[str, tuple[int, str]] = {}
         self._message_ids: tuple[int, int, int] | None = None
         self._catalog = catalog
@@ -89,9 +98,16 @@ class Plans:
         made = self._made.get(relation.relid)
         if made is None or made[:2] != (relation, key_columns):
             plan = await in_thread(self._compile, relation, key_columns)
+            self._say_keyless(plan)
             made = self._made[relation.relid] = (relation, key_columns, plan)
         self.by_relid[relation.relid] = made[2]
         return made[2]
+
+    def _say_keyless(self, plan: RelationPlan) -> None:
+        """Say once in a session that a table's records have a null key (F45)."""
+        if not plan.key_indexes and plan.relation.relid not in self._keyless:
+            self._keyless.add(plan.relation.relid)
+            _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=_KEYLESS_HINT)
 
     async def _key_columns(self, relation: Relation) -> tuple[str, ...]:
         """Key columns in key order: FULL flags every column, so only the catalog knows the primary key (F45)."""
@@ -136,7 +152,7 @@ class Plans:
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
         """Return the record of a logical message, in `<name>.message`."""
-        topic = ".".join(escape(part) for part in self._name.split(".")) + ".message"
+        topic = message_topic(self._name)
         if self._message_ids is None:
             self._message_ids = await in_thread(self._message_topic, topic)
         key_id, value_id, partitions = self._message_ids

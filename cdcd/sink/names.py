@@ -14,7 +14,7 @@ import string
 
 from cdcd.errors import ConfigError, SinkError
 
-__all__ = ["MAX_TOPIC_CHARACTERS", "check_template", "escape", "topic_name", "unescape"]
+__all__ = ["MAX_TOPIC_CHARACTERS", "check_template", "escape", "message_topic", "topic_name", "unescape"]
 
 MAX_TOPIC_CHARACTERS = 249
 PLACEHOLDERS = frozenset({"name", "schema", "table"})
@@ -41,8 +41,7 @@ def topic_name(template: str, *, name: str, schema: str, table: str) -> str:
     Raises SinkError when Kafka would not take the name, ConfigError for a template that cannot be used.
     """
     check_template(template)
-    prefix = ".".join(escape(part) for part in name.split("."))
-    topic = template.format(name=prefix, schema=escape(schema), table=escape(table))
+    topic = template.format(name=_prefix(name), schema=escape(schema), table=escape(table))
     if len(topic) > MAX_TOPIC_CHARACTERS:
         raise SinkError(
             f"the topic name has {len(topic)} characters, Kafka takes {MAX_TOPIC_CHARACTERS}",
@@ -52,6 +51,11 @@ def topic_name(template: str, *, name: str, schema: str, table: str) -> str:
     if topic in ("", ".", ".."):
         raise SinkError(f"{topic!r} is not a topic name", hint="change sink.topics.template")
     return topic
+
+
+def message_topic(name: str) -> str:
+    """Return the topic of the logical messages; `name`, the prefix, keeps its dots."""
+    return f"{_prefix(name)}.message"
 
 
 def check_template(template: str) -> None:
@@ -72,6 +76,10 @@ def check_template(template: str) -> None:
         raise ConfigError(
             f"topic template {template!r}: {{table}} is missing, all tables would share one topic"
         )
+
+
+def _prefix(name: str) -> str:
+    return ".".join(escape(part) for part in name.split("."))
 
 
 def _code_units(character: str) -> str:

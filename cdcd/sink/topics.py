@@ -43,26 +43,11 @@ class Topics:
 
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions by topic, creating what is missing when that is allowed."""
-        wanted = {
-            name: NewTopic(
-                name,
-                num_partitions=self._topics.partitions,
-                replication_factor=self._topics.replication_factor,
-                config=dict(self._topics.properties),
-            )
-            for name in names
-        }
-        return self._ensure(wanted)
+        return self._ensure({name: self._new(name) for name in names})
 
     def ensure_progress(self, name: str) -> None:
         """Make sure that the progress topic is there, with the one partition that orders its records."""
-        new = NewTopic(
-            name,
-            num_partitions=1,
-            replication_factor=self._topics.replication_factor,
-            config=dict(PROGRESS_PROPERTIES),
-        )
-        partitions = self._ensure({name: new})[name]
+        partitions = self._ensure({name: self._new_progress(name)})[name]
         if partitions != 1:
             raise TopicMismatch(
                 f"the progress topic has {partitions} partitions and needs exactly 1",
@@ -107,12 +92,28 @@ class Topics:
         findings = [Finding("ok", "kafka", f"cluster {metadata.cluster_id} answers, {brokers} brokers")]
         findings += self._check_replicas(brokers)
         for name in names:
-            findings.append(self._check_topic(metadata, name))
+            findings.append(self._check_topic(metadata, self._new(name)))
         if progress_topic is not None:
             findings.append(self._check_progress_topic(metadata, progress_topic))
         return findings
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _new(self, name: str) -> NewTopic:
+        return NewTopic(
+            name,
+            num_partitions=self._topics.partitions,
+            replication_factor=self._topics.replication_factor,
+            config=dict(self._topics.properties),
+        )
+
+    def _new_progress(self, name: str) -> NewTopic:
+        return NewTopic(
+            name,
+            num_partitions=1,
+            replication_factor=self._topics.replication_factor,
+            config=dict(PROGRESS_PROPERTIES),
+        )
 
     def _ensure(self, wanted: Mapping[str, NewTopic]) -> dict[str, int]:
         found = self.partitions(wanted)
@@ -168,36 +169,30 @@ class Topics:
             ]
         return []
 
-    def _check_topic(self, metadata: ClusterMetadata, name: str) -> Finding:
-        subject = f"topic {name}"
-        topic = metadata.topics.get(name)
+    def _check_topic(self, metadata: ClusterMetadata, new: NewTopic) -> Finding:
+        subject = f"topic {new.topic}"
+        topic = metadata.topics.get(new.topic)
         if topic is not None and topic.error is None:
-            return Finding("ok", subject, f"exists, {len(topic.partitions)} partitions")
+            return Finding("ok", subject, f"exists, {_partitions(len(topic.partitions))}")
         if topic is not None and not _is_missing(topic.error):
             return Finding("fail", subject, topic.error.str(), "grant Describe and Write on it")
+        partitions = _partitions(new.num_partitions)
         if not self._topics.create:
-            mend = f"create it with {self._topics.partitions} partitions, or set sink.topics.create"
+            mend = f"create it with {partitions}, or set sink.topics.create"
             return Finding("fail", subject, "does not exist and sink.topics.create is off", mend)
-        refusal = self._would_refuse(
-            NewTopic(
-                name,
-                num_partitions=self._topics.partitions,
-                replication_factor=self._topics.replication_factor,
-                config=dict(self._topics.properties),
-            )
-        )
+        refusal = self._would_refuse(new)
         if refusal is not None:
             return Finding(
                 "fail", subject, f"cannot be created: {refusal}", "grant Create, or create it yourself"
             )
-        return Finding("ok", subject, f"will be created with {self._topics.partitions} partitions")
+        return Finding("ok", subject, f"will be created with {partitions}")
 
     def _check_progress_topic(self, metadata: ClusterMetadata, name: str) -> Finding:
         topic = metadata.topics.get(name)
         if topic is not None and topic.error is None and len(topic.partitions) != 1:
             message = f"has {len(topic.partitions)} partitions and needs exactly 1"
             return Finding("fail", f"topic {name}", message, "use another topic prefix, or make it anew")
-        return self._check_topic(metadata, name)
+        return self._check_topic(metadata, self._new_progress(name))
 
     def _would_refuse(self, topic: NewTopic) -> str | None:
         """Return why the cluster would not create the topic, None when it would."""
@@ -208,6 +203,10 @@ class Topics:
         except KafkaException as failure:
             return str(error_of(failure).str())
         return None
+
+
+def _partitions(number: int) -> str:
+    return "1 partition" if number == 1 else f"{number} partitions"
 
 
 def _is_missing(error: KafkaError | None) -> bool:

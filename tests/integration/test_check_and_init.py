@@ -67,11 +67,19 @@ def topics_of(kafka: KafkaBroker, prefix: str) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in found.items() if name.startswith(prefix)}
 
 
+def slot_of(command: Command) -> str:
+    return "cdcd_" + command.tree["name"].replace("-", "_")
+
+
+def publish_orders(command: Command, postgres: PostgresServer, database: str) -> None:
+    run_script(postgres.dsn(database), f'CREATE PUBLICATION "{slot_of(command)}" FOR TABLE public.orders')
+
+
 def test_init_makes_what_check_misses_and_check_is_content(
     command: Command, postgres: PostgresServer, database: str, kafka: KafkaBroker
 ) -> None:
     name = command.tree["name"]
-    slot = "cdcd_" + name.replace("-", "_")
+    slot = slot_of(command)
     command.tree["source"]["publication"] = {"create": True, "tables": ["public.orders"]}
     command.tree["snapshot"] = {"mode": "never"}
 
@@ -89,9 +97,11 @@ def test_init_makes_what_check_misses_and_check_is_content(
         ["created", "publication"],
         ["created", "topic"],
         ["created", "topic"],
+        ["created", "topic"],
         ["created", "slot"],
     ]
-    assert topics_of(kafka, name) == {f"{name}.public.orders": 2, f"{name}.__progress": 1}
+    made = {f"{name}.public.orders": 2, f"{name}.message": 2, f"{name}.__progress": 1}
+    assert topics_of(kafka, name) == made
     slots = postgres.execute("SELECT plugin FROM pg_replication_slots WHERE slot_name = %s", slot)
     assert slots == [("pgoutput",)]
 
@@ -123,8 +133,8 @@ def test_init_leaves_the_slot_to_the_daemon_when_a_snapshot_is_wanted(
     command: Command, postgres: PostgresServer, database: str
 ) -> None:
     """F36: slot and snapshot are made together."""
-    slot = "cdcd_" + command.tree["name"].replace("-", "_")
-    run_script(postgres.dsn(database), f'CREATE PUBLICATION "{slot}" FOR TABLE public.orders')
+    slot = slot_of(command)
+    publish_orders(command, postgres, database)
     status, said = command.run("init")
     assert status == 0, said
     assert f"later    slot {slot}" in said
@@ -136,6 +146,28 @@ def test_init_prints_the_sql_of_a_publication_it_may_not_create(command: Command
     assert status == 1
     assert "missing  publication" in said
     assert "CREATE PUBLICATION" in said
+
+
+def test_check_says_how_each_topic_will_be_made(
+    command: Command, postgres: PostgresServer, database: str
+) -> None:
+    name = command.tree["name"]
+    publish_orders(command, postgres, database)
+    status, found = command.check()
+    assert status == 0, found
+    assert found[f"topic {name}.public.orders"][:2] == ("ok", "will be created with 2 partitions")
+    assert found[f"topic {name}.message"][:2] == ("ok", "will be created with 2 partitions")
+    assert found[f"topic {name}.__progress"][:2] == ("ok", "will be created with 1 partition")
+
+    command.tree["sink"]["topics"]["create"] = False
+    status, found = command.check()
+    assert status == 1
+    level, _, mend = found[f"topic {name}.message"]
+    assert level == "fail"
+    assert "source.protocol.messages: false" in mend
+    command.tree["source"]["protocol"] = {"messages": False}
+    _, found = command.check()
+    assert f"topic {name}.message" not in found
 
 
 def test_check_names_all_that_is_wrong_on_every_side(
