@@ -17,6 +17,13 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 DEADLINE_S = 60.0
 
+SOURCE_ONLY = """{"type": "record", "name": "Envelope", "fields": [
+    {"name": "op", "type": "string"},
+    {"name": "source", "type": {"type": "record", "name": "Source", "fields": [
+        {"name": "commit_lsn", "type": "long"}, {"name": "tx_seq", "type": "long"},
+        {"name": "txId", "type": ["null", "long"]}]}}]}"""
+"""A reader's schema for topics whose values Python's own types cannot hold, such as dates before the year 1."""
+
 
 @dataclass(frozen=True)
 class Event:
@@ -30,26 +37,33 @@ class Event:
 
     @property
     def op(self) -> str | None:
-        """The envelope's op; None for a tombstone."""
-        return None if self.value is None else self.value["op"]
+        """The envelope's op; "m" for a logical message; None for a tombstone."""
+        return None if self.value is None else self.value.get("op", "m")
 
     @property
     def sequence(self) -> tuple[int, int] | None:
-        """(commit_lsn, tx_seq); None for a tombstone."""
-        if self.value is None:
+        """(commit_lsn, tx_seq); None for a tombstone and for a message outside any transaction."""
+        if self.value is None or self.source["tx_seq"] is None:
             return None
-        return self.value["source"]["commit_lsn"], self.value["source"]["tx_seq"]
+        return self.source["commit_lsn"], self.source["tx_seq"]
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where the change comes from; a logical message has these fields in its value itself."""
+        return dict(self.value.get("source", self.value))
 
 
 class Reader:
-    """Reads topics from their beginning, again and again."""
+    """Reads topics from their beginning, again and again; topics in `beyond_python` as far as their source."""
 
-    def __init__(self, bootstrap: str, registry_url: str) -> None:
+    def __init__(self, bootstrap: str, registry_url: str, beyond_python: Iterable[str] = ()) -> None:
         self._bootstrap = bootstrap
         client = SchemaRegistryClient({"url": registry_url, "timeout": 30})
         # Its default strategy asks the registry once a record where no such associations exist.
         conf = {"subject.name.strategy": topic_subject_name_strategy}
         self._deserialize = AvroDeserializer(client, conf=conf)
+        self._source_only = AvroDeserializer(client, SOURCE_ONLY, conf=conf)
+        self._beyond_python = frozenset(beyond_python)
 
     def topics(self, prefix: str) -> list[str]:
         """Topics under a prefix that hold rows."""
@@ -119,9 +133,13 @@ class Reader:
 
     def _event(self, message: Any) -> Event:
         topic = message.topic()
+        deserialize = self._source_only if topic in self._beyond_python else self._deserialize
         key, value = (
-            None if raw is None else self._deserialize(raw, SerializationContext(topic, field))
-            for raw, field in ((message.key(), MessageField.KEY), (message.value(), MessageField.VALUE))
+            None if raw is None else read(raw, SerializationContext(topic, field))
+            for raw, read, field in (
+                (message.key(), self._deserialize, MessageField.KEY),
+                (message.value(), deserialize, MessageField.VALUE),
+            )
         )
         return Event(topic, message.partition(), message.offset(), key, value)
 
@@ -140,6 +158,18 @@ def assert_each_once(events: list[Event]) -> None:
         before = last.get((event.topic, event.partition))
         assert before is None or before < sequence, f"out of order in {where}: {before}, then {sequence}"
         last[event.topic, event.partition] = sequence
+
+
+def assert_tombstones_follow_deletes(events: list[Event]) -> None:
+    """The record before a tombstone, in its partition, is the delete of its key."""
+    before: dict[tuple[str, int], Event] = {}
+    for event in events:
+        last = before.get((event.topic, event.partition))
+        if event.value is None:
+            where = f"{event.topic}/{event.partition} at {event.offset}"
+            assert last is not None, f"a tombstone that follows nothing: {where}"
+            assert (last.op, last.key) == ("d", event.key), f"a tombstone that follows no delete: {where}"
+        before[event.topic, event.partition] = event
 
 
 def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any, dict[str, Any]]:
