@@ -326,10 +326,8 @@ CASES: tuple[Wrong, ...] = (
     ),
     Wrong(
         "workers",
-        _with("snapshot: {workers: 4}"),
-        (
-            "snapshot.workers: copying several tables at once is not in this version (from prod.yaml:5) - use 1",
-        ),
+        _with("snapshot: {workers: 0}"),
+        ("snapshot.workers: must be at least 1, found 0 (from prod.yaml:5)",),
     ),
     Wrong(
         "spill",
