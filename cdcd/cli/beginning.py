@@ -86,14 +86,12 @@ def _refused(error: CdcdError) -> Finding:
         return Finding("fail", "slot", message, mend)
     if isinstance(error, _OF_THE_POSITION):
         return Finding("fail", "stored position", message, mend)
-    return unknown(message)
+    return unknown(message, mend)
 
 
-def unknown(why: str) -> Finding:
+def unknown(why: str, mend: str = "mend this first, then check again") -> Finding:
     """Return the finding that where a start would begin could not be found out."""
-    return Finding(
-        "warn", "start", f"where it would begin is not known: {why}", "mend this, then check again"
-    )
+    return Finding("warn", "start", f"where it would begin is not known: {why}", mend)
 
 
 def _told(begin: Resume | Snapshot, config: Config) -> str:

@@ -1,0 +1,380 @@
+"""`cdcd check` fails where the daemon halts, and only there: both are asked about the same servers.
+
+In: situations of slot, stored position, role and server.  The daemon is the judge: its state and its code.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.stack import PostgresServers, run_script, slot_is_active
+from tests.support.topics import committed_values, create_topic, transactional_producer
+from tests.support.waiting import eventually
+
+Findings = dict[str, list[tuple[str, str, str]]]
+
+
+def cdcd(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of cdcd with the daemon's own configuration, as a process."""
+    return subprocess.run(
+        [sys.executable, "-m", "cdcd", *words, "--config", str(daemon.config_path)],
+        env=environment_without_cdcd(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def check(daemon: Daemon) -> tuple[int, Findings]:
+    """Exit status and, by subject, (level, message, mend); nothing else is printed."""
+    ended = cdcd(daemon, "check", "--json")
+    assert ended.stderr == ""
+    found: Findings = {}
+    for one in json.loads(ended.stdout):
+        found.setdefault(one["subject"], []).append((one["level"], one["message"], one["mend"]))
+    return ended.returncode, found
+
+
+def failed(found: Findings) -> list[str]:
+    """The subjects that fail."""
+    return [subject for subject, all_of in found.items() if any(level == "fail" for level, _, _ in all_of)]
+
+
+def halted_with(daemon: Daemon) -> str:
+    """The code of the error that the daemon halts with."""
+    daemon.start().wait_state("halted")
+    code = str(daemon.events("halted")[-1]["code"])
+    daemon.stop()
+    return code
+
+
+def run_once(daemon: Daemon) -> None:
+    """Start, stream, stop: a position is stored and the slot is free."""
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+
+
+def drop_slot(server: PostgresServer, daemon: Daemon) -> None:
+    eventually(lambda: not slot_is_active(server, daemon.slot), "the slot is free")
+    server.execute("SELECT pg_drop_replication_slot(%s)", daemon.slot)
+
+
+def make_slot(server: PostgresServer, database: str, daemon: Daemon, *, two_phase: bool = False) -> None:
+    server.execute(
+        "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, %s)",
+        daemon.slot,
+        two_phase,
+        dbname=database,
+    )
+
+
+Situation = Callable[[PostgresServer, str, Daemon], None]
+
+
+def slot_dropped(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    run_once(daemon)
+    drop_slot(server, daemon)
+
+
+def slot_made_anew(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    slot_dropped(server, database, daemon)
+    server.execute("INSERT INTO t VALUES (1)", dbname=database)
+    make_slot(server, database, daemon)
+
+
+def slot_without_position(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    make_slot(server, database, daemon)
+
+
+def slot_with_two_phase(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    daemon.config["snapshot"] = {"mode": "never"}
+    make_slot(server, database, daemon, two_phase=True)
+
+
+def slot_not_to_be_made(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    daemon.config["source"]["slot"] = {"create": False}
+
+
+def publication_dropped(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    daemon.config["source"]["publication"] = {"create": True}
+    server.execute(f"DROP PUBLICATION {daemon.slot}", dbname=database)
+
+
+def schema_closed(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    run_script(
+        server.dsn(database),
+        "CREATE SCHEMA closed",
+        "CREATE TABLE closed.c (id int PRIMARY KEY)",
+        f"CREATE ROLE {daemon.slot} LOGIN REPLICATION",
+        f"GRANT SELECT ON t, closed.c TO {daemon.slot}",
+    )
+    daemon.config["source"]["dsn"] = server.dsn(database, daemon.slot)
+
+
+@pytest.mark.parametrize(
+    ("situation", "subject", "code"),
+    [
+        (slot_dropped, "slot", "CDCD-SLOT-MISSING"),
+        (slot_made_anew, "slot", "CDCD-SLOT-AHEAD"),
+        (slot_without_position, "slot", "CDCD-SLOT-UNUSABLE"),
+        (slot_with_two_phase, "slot", "CDCD-SLOT-UNUSABLE"),
+        (slot_not_to_be_made, "slot", "CDCD-SLOT-MISSING"),
+        (publication_dropped, "publication", "CDCD-PUBLICATION-MISSING"),
+        (schema_closed, "schema closed", "CDCD-SOURCE-SETUP"),
+    ],
+)
+def test_check_fails_where_the_daemon_halts(
+    situation: Situation,
+    subject: str,
+    code: str,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    situation(postgres, database, daemon)
+    status, found = check(daemon)
+    assert (status, failed(found)) == (1, [subject])
+    ((_, message, mend),) = [one for one in found[subject] if one[0] == "fail"]
+    if subject == "slot":
+        assert code in message
+    assert mend
+    assert halted_with(daemon) == code
+    assert check(daemon)[1].keys() == found.keys(), "the daemon's halt has changed nothing of it"
+    if situation is publication_dropped:
+        assert "cdcd init" in mend
+        assert cdcd(daemon, "init").returncode == 0
+        assert check(daemon)[0] == 0
+    if situation is schema_closed:
+        run_script(postgres.dsn(database), mend)
+        assert check(daemon)[0] == 0
+        run_once(daemon)
+        run_script(postgres.dsn(database), f"DROP OWNED BY {daemon.slot}")
+        postgres.execute(f"DROP ROLE {daemon.slot}")
+
+
+def test_check_fails_on_a_standby_as_the_daemon_does(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    with pg_server.fresh(18) as server:
+        daemon = new_daemon(server, "postgres")
+        server.stop()
+        (server.data_folder / "standby.signal").touch()
+        server.start()
+        status, found = check(daemon)
+        assert (status, failed(found)) == (1, ["standby"])
+        assert halted_with(daemon) == "CDCD-SOURCE-SETUP"
+
+
+def test_check_fails_on_another_server_than_the_position_is_of(
+    postgres: PostgresServer, database: str, pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """F58, F62: the same slot name and publication, but not the server that was read."""
+    daemon = new_daemon(postgres, database)
+    run_once(daemon)
+    with pg_server.fresh(18) as server:
+        server.execute(f"CREATE PUBLICATION {daemon.slot} FOR ALL TABLES")
+        daemon.config["source"]["dsn"] = server.dsn()
+        status, found = check(daemon)
+        assert (status, failed(found)) == (1, ["stored position"])
+        assert halted_with(daemon) == "CDCD-SOURCE-IDENTITY"
+
+
+def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    assert "takes the snapshot" in check(daemon)[1]["start"][0][1]
+    daemon.start().wait_state("streaming")
+    for number in range(5):
+        postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
+        status, found = check(daemon)
+        assert (status, failed(found)) == (0, [])
+        assert "is in use by process" in found["slot"][0][1]
+        assert found["start"][0][1].startswith("goes on from ")
+    topic = f"{daemon.name}.public.t"
+    eventually(lambda: len(committed_values(kafka.bootstrap, topic)) == 5, "all rows are there")
+    assert daemon.status()["state"] == "streaming"
+    assert daemon.events("retrying") == []
+    assert daemon.stop() == 0
+    assert check(daemon)[0] == 0
+
+
+def test_a_position_behind_somebodys_open_transaction_is_unknown_not_wrong(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """A daemon that was killed in a commit leaves one; the next start aborts it, so a start would not fail."""
+    daemon = new_daemon(postgres, database)
+    progress = f"{daemon.name}.__progress"
+    create_topic(kafka.bootstrap, progress)
+    writer = transactional_producer(kafka.bootstrap, f"cdcd-{daemon.slot}")
+    writer.begin_transaction()
+    writer.produce(progress, b"{}", daemon.slot.encode())
+    writer.flush(30)
+    status, found = check(daemon)
+    assert (status, failed(found)) == (0, [])
+    ((level, message, mend),) = found["start"]
+    assert (level, "is not known" in message) == ("warn", True)
+    assert "open transaction" in mend
+    run_once(daemon)
+
+
+# --- init ---
+
+
+def test_what_init_leaves_is_what_the_daemon_starts_from(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    for mode in ("initial", "never"):
+        daemon = new_daemon(postgres, database, snapshot={"mode": mode})
+        assert cdcd(daemon, "init").returncode == 0
+        status, found = check(daemon)
+        assert (status, failed(found)) == (0, []), mode
+        run_once(daemon)
+
+
+@pytest.mark.parametrize("mode", ["initial", "never"])
+def test_init_makes_no_slot_in_the_place_of_one_that_was_read_from(
+    mode: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F10: the new slot would lack what came in between."""
+    daemon = new_daemon(postgres, database, snapshot={"mode": mode})
+    run_once(daemon)
+    drop_slot(postgres, daemon)
+    plan = cdcd(daemon, "init", "--dry-run")
+    assert "pg_create_logical_replication_slot" not in plan.stdout
+    assert "the slot of the stored position is gone" in plan.stdout
+    ended = cdcd(daemon, "init")
+    assert ended.returncode == 1
+    assert "CDCD-SLOT-MISSING" in ended.stdout
+    assert postgres.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", daemon.slot) == []
+
+
+def test_init_promises_no_slot_that_the_daemon_may_not_make(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    daemon = new_daemon(postgres, database)
+    daemon.config["source"]["slot"] = {"create": False}
+    for words in (["init"], ["init", "--dry-run"]):
+        assert "set source.slot.create: true" in cdcd(daemon, *words).stdout
+    assert cdcd(daemon, "init").returncode == 1
+
+
+# --- tables without a key ---
+
+
+def test_check_and_log_name_the_same_keyless_tables(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    run_script(
+        postgres.dsn(database),
+        "CREATE TABLE keyed (id int PRIMARY KEY)",
+        "CREATE TABLE keyless (v text)",
+        "CREATE TABLE whole (v text)",
+        "ALTER TABLE whole REPLICA IDENTITY FULL",
+        "CREATE TABLE whole_keyed (id int PRIMARY KEY)",
+        "ALTER TABLE whole_keyed REPLICA IDENTITY FULL",
+    )
+    daemon = new_daemon(postgres, database)
+    status, found = check(daemon)
+    assert status == 0
+    warned = {subject for subject, all_of in found.items() if subject.startswith("table ") for _ in all_of}
+    assert warned == {"table public.keyless", "table public.whole"}
+    daemon.start().wait_state("streaming")
+    postgres.execute("ALTER TABLE whole ADD COLUMN w int", dbname=database)  # a plan of its own
+    postgres.execute("INSERT INTO whole VALUES ('canary', 1)", dbname=database)
+    topic = f"{daemon.name}.public.whole"
+    eventually(lambda: committed_values(kafka.bootstrap, topic), "the row is there")
+    assert daemon.stop() == 0
+    lines: list[dict[str, Any]] = daemon.events("relation_without_key")
+    assert sorted(line["table"] for line in lines) == ["public.keyless", "public.whole"]
+    assert {line["level"] for line in lines} == {"warning"}
+    assert any(line["topic"] == topic for line in lines)
+    assert all("primary key" in line["hint"] for line in lines)
+    assert "canary" not in daemon.log()
+
+
+# --- everything at once ---
+
+
+@pytest.fixture
+def stopped_broker(kafka: KafkaBroker) -> Iterator[str]:
+    """The address of the broker, which is stopped while the test runs."""
+    kafka.stop()
+    yield kafka.bootstrap
+    kafka.start()
+
+
+def test_what_hides_nothing_is_named_at_once(
+    pg_server: PostgresServers, new_daemon: NewDaemon, stopped_broker: str
+) -> None:
+    with pg_server.fresh(18, settings={"wal_level": "replica"}) as server:
+        daemon = new_daemon(server, "postgres")
+        run_script(
+            server.dsn(),
+            f"DROP PUBLICATION {daemon.slot}",
+            "CREATE TABLE public.keyless (v text)",
+            "CREATE PUBLICATION there FOR TABLE public.keyless",
+        )
+        daemon.config["source"]["publication"] = {"names": ["there", "gone"]}
+        daemon.config["sink"]["bootstrap_servers"] = stopped_broker
+        status, found = check(daemon)
+        text = cdcd(daemon, "check")
+    assert status == text.returncode == 1
+    assert failed(found) == ["wal_level", "publication", "kafka"]
+    assert any("gone" in message for _, message, _ in found["publication"])
+    ((level, message, mend),) = found["table public.keyless"]
+    assert level == "warn"
+    assert "UPDATE and DELETE fail" in message
+    assert "null key" in message
+    assert "ADD PRIMARY KEY" in mend
+    for subject in ("wal_level", "publication", "kafka", "table public.keyless"):
+        assert subject in text.stdout
+    assert text.stderr == ""
+
+
+def test_a_wrong_password_does_not_hide_a_stopped_broker(
+    pg_server: PostgresServers, new_daemon: NewDaemon, stopped_broker: str
+) -> None:
+    with pg_server.fresh(18, authentication="scram-sha-256") as server:
+        server.create_role("cdcd", "right-canary")
+        daemon = new_daemon(server, "postgres")
+        daemon.config["source"] = {
+            "dsn": server.dsn("postgres", "cdcd"),
+            "password": "wrong-canary",
+        }
+        daemon.config["sink"]["bootstrap_servers"] = stopped_broker
+        status, found = check(daemon)
+    assert (status, failed(found)) == (1, ["source password", "kafka"])
+    assert "canary" not in str(found)
+
+
+def test_the_clients_own_log_is_not_printed_beside_the_findings(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+) -> None:
+    """Some bootstrap servers are down: Kafka answers, and the client has tried the others too."""
+    daemon = new_daemon(postgres, database)
+    servers = [f"127.0.0.1:{free_port()}" for _ in range(5)]
+    daemon.config["sink"]["bootstrap_servers"] = ",".join([*servers, kafka.bootstrap])
+    status, found = check(daemon)  # asserts that stderr is empty
+    assert (status, failed(found)) == (0, [])
+    daemon.config["sink"]["properties"] = {"log_level": "6"}  # asked for, it is there
+    assert "FAIL" in cdcd(daemon, "check").stderr
