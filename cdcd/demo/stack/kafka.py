@@ -22,15 +22,13 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.packages import java, kafka_artefact, run
 from cdcd.demo.stack.ports import accepts_connections, free_port
 from cdcd.demo.stack.process import ServerProcess
-from cdcd.errors import StackError
+from cdcd.demo.stack.server import STOP_WITHIN_S, LocalServer
 
 # For short lives: a small heap and only the fast compiler. A benchmark passes its own flags.
 SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-START_DEADLINE_S = 120
-START_ATTEMPTS = 5
 
 
-class KafkaBroker:
+class KafkaBroker(LocalServer):
     """One node that is broker and controller. Use as a context manager, or `start` and `stop`."""
 
     def __init__(
@@ -43,6 +41,7 @@ class KafkaBroker:
         node_id: int = 1,
         outlives_parent: bool = False,
     ) -> None:
+        super().__init__()
         self.folder = folder
         self.node_id = node_id
         self.port = free_port()
@@ -54,32 +53,16 @@ class KafkaBroker:
         self._settings = dict(settings or {})
         self._jvm_flags = tuple(jvm_flags)
         self._outlives_parent = outlives_parent
-        self._process: ServerProcess | None = None
 
     @property
     def bootstrap(self) -> str:
         """The address for `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The process id, or None when it is not running."""
-        return self._process.pid if self._process and self._process.alive else None
-
-    def start(self) -> None:
-        """Start and wait until clients are served; the first start tries other ports when these are taken."""
-        first = not self._formatted
-        for attempt in range(1, START_ATTEMPTS + 1):
-            try:
-                self.launch()
-                self.wait_ready()
-                return
-            except StackError:
-                taken = self._process is not None and "Address already in use" in self._process.output()
-                self.kill()
-                if not (first and taken and self.copies == 1) or attempt == START_ATTEMPTS:
-                    raise
-                self._take_other_ports()
+    def join(self, voters: str, nodes: int, cluster_id: str) -> None:
+        """Become one of several nodes; each knows the others' ports, so they stay. Before the first start."""
+        self.voters, self.copies, self.cluster_id = voters, nodes, cluster_id
+        self._are_ports_known = True
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
@@ -98,17 +81,9 @@ class KafkaBroker:
             outlives_parent=self._outlives_parent,
         )
 
-    def wait_ready(self) -> None:
-        """Wait until the broker answers for the cluster's metadata and is itself part of it."""
-        if self._process is None:
-            raise StackError("the broker was not launched", node=self.node_id)
-        self._process.wait_until(self._serves, START_DEADLINE_S)
-
-    def stop(self, timeout_s: float = 20) -> None:
+    def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
         """Orderly stop; killed when it takes longer than `timeout_s`."""
-        if self._process is not None:
-            self._process.stop(signal.SIGTERM, timeout_s)
-            self._process = None
+        self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
         """SIGKILL the broker.
@@ -118,23 +93,7 @@ class KafkaBroker:
         session runs out, for deleted ones and never write the markers: the transaction then hangs and hides what
         follows it from read_committed readers. Wait until the records can be read, or use `KafkaCluster`.
         """
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def restart(self) -> None:
-        """Stop in order and start on the same ports with the same data."""
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> KafkaBroker:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        super().kill()
 
     @property
     def _formatted(self) -> bool:
@@ -219,7 +178,7 @@ class KafkaCluster:
         voters = ",".join(broker.voters for broker in self.brokers)
         cluster_id = new_cluster_id()
         for broker in self.brokers:
-            broker.voters, broker.copies, broker.cluster_id = voters, nodes, cluster_id
+            broker.join(voters, nodes, cluster_id)
 
     @property
     def bootstrap(self) -> str:
@@ -233,7 +192,7 @@ class KafkaCluster:
         for broker in self.brokers:
             broker.wait_ready()
 
-    def stop(self, timeout_s: float = 20) -> None:
+    def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
         """Stop one after another; the last ones have no quorum left and are killed after a short wait."""
         for position, broker in enumerate(self.brokers):
             broker.stop(timeout_s if position == 0 else 3)

@@ -15,7 +15,6 @@ import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -27,10 +26,9 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.packages import npm_postgres_artefact, run, wheel_postgres_folder
 from cdcd.demo.stack.ports import accepts_connections, free_port
 from cdcd.demo.stack.process import ServerProcess
+from cdcd.demo.stack.server import LocalServer
 from cdcd.errors import StackError
 
-START_DEADLINE_S = 60
-START_ATTEMPTS = 5
 LONGEST_SOCKET_PATH = 90  # the kernel's limit is 107 bytes, with the file's own name
 
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -64,7 +62,7 @@ def programs_from_wheel(major: int) -> Path:
     return reachable_programs(folder, f"postgresql-{major}-wheel", beside=libraries)
 
 
-class PostgresServer:
+class PostgresServer(LocalServer):
     """One server. Use as a context manager, or `start` and `stop`. `dsn()` holds from the first start on."""
 
     def __init__(
@@ -77,6 +75,7 @@ class PostgresServer:
         authentication: Authentication = "trust",
         outlives_parent: bool = False,
     ) -> None:
+        super().__init__()
         self.major = major
         self.host = "127.0.0.1"
         self.port = free_port()
@@ -88,7 +87,6 @@ class PostgresServer:
         self._authentication = authentication
         self._account = server_account()
         self._outlives_parent = outlives_parent
-        self._process: ServerProcess | None = None
 
     @property
     def data_folder(self) -> Path:
@@ -100,32 +98,12 @@ class PostgresServer:
         """The server's log file."""
         return self.folder / "postgres.log"
 
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's process id, or None when it is not running."""
-        return self._process.pid if self._process and self._process.alive else None
-
     def dsn(self, dbname: str = "postgres", user: str | None = None, password: str | None = None) -> str:
         """A postgresql:// URL; without a user the superuser's, with its password if it has one."""
         if user is None:
             user, password = self.superuser, password or self.password
         secret = f":{quote(password, safe='')}" if password else ""
         return f"postgresql://{quote(user, safe='')}{secret}@{self.host}:{self.port}/{quote(dbname, safe='')}"
-
-    def start(self) -> None:
-        """Start and wait for the first answer; the first start tries other ports when this one is taken."""
-        first = not self._initialised
-        for attempt in range(1, START_ATTEMPTS + 1):
-            try:
-                self.launch()
-                self.wait_ready()
-                return
-            except StackError:
-                taken = self._process is not None and "Address already in use" in self._process.output()
-                self.kill()
-                if not (first and taken) or attempt == START_ATTEMPTS:
-                    raise
-                self.port = free_port()
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
@@ -146,23 +124,14 @@ class PostgresServer:
             outlives_parent=self._outlives_parent,
         )
 
-    def wait_ready(self) -> None:
-        """Wait until the superuser can log in."""
-        if self._process is None:
-            raise StackError("the server was not launched", major=self.major)
-        self._process.wait_until(self._serves, START_DEADLINE_S)
-
     def stop(self, mode: StopMode = "fast", timeout_s: float = 60) -> None:
         """Stop as `pg_ctl stop -m MODE` does; killed when it takes longer than `timeout_s`."""
-        if self._process is not None:
-            self._process.stop(STOP_SIGNALS[mode], timeout_s)
-            self._process = None
+        self._end(STOP_SIGNALS[mode], timeout_s)
 
     def kill(self) -> None:
         """SIGKILL the postmaster and all its processes."""
         if self._process is not None:
-            self._process.kill()
-            self._process = None
+            super().kill()
             # The lock file stays behind, and another process may have its process id by the next start.
             (self.data_folder / "postmaster.pid").unlink(missing_ok=True)
 
@@ -206,15 +175,6 @@ class PostgresServer:
                 sql.Identifier(name), sql.Literal(password)
             )
             self._run(statement)
-
-    def __enter__(self) -> PostgresServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def _initialised(self) -> bool:
@@ -269,6 +229,9 @@ class PostgresServer:
         except psycopg2.OperationalError:
             return False
         return True
+
+    def _take_other_ports(self) -> None:
+        self.port = free_port()
 
     def _run_with_names(self, statement: str, *names: str) -> None:
         self._run(sql.SQL(statement).format(*map(sql.Identifier, names)))

@@ -1,0 +1,99 @@
+"""What the local servers have in common: started, waited for, stopped, killed, started again on the same ports.
+
+In: from a subclass, how to launch the process, when it serves, and what it says when a port is taken.
+Out: a server that is a context manager.
+Invariant: a server keeps its ports once clients may know them; only before that are other ones tried.
+Must not: know any server by name.
+"""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import ClassVar, Self
+
+from cdcd.demo.stack.process import ServerProcess
+from cdcd.errors import StackError
+
+START_ATTEMPTS = 5
+STOP_WITHIN_S = 20.0
+
+
+class LocalServer(ABC):
+    """One server process. Use as a context manager, or `start` and `stop`."""
+
+    PORT_TAKEN: ClassVar[str] = "Address already in use"
+    """What its log says when another process has the port."""
+    START_WITHIN_S: ClassVar[float] = 120
+
+    def __init__(self) -> None:
+        self._process: ServerProcess | None = None
+        self._are_ports_known = False
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Start the process without waiting for it; nothing when it runs."""
+
+    @abstractmethod
+    def _serves(self) -> bool:
+        """Whether clients are served now."""
+
+    @abstractmethod
+    def _take_other_ports(self) -> None:
+        """Choose other ports, which nobody knows yet."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None when it is not running."""
+        return self._process.pid if self._process and self._process.alive else None
+
+    def start(self) -> None:
+        """Start and wait until clients are served; the first start tries other ports when these are taken."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self.launch()
+                self.wait_ready()
+                self._are_ports_known = True
+                return
+            except StackError:
+                is_taken = self._process is not None and self.PORT_TAKEN in self._process.output()
+                self.kill()
+                if not is_taken or self._are_ports_known or attempt == START_ATTEMPTS:
+                    raise
+                self._take_other_ports()
+
+    def wait_ready(self) -> None:
+        """Wait until clients are served. Raises StackError with the end of the server's log."""
+        if self._process is None:
+            raise StackError(f"{type(self).__name__} was not launched")
+        self._process.wait_until(self._serves, self.START_WITHIN_S)
+
+    def stop(self) -> None:
+        """Orderly stop; killed when it takes longer than STOP_WITHIN_S."""
+        self._end(signal.SIGTERM, STOP_WITHIN_S)
+
+    def kill(self) -> None:
+        """SIGKILL it and what it has started."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop in order and start on the same ports with the same data."""
+        self.stop()
+        self.start()
+
+    def _end(self, number: signal.Signals, timeout_s: float) -> None:
+        if self._process is not None:
+            self._process.stop(number, timeout_s)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
