@@ -18,6 +18,7 @@ from cdcd.source.settings import SourceSettings, choose_options
 from cdcd.source.slot import create_slot
 from cdcd.source.stream import ReplicationStream, open_stream
 from tests.support.stack import drop_database, new_database_name, run_script
+from tests.support.waiting import eventually
 
 DEADLINE_S = 30
 
@@ -79,6 +80,11 @@ async def read_until(
         while not condition(items):
             items += await stream.read()
     return items
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """`eventually` beside a running loop."""
+    await asyncio.to_thread(eventually, condition, what)
 
 
 def commits(items: list[Item]) -> int:
