@@ -76,13 +76,17 @@ class Wanted:
 def verdict(stored: Progress | None, slot: Slot | None, server: Server, wanted: Wanted) -> Resume | Snapshot:
     """Decide how a session begins. Raises a `SourceError` when it must not."""
     if slot is not None:
-        _check_slot(slot, server, wanted)
+        _check_ours(slot, server, wanted)
+    if stored is not None:
+        _check_identity(stored, server)
+        if stored.phase == "snapshot":
+            # The exported snapshot died with its connection (F37): what was copied is copied again, and the
+            # slot is made again with it, whatever has become of the first one.
+            return Snapshot(drop_slot=slot is not None, begun_topics=stored.snapshot_tables)
+    if slot is not None:
+        _check_readable(slot, wanted)
     if stored is None:
         return _first_start(slot, server, wanted)
-    _check_identity(stored, server)
-    if stored.phase == "snapshot":
-        # The exported snapshot died with its connection (F37): what was copied is copied again.
-        return Snapshot(drop_slot=slot is not None, begun_topics=stored.snapshot_tables)
     return _go_on(stored, slot, server, wanted)
 
 
@@ -136,7 +140,7 @@ def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) 
     return Resume(start_lsn=stored.end_lsn, written_commit_lsn=stored.commit_lsn)
 
 
-def _check_slot(slot: Slot, server: Server, wanted: Wanted) -> None:
+def _check_ours(slot: Slot, server: Server, wanted: Wanted) -> None:
     if slot.plugin != "pgoutput" or slot.database != server.database:
         raise SlotUnusable(
             "the slot belongs to another plugin or database",
@@ -145,6 +149,9 @@ def _check_slot(slot: Slot, server: Server, wanted: Wanted) -> None:
             plugin=slot.plugin,
             database=slot.database,
         )
+
+
+def _check_readable(slot: Slot, wanted: Wanted) -> None:
     if slot.two_phase:
         # The server sends prepared transactions of such a slot whether or not the stream asks for them.
         raise SlotUnusable(

@@ -58,6 +58,8 @@ TWO_PHASE = Slot(two_phase=True)
         # a snapshot that was cut off is begun anew, with a new slot (F37, F40)
         (BEGUN, None, WANTED, Snapshot(drop_slot=False, begun_topics=("shop.public.a",))),
         (BEGUN, Slot(confirmed_flush_lsn=8000), WANTED, Snapshot(True, ("shop.public.a",))),
+        (BEGUN, LOST, WANTED, Snapshot(True, ("shop.public.a",))),
+        (BEGUN, TWO_PHASE, WANTED, Snapshot(True, ("shop.public.a",))),
     ],
 )
 def test_a_session_begins(
@@ -75,7 +77,6 @@ def test_a_session_begins(
         (None, OTHER_DB, Server(), WANTED, SlotUnusable),
         (None, TWO_PHASE, Server(), NO_SNAPSHOT, SlotUnusable),  # it would send prepared transactions
         (STORED, TWO_PHASE, Server(), WANTED, SlotUnusable),
-        (BEGUN, TWO_PHASE, Server(), WANTED, SlotUnusable),
         (STORED, None, Server(), WANTED, SlotMissing),  # F10
         (STORED, LOST, Server(), WANTED, SlotLost),  # F23
         (STORED, IDLE_OUT, Server(), WANTED, SlotLost),  # F23
