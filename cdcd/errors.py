@@ -184,6 +184,14 @@ class SlotUnusable(SourceError):
     code = "CDCD-SLOT-UNUSABLE"
 
 
+class SnapshotStale(SourceError):
+    """A table was rewritten or replaced after the snapshot was taken, which cannot see its rows any more."""
+
+    code = "CDCD-SNAPSHOT-STALE"
+    retry = Retry.AUTO
+    hint = "the snapshot is begun anew by itself"
+
+
 class SourceMismatch(SourceError):
     """The server is not the one the stored position belongs to (F58, F62)."""
 

@@ -3,7 +3,9 @@
 In: a connection maker, a snapshot's name, a table with its published columns and row filter (F41).
 Out: runs of Insert frames, a bounded number of them ahead of the reader.
 Invariant: the rows are those of the slot's consistent point (F36); row-level security makes it fail rather
-than return fewer rows (F73). Must not: decide what is copied.
+than return fewer rows (F73), and so does a table that was rewritten since: its rows are new ones to the
+snapshot, which does not see them, and logical decoding does not send a rewrite either.
+Must not: decide what is copied, or hold a lock on a table longer than its copy takes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 
-from cdcd.errors import CdcdError
+from cdcd.errors import CdcdError, SnapshotStale
 from cdcd.model import Run
 from cdcd.snapshot.copy_text import run_of
 
@@ -40,30 +42,58 @@ class CopiedTable:
     is_partitioned: bool
 
 
+_GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
+_NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second since
+
+# pg_class is read as of the snapshot, the functions answer for now. Roots and foreign tables have no file.
+_IS_AS_IT_WAS = """
+    WITH RECURSIVE copied(relid) AS (
+        SELECT %(relid)s::oid
+        UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN copied ON i.inhparent = copied.relid
+        WHERE %(is_partitioned)s)
+    SELECT to_regclass(%(name)s)::oid IS NOT DISTINCT FROM %(relid)s::oid AND coalesce(
+        (SELECT bool_and(c.relfilenode IS NOT DISTINCT FROM pg_relation_filenode(c.oid))
+         FROM copied JOIN pg_class c ON c.oid = copied.relid WHERE c.relkind = 'r'), true)
+"""
+
+
 class _Cancelled(Exception):
     """The reader of the runs has gone away."""
 
 
 class SnapshotReader:
-    """One connection inside the exported snapshot; `copy` may be called for one table after another."""
+    """One connection; each `copy` is a transaction of its own inside the exported snapshot."""
 
     def __init__(self, connect: Connect, translate: Translate, snapshot_name: str) -> None:
         self._translate = translate
+        self._snapshot_name = snapshot_name
         self._cancelled = threading.Event()
         self._connection = connect()
-        try:
-            self._enter(snapshot_name)
-        except psycopg2.Error as error:
-            self._connection.close()
-            raise translate(error) from error
 
-    def _enter(self, snapshot_name: str) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_name)))
-            cursor.execute("SET LOCAL row_security = off")  # F73
-            cursor.execute("SET LOCAL statement_timeout = 0")
-            cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # F37
+    def _enter(self, cursor: Any) -> None:
+        cursor.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self._snapshot_name)))
+        except psycopg2.Error as error:
+            if error.pgcode in _NO_SNAPSHOT:
+                raise SnapshotStale("the exported snapshot ended with the connection that made it") from error
+            raise
+        cursor.execute("SET LOCAL row_security = off")  # F73
+        cursor.execute("SET LOCAL statement_timeout = 0")
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # F37
+
+    def _hold(self, cursor: Any, table: CopiedTable) -> None:
+        """Lock the table and its partitions against rewriting, and see that it is what the snapshot knows.
+
+        Not by LOCK TABLE, which wants a right on the whole table where columns are all that is granted.
+        """
+        source = _source(table)
+        cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source))
+        name = sql.Identifier(table.schema, table.name).as_string(cursor)
+        given = {"relid": table.relid, "name": name, "is_partitioned": table.is_partitioned}
+        cursor.execute(_IS_AS_IT_WAS, given)
+        if cursor.fetchone() != (True,):
+            raise _stale(table)
 
     def copy(self, table: CopiedTable, lsn: int) -> Iterator[Run]:
         """Yield the table's rows as runs; blocking, to be iterated in a thread."""
@@ -74,7 +104,7 @@ class SnapshotReader:
         try:
             while (item := runs.get()) is not None:
                 if isinstance(item, psycopg2.Error):
-                    raise self._translate(item) from item
+                    raise _stale(table) if item.pgcode in _GONE else self._translate(item) from item
                 if isinstance(item, BaseException):
                     raise item
                 yield item
@@ -90,7 +120,10 @@ class SnapshotReader:
     def _copy(self, table: CopiedTable, collector: _Collector) -> None:
         try:
             with self._connection.cursor() as cursor:
+                self._enter(cursor)
+                self._hold(cursor, table)
                 cursor.copy_expert(self._statement(table).as_string(cursor), collector)
+                cursor.execute("COMMIT")
             collector.finish()
         except _Cancelled:
             pass  # the reader is gone and waits only for this thread's end
@@ -100,11 +133,8 @@ class SnapshotReader:
 
     @staticmethod
     def _statement(table: CopiedTable) -> sql.Composable:
-        source = sql.SQL("{}" if table.is_partitioned else "ONLY {}").format(
-            sql.Identifier(table.schema, table.name)
-        )
         columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.columns)
-        query = sql.SQL("SELECT {} FROM {}").format(columns, source)
+        query = sql.SQL("SELECT {} FROM {}").format(columns, _source(table))
         if table.row_filter:
             query += sql.SQL(" WHERE " + table.row_filter)  # the server's own expression
         return sql.SQL("COPY ({}) TO STDOUT").format(query)
@@ -112,6 +142,18 @@ class SnapshotReader:
     def close(self) -> None:
         """Give the snapshot up."""
         self._connection.close()
+
+
+def _source(table: CopiedTable) -> sql.Composable:
+    name = sql.Identifier(table.schema, table.name)
+    return sql.SQL("{}" if table.is_partitioned else "ONLY {}").format(name)
+
+
+def _stale(table: CopiedTable) -> SnapshotStale:
+    return SnapshotStale(
+        "the table was rewritten or replaced after the snapshot was taken (ALTER TABLE, TRUNCATE, VACUUM FULL)",
+        table=f"{table.schema}.{table.name}",
+    )
 
 
 class _Collector:

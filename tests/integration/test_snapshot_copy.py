@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psycopg2
 import pytest
 
-from cdcd.errors import CdcdError, Retry, SourceError
+from cdcd.errors import CdcdError, Retry, SnapshotStale
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Insert
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
@@ -230,23 +231,110 @@ def test_a_reader_that_stops_early_leaves_no_thread_behind(pg_server: PostgresSe
             assert set(threading.enumerate()) <= before
 
 
-def test_a_table_that_is_gone_is_an_error_of_the_tree(pg_server: PostgresServers) -> None:
+def _until_stale(settings: SourceSettings, *statements: str, reading: SourceSettings | None = None) -> None:
+    """Run the statements after the snapshot was taken; the copy of t then begins anew."""
+    table = published(settings)["t"]
+    with snapshot_of(settings, reading) as reader:
+        run_script(plain(settings), *statements)
+        with pytest.raises(SnapshotStale) as caught:
+            copied(reader, table)
+    assert caught.value.retry is Retry.AUTO
+    assert caught.value.context["table"] == "public.t"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE public.t ALTER COLUMN n TYPE bigint",
+        "ALTER TABLE public.t ADD COLUMN r float8 DEFAULT random()",
+        "ALTER TABLE public.t RENAME COLUMN n TO m",
+        "ALTER TABLE public.t DROP COLUMN n",
+        "ALTER TABLE public.t RENAME TO u; CREATE TABLE public.t (id int PRIMARY KEY, n int)",
+        "ALTER TABLE public.t SET SCHEMA elsewhere",
+        "DROP TABLE public.t",
+        "TRUNCATE public.t",
+    ],
+)
+def test_a_table_that_the_snapshot_cannot_see_any_more_is_not_copied_as_empty(
+    pg_server: PostgresServers, statement: str
+) -> None:
     with source_database(
         pg_server(18),
-        "CREATE TABLE public.t (id int PRIMARY KEY)",
+        "CREATE SCHEMA elsewhere",
+        "CREATE TABLE public.t (id int PRIMARY KEY, n int)",
+        "INSERT INTO public.t SELECT g, g FROM generate_series(1, 100) g",
+        "CREATE PUBLICATION pub FOR TABLE public.t",
+    ) as settings:
+        _until_stale(settings, *statement.split("; "))
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize(
+    "statement",
+    ["ALTER TABLE public.t ALTER COLUMN n TYPE bigint", "VACUUM FULL public.t_deep"],
+)
+def test_a_rewritten_partition_is_seen_with_a_right_on_columns_of_the_root_alone(
+    pg_server: PostgresServers, statement: str, major: int
+) -> None:
+    server = pg_server(major)
+    with source_database(
+        server,
+        "CREATE TABLE public.t (id int, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.t_low PARTITION OF public.t FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.t_deep PARTITION OF public.t_low FOR VALUES FROM (0) TO (5)",
+        "CREATE TABLE public.t_high PARTITION OF public.t FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO public.t VALUES (1, 1), (11, 11)",
+        "CREATE PUBLICATION pub FOR TABLE public.t WITH (publish_via_partition_root = true)",
+    ) as settings:
+        role = f"reader_{settings.slot}"
+        run_script(
+            plain(settings), f"CREATE ROLE {role} LOGIN", f"GRANT SELECT (id, n) ON public.t TO {role}"
+        )
+        try:
+            reading = replace(settings, dsn=server.dsn(settings.slot, role))
+            with snapshot_of(settings, reading) as reader:
+                assert copied(reader, published(settings)["t"]) == [("1", "1"), ("11", "11")]
+            drop_slot_of(settings)
+            _until_stale(settings, statement, reading=reading)
+        finally:
+            run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def drop_slot_of(settings: SourceSettings) -> None:
+    run_script(plain(settings), f"SELECT pg_drop_replication_slot('{settings.slot}')")
+
+
+def test_a_copied_table_is_free_while_the_next_one_is_copied(pg_server: PostgresServers) -> None:
+    """A lock that lasts would hold up an ALTER TABLE, and behind it everybody, for the whole snapshot."""
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.a (id int PRIMARY KEY)",
+        "CREATE TABLE public.b (id int PRIMARY KEY, pad text)",
+        "INSERT INTO public.b SELECT g, repeat('b', 200) FROM generate_series(1, 50000) g",
         "CREATE PUBLICATION pub FOR ALL TABLES",
     ) as settings:
-        table = published(settings)["t"]
-        run_script(plain(settings), "DROP TABLE public.t")
-        with snapshot_of(settings) as reader, pytest.raises(SourceError):
-            copied(reader, table)
+        tables = published(settings)
+        with snapshot_of(settings) as reader:
+            assert copied(reader, tables["a"]) == []
+            runs = reader.copy(tables["b"], LSN)
+            assert next(iter(runs)).count > 0
+            run_script(plain(settings), "SET lock_timeout = '5s'", "ALTER TABLE public.a ADD COLUMN n int")
+            with pytest.raises(psycopg2.errors.LockNotAvailable):
+                run_script(plain(settings), "SET lock_timeout = '200ms'", "TRUNCATE public.b")
+            runs.close()  # type: ignore[attr-defined]
 
 
-def test_a_snapshot_that_is_gone_is_an_error_of_the_tree(pg_server: PostgresServers) -> None:
+def test_a_snapshot_that_is_gone_is_begun_anew(pg_server: PostgresServers) -> None:
     """F37: it lived in the connection that made it."""
-    with source_database(pg_server(18)) as settings:
-        with create_slot(settings, export_snapshot=True) as slot:
-            name = slot.snapshot_name
-        assert name is not None
-        with pytest.raises(CdcdError):
-            SnapshotReader(lambda: connect_sql(settings), translate, name)
+    for major in (14, 18):
+        with source_database(
+            pg_server(major),
+            "CREATE TABLE public.t (id int PRIMARY KEY)",
+            "CREATE PUBLICATION pub FOR ALL TABLES",
+        ) as settings:
+            with create_slot(settings, export_snapshot=True) as slot:
+                name = slot.snapshot_name
+            assert name is not None
+            reader = SnapshotReader(lambda: connect_sql(settings), translate, name)
+            with contextlib.closing(reader), pytest.raises(SnapshotStale):
+                copied(reader, published(settings)["t"])
