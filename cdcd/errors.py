@@ -220,6 +220,16 @@ class SchemaError(CdcdError):
     code = "CDCD-SCHEMA"
 
 
+class KeyChanged(SchemaError):
+    """A table's key is no longer that of its topic: rows written before and after would not share a key (F45)."""
+
+    code = "CDCD-KEY-CHANGED"
+    hint = (
+        "give the table its former key again; or let the new key count from here on, and rebuild what reads the "
+        "topic by key: delete the subject <topic>-key from the registry"
+    )
+
+
 class ValueUnencodable(CdcdError):
     """A value its column's Avro type cannot hold; names table, column, type, LSN, never the value."""
 

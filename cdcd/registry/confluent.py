@@ -27,6 +27,7 @@ Observer = Callable[[str, str], None]
 """Called after each request with the operation and its code ("200", the HTTP status, or "unreachable")."""
 
 _SUBJECT_NOT_FOUND = 40401
+_VERSION_NOT_FOUND = 40402
 _SCHEMA_NOT_FOUND = 40403
 _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
@@ -53,6 +54,18 @@ class Registry:
         if known is None:
             known = self._ids[subject, text] = self._find_or_register(subject, text)
         return known
+
+    def latest(self, subject: str) -> dict[str, Any] | None:
+        """Return the newest schema under `subject`, None when it has none."""
+        try:
+            text = self._call(
+                "latest", lambda client: client.get_latest_version(subject).schema.schema_str, subject=subject
+            )
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
+                return None
+            raise
+        return dict(json.loads(text or "{}"))
 
     def check(self) -> list[Finding]:
         """Return whether the registry answers and lets cdcd in, without writing anything."""

@@ -19,6 +19,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.threads import in_thread
+from cdcd.schema.keys import key_of, registered_columns
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.sink.names import message_topic, topic_name
 from cdcd.txn.events import LogicalMessage
@@ -28,14 +29,18 @@ _KEYLESS_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them; "
     "give it a primary key"
 )
+_KEY_SCHEMA_HINT = (
+    "a column of the key changed its type: the same key has other bytes from here on and may go to another "
+    "partition; readers have to sort by commit_lsn and tx_seq, and a compacted topic keeps both"
+)
 
 
 class Catalog(Protocol):
     """What plans ask of the database (blocking)."""
 
     def types(self, oids: Any) -> dict[int, PgType]: ...  # noqa: D102
-    def primary_key(self, relid: int) -> tuple[str, ...]: ...  # noqa: D102
-    def identity_key(self, relid: int) -> tuple[str, ...]: ...  # noqa: D102
+    def primary_key(self, relid: int) -> tuple[str, ...] | None: ...  # noqa: D102
+    def identity_key(self, relid: int) -> tuple[str, ...] | None: ...  # noqa: D102
 
 
 class Topics(Protocol):
@@ -48,6 +53,7 @@ class Registry(Protocol):
     """What plans ask of the schema registry (blocking)."""
 
     def schema_id(self, subject: str, schema: Any) -> int: ...  # noqa: D102
+    def latest(self, subject: str) -> dict[str, Any] | None: ...  # noqa: D102
 
 
 class Plans:
@@ -67,6 +73,7 @@ class Plans:
         self._described: dict[int, Relation] = {}
         self._made: dict[int, tuple[Relation, tuple[str, ...], RelationPlan]] = {}
         self._keyless: set[int] = set()
+        self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._relid_of_topic: dict[str, tuple[int, str]] = {}
         self._message_ids: tuple[int, int, int] | None = None
         self._catalog = catalog
@@ -94,10 +101,11 @@ class Plans:
     async def plan(self, relation: Relation) -> RelationPlan:
         """Return the plan of a relation; the same description gives the same plan without compiling it again."""
         self._described[relation.relid] = relation
-        key_columns = await self._key_columns(relation)
+        topic = topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
+        key_columns = await in_thread(self._key_columns, relation, topic)
         made = self._made.get(relation.relid)
         if made is None or made[:2] != (relation, key_columns):
-            plan = await in_thread(self._compile, relation, key_columns)
+            plan = await in_thread(self._compile, relation, topic, key_columns)
             self._say_keyless(plan)
             made = self._made[relation.relid] = (relation, key_columns, plan)
         self.by_relid[relation.relid] = made[2]
@@ -109,26 +117,25 @@ class Plans:
             self._keyless.add(plan.relation.relid)
             _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=_KEYLESS_HINT)
 
-    async def _key_columns(self, relation: Relation) -> tuple[str, ...]:
-        """Key columns in key order: FULL flags every column, so only the catalog knows the primary key (F45)."""
-        flagged = tuple(column.name for column in relation.columns if column.is_key)
-        if relation.identity is ReplicaIdentity.FULL:
-            return await in_thread(self._catalog.primary_key, relation.relid)
-        if len(flagged) < 2:
-            return flagged
-        ordered = await in_thread(self._catalog.identity_key, relation.relid)
-        # The catalog may have moved on since this row was written (F44): then the message's own order stands.
-        return ordered if set(ordered) == set(flagged) else flagged
+    def _key_columns(self, relation: Relation, topic: str) -> tuple[str, ...]:
+        is_full = relation.identity is ReplicaIdentity.FULL
+        ask = self._catalog.primary_key if is_full else self._catalog.identity_key
+        key_schema = self._registered_key(topic)
+        registered = None if key_schema is None else registered_columns(key_schema)
+        return key_of(relation, ask(relation.relid), registered)
 
-    def _compile(self, relation: Relation, key_columns: tuple[str, ...]) -> RelationPlan:
-        topic = topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
+    def _registered_key(self, topic: str) -> dict[str, Any] | None:
+        """Return the topic's key schema, asked for once in a session."""
+        if topic not in self._key_schemas:
+            self._key_schemas[topic] = self._registry.latest(f"{topic}-key")
+        return self._key_schemas[topic]
+
+    def _compile(self, relation: Relation, topic: str, key_columns: tuple[str, ...]) -> RelationPlan:
         self._claim(topic, relation)
         types = self._catalog.types([column.type_oid for column in relation.columns])
         schemas = relation_schemas(relation, types, key_columns, self._name)
         partitions = self._topics.ensure([topic])[topic]
-        key_id = None
-        if schemas.key is not None:
-            key_id = self._registry.schema_id(f"{topic}-key", schemas.key)
+        key_id = None if schemas.key is None else self._key_schema_id(topic, schemas.key)
         value_id = self._registry.schema_id(f"{topic}-value", schemas.value)
         return compile_plan(
             relation,
@@ -139,6 +146,14 @@ class Plans:
             value_schema_id=value_id,
             tombstones=self._tombstones,
         )
+
+    def _key_schema_id(self, topic: str, schema: dict[str, Any]) -> int:
+        was = self._registered_key(topic)
+        number = self._registry.schema_id(f"{topic}-key", schema)
+        if was is not None and was["fields"] != schema["fields"]:
+            _LOG.warning("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
+        self._key_schemas[topic] = schema
+        return number
 
     def _claim(self, topic: str, relation: Relation) -> None:
         name = f"{relation.schema}.{relation.name}"

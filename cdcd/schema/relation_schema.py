@@ -1,11 +1,11 @@
 """A Relation message -> the Avro schemas of its topic's key and value, and the codec of each column.
 
-In: the relation, the catalog's types, the key columns that the catalog names, the topic prefix.
+In: the relation, the catalog's types, the key's columns (`keys`), the topic prefix.
 Out: `RelationSchemas`.
 Invariant: key columns are required in both records, every other column is ["null", T] with default null, so
 that adding and dropping columns stays compatible both ways and a delete that carries only the key has a row.
-The identity decides the key (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key if
-all of it is published, NOTHING none.
+The key's schema says nothing that can change while the key's values stay as they are: its id is part of the key's
+bytes, which decide the partition and what compaction takes for the same key.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity
+from cdcd.model import Column, PgType, Relation
 from cdcd.schema.codec import AvroSchema, Codec
 from cdcd.schema.envelope import envelope_schema
+from cdcd.schema.keys import key_of
 from cdcd.schema.names import column_names, full_name
 from cdcd.schema.resolve import ResolvedType, resolve
 
@@ -45,10 +46,10 @@ class RelationSchemas:
 def relation_schemas(
     relation: Relation, types: Mapping[int, PgType], key_columns: tuple[str, ...] | None, prefix: str
 ) -> RelationSchemas:
-    """Return the schemas of a relation. `types` is closed over element and base types; `key_columns` is the
-    catalog's key in key order, None where it was not looked up. Raises SchemaError on names that collide.
+    """Return the schemas of a relation. `types` is closed over element and base types; `key_columns` are those
+    of `key_of`, None where only the relation is known. Raises SchemaError on names that collide.
     """
-    keys = _key_of(relation, key_columns)
+    keys = key_of(relation, None, None) if key_columns is None else key_columns
     fields = column_names((c.name for c in relation.columns), f"{relation.schema}.{relation.name}")
     resolved = [resolve(c.type_oid, c.typmod, types) for c in relation.columns]
     properties = [
@@ -61,24 +62,10 @@ def relation_schemas(
     )
     base = full_name(prefix, relation.schema, relation.name)
     value_fields = [_field(c, p) for c, p in zip(columns, properties, strict=True)]
-    by_name = {c.name: field for c, field in zip(columns, value_fields, strict=True)}
+    by_name = {c.name: _field(c, {"pg.name": c.name}) for c in columns}
     key = _record(f"{base}.Key", [by_name[name] for name in keys]) if keys else None
     value = envelope_schema(base, _record(f"{base}.Value", value_fields))
     return RelationSchemas(key, value, keys, columns)
-
-
-def _key_of(relation: Relation, key_columns: tuple[str, ...] | None) -> tuple[str, ...]:
-    names = {column.name for column in relation.columns}
-    if relation.identity is ReplicaIdentity.NOTHING:
-        return ()
-    if relation.identity is ReplicaIdentity.FULL:
-        # FULL flags every column, so only the catalog knows the key; a key that is partly unpublished is
-        # none.
-        return key_columns if key_columns and names.issuperset(key_columns) else ()
-    flagged = tuple(column.name for column in relation.columns if column.is_key)
-    # The catalog answers for now, the flags for the time of the change (F44): the catalog only gives the
-    # order.
-    return key_columns if key_columns and set(key_columns) == set(flagged) else flagged
 
 
 def _record(name: str, fields: list[dict[str, Any]]) -> AvroSchema:

@@ -75,12 +75,15 @@ class Catalog:
             wanted = next_oids - found.keys() - {0}
         return found
 
-    def primary_key(self, relid: int) -> tuple[str, ...]:
-        """Return the primary key's columns in key order, () when there is none."""
+    def primary_key(self, relid: int) -> tuple[str, ...] | None:
+        """Return the primary key's columns in key order, () when there is none, None without the relation."""
         return self._index_columns(relid, _PRIMARY)
 
-    def identity_key(self, relid: int) -> tuple[str, ...]:
-        """Return the columns of the replica identity's index in index order; () for FULL, NOTHING, no key."""
+    def identity_key(self, relid: int) -> tuple[str, ...] | None:
+        """Return the columns of the replica identity's index in index order; () for FULL, NOTHING, no key.
+
+        None when the relation is gone.
+        """
         return self._index_columns(relid, _IDENTITY)
 
     def relation(self, relid: int, columns: Iterable[str] | None = None) -> Relation:
@@ -93,7 +96,7 @@ class Catalog:
             raise SourceError(f"relation {relid} is not in the catalog")
         schema, name, identity_letter = rows[0]
         identity = ReplicaIdentity(identity_letter)
-        keys = set(self.identity_key(relid))
+        keys = set(self.identity_key(relid) or ())
         published = None if columns is None else set(columns)
         described = tuple(
             Column(column, type_oid, typmod, identity is ReplicaIdentity.FULL or column in keys)
@@ -110,8 +113,11 @@ class Catalog:
             self._connection.close()
             self._connection = None
 
-    def _index_columns(self, relid: int, which: str) -> tuple[str, ...]:
-        return tuple(row[0] for row in self._fetch(_INDEX_COLUMNS.format(which=which), (relid,)))
+    def _index_columns(self, relid: int, which: str) -> tuple[str, ...] | None:
+        rows = self._fetch(_INDEX_COLUMNS.format(which=which), (relid,))
+        if not rows and not self._fetch(_RELATION, (relid,)):
+            return None
+        return tuple(row[0] for row in rows)
 
     def _load_types(self, oids: set[int]) -> None:
         if not oids:

@@ -92,6 +92,17 @@ def test_a_compatible_change_is_a_new_version(
     assert ask(f"{registry.url}/subjects/{subject}/versions") == [1, 2]
 
 
+def test_the_newest_schema_of_a_subject_is_as_it_was_registered(
+    registry: SchemaRegistry, subject: str
+) -> None:
+    writer = Registry(RegistrySettings(registry.url))
+    assert writer.latest(subject) is None
+    writer.schema_id(subject, V1)
+    assert Registry(RegistrySettings(registry.url)).latest(subject) == V1
+    writer.schema_id(subject, V2)
+    assert writer.latest(subject) == V2
+
+
 def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: str) -> None:
     """F55: an operator decides; a second try does not slip through."""
     client.schema_id(subject, V1)
