@@ -61,8 +61,9 @@ def read_document(path: Path) -> Document:
 
 def parse_document(text: str, name: str) -> Document:
     """Parse YAML `text`; `name` is what problems call it."""
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None or (isinstance(node, yaml.ScalarNode) and node.value == ""):
             raise _unusable(f"{name}: is empty")
@@ -81,7 +82,8 @@ def parse_document(text: str, name: str) -> Document:
     except (ValueError, RecursionError):
         raise _unusable(f"{name}: has a value that YAML cannot construct") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _unusable(*problems: str) -> ConfigError:

@@ -23,7 +23,16 @@ _PAIR = re.compile(
     r"\s*(?P<key>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:'(?P<quoted>(?:[^'\\]|\\.)*)'|(?P<bare>(?:[^\s'\\]|\\.)*))"
 )
 _HOST_PORT = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>\d+))?")
-_SECRETS = ("password", "sslpassword")
+_SHOWN_NAMES = """
+    host hostaddr port dbname user service servicefile passfile target_session_attrs load_balance_hosts
+    connect_timeout keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout
+    sslmode sslnegotiation sslrootcert sslcert sslkey sslcertmode sslcrl sslcrldir sslsni sslcompression
+    ssl_min_protocol_version ssl_max_protocol_version channel_binding require_auth gssencmode krbsrvname
+    gsslib gssdelegation client_encoding application_name fallback_application_name
+    min_protocol_version max_protocol_version
+"""
+_SHOWN = frozenset(_SHOWN_NAMES.split())
+"""Parameters whose values no secret is in; of any other one, misspelt ones too, only the name is shown."""
 
 
 class Dsn:
@@ -40,7 +49,7 @@ class Dsn:
         self.parameters = {key: value for key, value in parameters.items() if key != "password"}
         write = _write_url if is_url else _write_pairs
         self.text = write(self.parameters)
-        self._shown = write({key: HIDDEN if key in _SECRETS else value for key, value in parameters.items()})
+        self._shown = write({key: value if key in _SHOWN else HIDDEN for key, value in parameters.items()})
 
     def __repr__(self) -> str:
         return self._shown

@@ -114,6 +114,8 @@ class KafkaSink:
                 record = records[at]
                 produce(record.topic, record.value, record.key, record.partition)
         except BufferError:
+            if len(producer) == 0:
+                raise self._never_fits(records[at]) from None
             return at
         except KafkaException as failure:
             raise self._refused(failure, records[at]) from failure
@@ -272,11 +274,21 @@ class KafkaSink:
         topic, partition = record.topic, record.partition
         refusal = self._translated(failure, "producing a record", topic=topic, partition=partition)
         if isinstance(refusal, RecordTooLarge):
-            size = len(record.key or b"") + len(record.value or b"")
             return RecordTooLarge(
-                "producing a record: larger than message.max.bytes", topic=topic, size_bytes=size
+                "producing a record: larger than message.max.bytes", topic=topic, size_bytes=_size_of(record)
             )
         return refusal
+
+    @staticmethod
+    def _never_fits(record: Record) -> RecordTooLarge:
+        """A queue that is full although it is empty stays full for this record."""
+        return RecordTooLarge(
+            "producing a record: larger than the client's whole queue",
+            hint="raise sink.properties.queue.buffering.max.kbytes above it, and what a record may hold: "
+            + RecordTooLarge.hint.removeprefix("raise "),
+            topic=record.topic,
+            size_bytes=_size_of(record),
+        )
 
     def _translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
         """Translate, preferring the cause that a callback has told over the state it left the producer in."""
@@ -300,6 +312,10 @@ class KafkaSink:
         if self._broker_error is None:
             return SinkUnavailable(message)
         return translate(self._broker_error, message)
+
+
+def _size_of(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"")
 
 
 def check_transactional_id(settings: SinkSettings) -> Finding:

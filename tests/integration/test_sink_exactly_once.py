@@ -240,9 +240,9 @@ def test_a_zombie_is_fenced(place: Place) -> None:
     assert restarted.end_lsn == 0x500
 
 
-@pytest.mark.parametrize("limit", ["client", "topic"])
+@pytest.mark.parametrize("limit", ["client", "topic", "queue"])
 def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
-    """F65: it stops the group, by the client's limit or by the topic's own."""
+    """F65: it stops the group, by the client's limit, by the topic's own, or by the client's queue."""
     topic = place.topic
     large = Record(topic, 0, b"k", b"canary" * 400_000)
     properties = {}
@@ -252,6 +252,8 @@ def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
         Topics(place.settings(), settings).ensure([topic])
         large = Record(topic, 0, b"k", b"canary" * 40_000)
         properties = {"message.max.bytes": "10000000"}
+    if limit == "queue":
+        properties = {"message.max.bytes": "10000000", "queue.buffering.max.kbytes": "2048"}
     sink = place.opened(properties=properties)
     sink.begin()
     produce_all(sink, records(place.topic, 5))

@@ -175,15 +175,16 @@ def assert_tombstones_follow_deletes(events: list[Event]) -> None:
 def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any, dict[str, Any]]:
     """The table that the events leave: rows by key, events taken in sequence."""
     rows: dict[Any, dict[str, Any]] = {}
+    deleted: dict[str, Any] = {}
     for event in sorted((e for e in events if e.sequence is not None), key=lambda e: e.sequence or (0, 0)):
         value = event.value
         if event.op == "t":
             rows.clear()
         elif event.op == "d":
-            rows.pop(key(value["before"]), None)
+            deleted = rows.pop(key(value["before"]), {})
         else:
             after = dict(value["after"])
-            old = rows.get(key(after), {})
+            old = deleted if event.op == "c" else rows.get(key(after), {})
             for column in value["source"]["unchanged"]:
                 after[column] = old[column]
             rows[key(after)] = after

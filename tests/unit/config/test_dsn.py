@@ -67,6 +67,10 @@ def test_what_is_refused_is_never_repeated(text: str) -> None:
         "postgresql://db/shop?password=hunter2",
         "postgresql://db/shop?sslkey=/k&sslpassword=hunter2",
         "dbname=shop password=hunter2 sslpassword='hunter2'",
+        "dbname=shop scram_client_key=hunter2",
+        "postgresql://db/shop?oauth_client_secret=hunter2",
+        "postgresql://db/shop?options=-c%20app.key%3Dhunter2",
+        "dbname=shop passwd=hunter2 PASSWORD=hunter2",
     ],
 )
 def test_a_dsn_shows_itself_without_its_secrets(text: str) -> None:

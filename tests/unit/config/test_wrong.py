@@ -33,8 +33,9 @@ def test_the_good_file_of_the_cases_is_good(folder: Path) -> None:
 
 def test_a_missing_file_a_folder_and_bytes_that_are_not_text_are_one_line_each(folder: Path) -> None:
     (folder / "bytes.yaml").write_bytes(b"name: \xff\xfe")
+    (folder / "nul.yaml").write_bytes(b"name: sh\0p")
     lines = []
-    for name in ("absent.yaml", ".", "bytes.yaml"):
+    for name in ("absent.yaml", ".", "bytes.yaml", "nul.yaml"):
         with pytest.raises(ConfigError) as caught:
             load_config(name, {})
         lines += caught.value.problems
@@ -42,6 +43,7 @@ def test_a_missing_file_a_folder_and_bytes_that_are_not_text_are_one_line_each(f
         "absent.yaml: cannot be read: No such file or directory",
         ".: cannot be read: Is a directory",
         "bytes.yaml: is not UTF-8 text",
+        "nul.yaml: has a character that YAML does not allow",
     ]
 
 
