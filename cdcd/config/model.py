@@ -72,7 +72,8 @@ class Buffer(Room):
     """What is held between the source and the sink."""
 
     memory: Size = Field(
-        default=64 << 20, description="memory for rows that Kafka has not taken yet; then reading pauses"
+        default=64 << 20,
+        description="rows waiting for Kafka's client, whose own queue comes on top; when full, reading pauses",
     )
     spill_dir: Annotated[Path, AfterValidator(_no_spill)] | None = Field(
         default=None,

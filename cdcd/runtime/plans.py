@@ -83,6 +83,11 @@ class Plans:
         self._template = template
         self._tombstones = tombstones
 
+    @property
+    def partitions(self) -> dict[str, int]:
+        """The number of partitions over which keys are hashed, by topic."""
+        return {plan.topic: plan.partitions for _, _, plan in self._made.values()}
+
     def describe(self, relation: Relation) -> None:
         """Take the server's description; the plan is made when a row needs it.
 

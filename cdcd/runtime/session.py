@@ -16,7 +16,7 @@ import structlog
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
-from cdcd.errors import CdcdError, PublicationMissing, SlotAhead, SourceSetup
+from cdcd.errors import CdcdError, PublicationMissing, SinkUnavailable, SlotAhead, SourceSetup
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Progress, Relation, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
@@ -41,6 +41,7 @@ from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
 
+TOPICS_INTERVAL_S = 20.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 
 
@@ -87,7 +88,7 @@ class Session:
                 server.system_identifier, server.timeline, server.database, self._source.slot
             )
             self._writer = self._new_writer(identity, stored)
-            async with beside(self._writer.run(), self._fail_when_told()) as failing:
+            async with beside(self._writer.run(), self._fail_when_told(), self._watch_topics()) as failing:
                 if isinstance(begin, Snapshot):
                     position = await failing.unless(or_stop(self._copy(begin, self._writer), self._stop))
                 else:
@@ -102,6 +103,15 @@ class Session:
         await self._told.wait()
         if self._failure is not None:
             raise self._failure
+
+    async def _watch_topics(self) -> None:
+        """F66: a key would go to another partition than before as soon as a topic gets more of them."""
+        while True:
+            await asyncio.sleep(TOPICS_INTERVAL_S)
+            try:
+                await in_thread(self._topics.verify, self._plans.partitions)
+            except SinkUnavailable:
+                continue  # the writer meets it as well, and says so
 
     # --- beginning ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
@@ -132,3 +133,23 @@ def test_a_key_that_is_another_one_halts_before_a_row_has_it(
             ("u", {"id": 1}),
             ("u", {"id": 1}),
         ]
+
+
+def test_a_topic_that_gets_more_partitions_halts(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F66: the same key would go on in another partition. A restart takes the new number, and says so before."""
+    run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with new_daemon(postgres, database) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        for future in admin.create_partitions([NewPartitions(topic, 5)]).values():
+            future.result(30)
+        page = daemon.wait_state("halted")
+        assert "CDCD-TOPIC-MISMATCH" in str(page)
+        run(postgres, database, "INSERT INTO t SELECT g FROM generate_series(2, 30) g")
+        assert daemon.stop() == 0
+        daemon.start()
+        events = reader.wait([topic], lambda events: len(events) == 30)
+        assert {event.partition for event in events} > {0, 1}
