@@ -45,15 +45,27 @@ class CopiedTable:
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
 _NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second since
 
-# pg_class is read as of the snapshot, the functions answer for now. Roots and foreign tables have no file.
-_IS_AS_IT_WAS = """
+# The table and its partitions whose file is another one by now: pg_class is read as of the snapshot, the
+# functions answer for now. Roots and foreign tables have no file; a partition dropped since has no rows any more.
+_MOVED = """
     WITH RECURSIVE copied(relid) AS (
         SELECT %(relid)s::oid
         UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN copied ON i.inhparent = copied.relid
         WHERE %(is_partitioned)s)
-    SELECT to_regclass(%(name)s)::oid IS NOT DISTINCT FROM %(relid)s::oid AND coalesce(
-        (SELECT bool_and(c.relfilenode IS NOT DISTINCT FROM pg_relation_filenode(c.oid))
-         FROM copied JOIN pg_class c ON c.oid = copied.relid WHERE c.relkind = 'r'), true)
+    SELECT to_regclass(%(name)s)::oid IS NOT DISTINCT FROM %(relid)s::oid, array(
+        SELECT c.oid FROM copied JOIN pg_class c ON c.oid = copied.relid
+        WHERE c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid))
+"""
+
+# What a rewrite changes beside the file, and TRUNCATE, VACUUM FULL and CLUSTER do not: the xmin of a catalog's row
+# tells also of an ALTER COLUMN ... TYPE ... USING that leaves the type as it was.
+_SHAPE = """
+    SELECT c.oid, c.relam, c.relpersistence::text,
+           array(SELECT format('%%s %%s', a.attnum, a.xmin) FROM pg_attribute a
+                 WHERE a.attrelid = c.oid ORDER BY a.attnum),
+           array(SELECT format('%%s %%s', d.adnum, d.xmin) FROM pg_attrdef d
+                 WHERE d.adrelid = c.oid ORDER BY d.adnum)
+    FROM pg_class c WHERE c.oid = ANY(%s::oid[]) ORDER BY c.oid
 """
 
 
@@ -65,6 +77,7 @@ class SnapshotReader:
     """One connection; each `copy` is a transaction of its own inside the exported snapshot."""
 
     def __init__(self, connect: Connect, translate: Translate, snapshot_name: str) -> None:
+        self._connect = connect
         self._translate = translate
         self._snapshot_name = snapshot_name
         self._cancelled = threading.Event()
@@ -83,17 +96,25 @@ class SnapshotReader:
         cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # F37
 
     def _hold(self, cursor: Any, table: CopiedTable) -> None:
-        """Lock the table and its partitions against rewriting, and see that it is what the snapshot knows.
+        """Lock the table and its partitions against rewriting, and see that the snapshot sees their rows.
 
         Not by LOCK TABLE, which wants a right on the whole table where columns are all that is granted.
         """
-        source = _source(table)
-        cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source))
+        cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(_source(table)))
         name = sql.Identifier(table.schema, table.name).as_string(cursor)
         given = {"relid": table.relid, "name": name, "is_partitioned": table.is_partitioned}
-        cursor.execute(_IS_AS_IT_WAS, given)
-        if cursor.fetchone() != (True,):
+        cursor.execute(_MOVED, given)
+        is_there, moved = cursor.fetchone()
+        if not is_there or (moved and self._were_rewritten(cursor, moved)):
             raise _stale(table)
+
+    def _were_rewritten(self, cursor: Any, relids: list[int]) -> bool:
+        """Whether these had their rows written anew, and not only removed, moved or added to."""
+        cursor.execute(_SHAPE, (relids,))
+        before = cursor.fetchall()
+        with contextlib.closing(self._connect()) as of_now, of_now.cursor() as beside:
+            beside.execute(_SHAPE, (relids,))
+            return bool(before != beside.fetchall())
 
     def copy(self, table: CopiedTable, lsn: int) -> Iterator[Run]:
         """Yield the table's rows as runs; blocking, to be iterated in a thread."""
@@ -151,7 +172,7 @@ def _source(table: CopiedTable) -> sql.Composable:
 
 def _stale(table: CopiedTable) -> SnapshotStale:
     return SnapshotStale(
-        "the table was rewritten or replaced after the snapshot was taken (ALTER TABLE, TRUNCATE, VACUUM FULL)",
+        "the table was rewritten or replaced after the snapshot was taken",
         table=f"{table.schema}.{table.name}",
     )
 
