@@ -34,8 +34,7 @@ _FRAME_BYTES = 12
 _relid_at = struct.Struct(">I").unpack_from
 _INSERT, _UPDATE, _DELETE, _NEW, _KEY, _OLD = b"IUDNKO"
 
-# What follows `source`: transaction null, then the op as a string of one character.
-_OPS = {op: NULL + encode_string(op.encode()) for op in "cudrt"}
+_OPS = {op: encode_string(op.encode()) for op in "cudrt"}
 
 
 class _Old(NamedTuple):
@@ -169,7 +168,7 @@ class _Writer:
     def envelope(self, op: str, rows: bytes, extras: Extras) -> bytes:
         """Return the framed value of the transaction's next change."""
         plan, tx = self.plan, self.tx
-        tx.tx_seq += 1
+        block = tx.number(plan.table)
         return b"".join(
             (
                 plan.value_header,
@@ -177,6 +176,7 @@ class _Writer:
                 tx.source_until_tx_seq(plan.schema_and_table, self.lsn),
                 encode_long(tx.tx_seq),
                 extras.encode() if extras.special or extras.unchanged else NO_EXTRAS,
+                block,
                 _OPS[op],
                 tx.tail,
             )

@@ -46,6 +46,9 @@ def message_value_schema(prefix: str) -> AvroSchema:
     return {"type": "record", "name": name, "connect.name": name, "fields": fields}
 
 
+COLLECTION = "message"
+"""What transactional messages are counted under; a table's name always has a dot."""
+
 MESSAGE_KEY_SCHEMA = message_key_schema
 MESSAGE_VALUE_SCHEMA = message_value_schema
 
@@ -71,7 +74,7 @@ def encode_logical_message(
     if transactional:
         if tx is None:
             raise ProtocolError("a transactional message outside a transaction", lsn=lsn)
-        tx.tx_seq += 1
+        tx.number(COLLECTION)
         numbers = (tx.info.commit_lsn, tx.tx_seq, tx.info.xid, tx.info.commit_pg_us + POSTGRES_EPOCH_US)
         of_transaction = b"".join(optional_long(n) for n in numbers)
     encoded_prefix = encode_string(prefix.encode())

@@ -2,7 +2,8 @@
 
 In: TransactionInfo, prefix, database, the time of processing, cdcd's version.  Out: the constant pieces of
 the envelope's `source` block and tail, and the counter of the transaction's changes.
-Invariant: `tx_seq` is the number of the last change given out; only the encoder raises it.
+Invariant: `tx_seq` is the number of the last change given out, and the sum of `counts`; only the encoder raises
+them, by `number`.
 """
 
 from __future__ import annotations
@@ -34,23 +35,40 @@ def _strings(*texts: str) -> bytes:
 class TransactionContext:
     """The constants of one transaction's records and its counter `tx_seq` (0 before the first change).
 
-    `name` is the topic prefix, `now_us` the time of processing in microseconds of the Unix epoch.
+    `name` is the topic prefix, `now_us` the time of processing in microseconds of the Unix epoch. With
+    `has_block` each change gets Debezium's `transaction` block and is counted by its table in `counts`,
+    which is None without.
     """
 
     __slots__ = (
+        "_block_head",
         "_by_relation",
         "_commit_lsn_text",
         "_head",
         "_times_and_id",
         "after_lsn",
+        "counts",
+        "id",
         "info",
         "tail",
         "tx_seq",
     )
 
-    def __init__(self, info: TransactionInfo, *, name: str, database: str, now_us: int, version: str) -> None:
+    def __init__(
+        self,
+        info: TransactionInfo,
+        *,
+        name: str,
+        database: str,
+        now_us: int,
+        version: str,
+        has_block: bool = False,
+    ) -> None:
         self.info = info
         self.tx_seq = 0
+        self.id = f"{info.xid}:{info.commit_lsn}"
+        self.counts: dict[str, int] | None = {} if has_block else None
+        self._block_head = SOME + encode_string(self.id.encode())
         commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
         snapshot = NULL + _strings("true" if info.snapshot else "false")  # branch 0 is the string
         self._head = (
@@ -82,3 +100,11 @@ class TransactionContext:
             middle = self._by_relation[schema_and_table] = times + schema_and_table + xid + SOME
         sequence = encode_string(self._commit_lsn_text + b'%d"]' % lsn)
         return self._head + sequence + middle + encode_long(lsn) + self.after_lsn
+
+    def number(self, collection: str) -> bytes:
+        """Give the next change of a table (or of `message`) its number; return its `transaction` block."""
+        self.tx_seq += 1
+        if self.counts is None:
+            return NULL
+        order = self.counts[collection] = self.counts.get(collection, 0) + 1
+        return self._block_head + encode_long(self.tx_seq) + encode_long(order)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdcd.config import Config
-from cdcd.sink.names import message_topic, topic_name
+from cdcd.sink.names import message_topic, topic_name, transaction_topic
 from cdcd.sink.settings import SinkSettings
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import published_tables
@@ -29,7 +29,7 @@ def asking_settings(config: Config, *, timeout_s: float = 10.0) -> SinkSettings:
 
 
 def published_topics(config: Config) -> list[str]:
-    """Return the topics of all published tables and of logical messages, each once.
+    """Return the topics of all published tables, of logical messages and of transactions, each once.
 
     Raises Source and Sink errors.
     """
@@ -45,4 +45,6 @@ def published_topics(config: Config) -> list[str]:
     ]
     if config.source.protocol.messages and version >= _FIRST_VERSION_WITH_MESSAGES:
         names.append(message_topic(config.name))
+    if config.format.transactions:
+        names.append(transaction_topic(config.name))
     return list(dict.fromkeys(names))

@@ -52,6 +52,10 @@ class Format(Room):
         default="envelope", description="shape of a value; flat is not in this version"
     )
     tombstones: bool = Field(default=True, description="write a record with a null value after each delete")
+    transactions: bool = Field(
+        default=False,
+        description="write each transaction's BEGIN and END, with counts, and its block into every change",
+    )
 
 
 class Snapshot(Room):

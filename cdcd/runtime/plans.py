@@ -9,19 +9,21 @@ Must not: cache a relation across sessions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import structlog
 
 from cdcd.avro.logical_message import encode_logical_message, message_key_schema, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
 from cdcd.errors import TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.threads import in_thread
+from cdcd.schema.codec import AvroSchema
 from cdcd.schema.keys import key_of, registered_columns
 from cdcd.schema.relation_schema import relation_schemas
-from cdcd.sink.names import message_topic, topic_name
+from cdcd.sink.names import message_topic, topic_name, transaction_topic
 from cdcd.txn.events import LogicalMessage
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
@@ -56,6 +58,15 @@ class Registry(Protocol):
     def latest(self, subject: str) -> dict[str, Any] | None: ...  # noqa: D102
 
 
+class _Place(TypedDict):
+    """Where a topic's records go and under which schemas."""
+
+    topic: str
+    partitions: int
+    key_schema_id: int
+    value_schema_id: int
+
+
 class Plans:
     """The plans of one session."""
 
@@ -75,7 +86,7 @@ class Plans:
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._relid_of_topic: dict[str, tuple[int, str]] = {}
-        self._message_ids: tuple[int, int, int] | None = None
+        self._own_topics: dict[str, _Place] = {}
         self._catalog = catalog
         self._topics = topics
         self._registry = registry
@@ -172,15 +183,10 @@ class Plans:
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
         """Return the record of a logical message, in `<name>.message`."""
-        topic = message_topic(self._name)
-        if self._message_ids is None:
-            self._message_ids = await in_thread(self._message_topic, topic)
-        key_id, value_id, partitions = self._message_ids
+        schemas = message_key_schema(self._name), message_value_schema(self._name)
+        place = await self._own_topic(message_topic(self._name), *schemas)
         return encode_logical_message(
-            topic=topic,
-            partitions=partitions,
-            key_schema_id=key_id,
-            value_schema_id=value_id,
+            **place,
             prefix=message.prefix,
             content=message.content,
             transactional=message.transactional,
@@ -188,8 +194,22 @@ class Plans:
             tx=tx,
         )
 
-    def _message_topic(self, topic: str) -> tuple[int, int, int]:
-        partitions = self._topics.ensure([topic])[topic]
-        key_id = self._registry.schema_id(f"{topic}-key", message_key_schema(self._name))
-        value_id = self._registry.schema_id(f"{topic}-value", message_value_schema(self._name))
-        return key_id, value_id, partitions
+    async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record:
+        """Return the transaction's BEGIN or END, in `<name>.transaction`."""
+        schemas = metadata_key_schema(), metadata_value_schema()
+        place = await self._own_topic(transaction_topic(self._name), *schemas)
+        return encode_metadata(tx, is_end=is_end, **place)
+
+    async def _own_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
+        """Return where the records of a topic that is no table's go, made ready once in a session."""
+        if topic not in self._own_topics:
+            self._own_topics[topic] = await in_thread(self._ready_topic, topic, key, value)
+        return self._own_topics[topic]
+
+    def _ready_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
+        return _Place(
+            topic=topic,
+            partitions=self._topics.ensure([topic])[topic],
+            key_schema_id=self._registry.schema_id(f"{topic}-key", key),
+            value_schema_id=self._registry.schema_id(f"{topic}-value", value),
+        )

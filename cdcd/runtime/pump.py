@@ -40,6 +40,7 @@ class Plans(Protocol):
     def describe(self, relation: Relation) -> None: ...  # noqa: D102
     async def ready(self, relids: Iterable[int]) -> None: ...  # noqa: D102
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record: ...  # noqa: D102
+    async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record: ...  # noqa: D102
 
 
 class Counts(Protocol):
@@ -128,7 +129,8 @@ class Pump:
             return
         operations = count_operations(event.run)
         await self._plans.ready({relid for relid, _ in operations})
-        records = encode_run(event.run, self._plans.by_relid, self._tx)
+        begin = await self._begin_of(self._tx)
+        records = begin + encode_run(event.run, self._plans.by_relid, self._tx)
         size_bytes = len(event.run.frames)
         self._counts.run(size_bytes, operations)
         await self._hand_on(records, size_bytes)
@@ -139,7 +141,8 @@ class Pump:
         await self._plans.ready(relation.relid for relation in event.relations)
         for relation in event.relations:
             plan = self._plans.by_relid[relation.relid]
-            records = encode_truncate(
+            begin = await self._begin_of(self._tx)
+            records = begin + encode_truncate(
                 plan,
                 lsn=event.lsn,
                 cascade=event.cascade,
@@ -152,8 +155,9 @@ class Pump:
     async def _message(self, event: LogicalMessage) -> None:
         if event.transactional:
             if self._tx is not None:
+                begin = await self._begin_of(self._tx)
                 record = await self._plans.logical_message(event, self._tx)
-                await self._hand_on([record], len(event.content))
+                await self._hand_on([*begin, record], len(event.content))
         elif event.lsn - 1 > self._commit_lsn:
             await self._message_at_once(event)
 
@@ -173,6 +177,12 @@ class Pump:
     async def _type(self, event: TypeSeen) -> None:
         """A type's name: the plans ask the catalog, which knows its shape too (F44)."""
 
+    async def _begin_of(self, tx: TransactionContext) -> list[Record]:
+        """Return the transaction's BEGIN before its first change, where that is wanted."""
+        if tx.counts is None or tx.tx_seq > 0:
+            return []
+        return [await self._plans.metadata(tx, is_end=False)]
+
     async def _hand_on(self, records: list[Record], size_bytes: int) -> None:
         self._rows += len(records)
         await self._add(Chunk(records, size_bytes + 128 * len(records)))
@@ -181,12 +191,13 @@ class Pump:
         if self._tx is None:
             self._counts.duplicate()
             return
-        self._tx = None
+        tx, self._tx = self._tx, None
         self._commit_lsn = event.info.commit_lsn
         self._end_lsn = event.end_lsn
         self._commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
-        await self._add(Chunk((), 0, self._boundary(transactions=1)))
+        end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
+        await self._add(Chunk(end, 256 * len(end), self._boundary(transactions=1)))
 
 
 def _now_us() -> int:

@@ -183,6 +183,7 @@ class Session:
             database=self._database,
             now_us=time.time_ns() // 1000,
             version=__version__,
+            has_block=self._config.format.transactions and not info.snapshot,
         )
 
     # --- the snapshot ---

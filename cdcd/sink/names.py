@@ -14,7 +14,15 @@ import string
 
 from cdcd.errors import ConfigError, SinkError
 
-__all__ = ["MAX_TOPIC_CHARACTERS", "check_template", "escape", "message_topic", "topic_name", "unescape"]
+__all__ = [
+    "MAX_TOPIC_CHARACTERS",
+    "check_template",
+    "escape",
+    "message_topic",
+    "topic_name",
+    "transaction_topic",
+    "unescape",
+]
 
 MAX_TOPIC_CHARACTERS = 249
 PLACEHOLDERS = frozenset({"name", "schema", "table"})
@@ -56,6 +64,11 @@ def topic_name(template: str, *, name: str, schema: str, table: str) -> str:
 def message_topic(name: str) -> str:
     """Return the topic of the logical messages; `name`, the prefix, keeps its dots."""
     return f"{_prefix(name)}.message"
+
+
+def transaction_topic(name: str) -> str:
+    """Return the topic of the transactions' BEGIN and END."""
+    return f"{_prefix(name)}.transaction"
 
 
 def check_template(template: str) -> None:

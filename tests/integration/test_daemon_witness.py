@@ -9,7 +9,12 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.workload import Workload
 from tests.integration.conftest import NewDaemon
-from tests.support.reader import Reader, assert_each_once, assert_tombstones_follow_deletes
+from tests.support.reader import (
+    Reader,
+    assert_each_once,
+    assert_metadata_counts,
+    assert_tombstones_follow_deletes,
+)
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
 from tests.support.witness import Witness, assert_same_changes, changes_of
@@ -31,6 +36,7 @@ def test_every_change_of_every_transaction_is_read_once_across_a_kill(
         loaded = load.load(dsn, ROWS, SEED)
         with new_daemon(server, "shop") as daemon:
             daemon.config["source"]["publication"] = {"names": [load.PUBLICATION]}
+            daemon.config["format"] = {"transactions": True}
             reader = Reader(kafka.bootstrap, registry.url, [f"{daemon.name}.public.type_zoo"])
             daemon.start().wait_state("streaming")
             witness = Witness(dsn)
@@ -60,6 +66,7 @@ def test_every_change_of_every_transaction_is_read_once_across_a_kill(
             events = reader.read(*reader.topics(daemon.name))
             assert_each_once(events)
             assert_tombstones_follow_deletes(events)
+            assert_metadata_counts(events, f"{daemon.name}.transaction")
             topics = f"{daemon.name}.public"
             assert_same_changes(
                 witness.read(), changes_of(events, witness.from_lsn, topics, f"{daemon.name}.message")

@@ -20,6 +20,7 @@ DEADLINE_S = 60.0
 SOURCE_ONLY = """{"type": "record", "name": "Envelope", "fields": [
     {"name": "op", "type": "string"},
     {"name": "source", "type": {"type": "record", "name": "Source", "fields": [
+        {"name": "schema", "type": "string"}, {"name": "table", "type": "string"},
         {"name": "commit_lsn", "type": "long"}, {"name": "tx_seq", "type": "long"},
         {"name": "txId", "type": ["null", "long"]}]}}]}"""
 """A reader's schema for topics whose values Python's own types cannot hold, such as dates before the year 1."""
@@ -42,8 +43,8 @@ class Event:
 
     @property
     def sequence(self) -> tuple[int, int] | None:
-        """(commit_lsn, tx_seq); None for a tombstone and for a message outside any transaction."""
-        if self.value is None or self.source["tx_seq"] is None:
+        """(commit_lsn, tx_seq); None for a tombstone, a message outside any transaction, a BEGIN or END."""
+        if self.value is None or self.source.get("tx_seq") is None:
             return None
         return self.source["commit_lsn"], self.source["tx_seq"]
 
@@ -170,6 +171,36 @@ def assert_tombstones_follow_deletes(events: list[Event]) -> None:
             assert last is not None, f"a tombstone that follows nothing: {where}"
             assert (last.op, last.key) == ("d", event.key), f"a tombstone that follows no delete: {where}"
         before[event.topic, event.partition] = event
+
+
+def assert_metadata_counts(events: list[Event], topic: str) -> None:
+    """Each transaction has one BEGIN and one END in `topic`, and the END counts what the other topics hold of it."""
+    counted: dict[str, dict[str, set[Any]]] = {}
+    for event in events:
+        if event.sequence is None or event.op == "r":
+            continue
+        source = event.source
+        name = f"{source['schema']}.{source['table']}" if "table" in source else "message"
+        transaction = f"{source['txId']}:{source['commit_lsn']}"
+        counted.setdefault(transaction, {}).setdefault(name, set()).add(event.sequence)
+        block = event.value.get("transaction") if "table" in source else None
+        if block is not None:
+            assert (block["id"], block["total_order"]) == (transaction, source["tx_seq"])
+    told: dict[str, list[Any]] = {}
+    for event in events:
+        if event.topic == topic:
+            assert event.key == {"id": event.value["id"]}
+            told.setdefault(event.value["id"], []).append(event.value)
+    assert all([one["status"] for one in pair] == ["BEGIN", "END"] for pair in told.values())
+    ends = {transaction: pair[1] for transaction, pair in told.items()}
+    assert {
+        transaction: {one["data_collection"]: one["event_count"] for one in end["data_collections"]}
+        for transaction, end in ends.items()
+    } == {
+        transaction: {name: len(places) for name, places in names.items()}
+        for transaction, names in counted.items()
+    }
+    assert all(end["event_count"] == sum(map(len, counted[one].values())) for one, end in ends.items())
 
 
 def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any, dict[str, Any]]:
