@@ -1,10 +1,11 @@
-"""The framing inside CopyBoth: XLogData and keepalive in, standby status update out. Pure.
+"""The framing inside CopyBoth: what a walsender and a standby wrap everything in. Pure.
 
-In: one CopyData payload (or a batch of them).  Out: `XLogData`, `Keepalive`, or items cut into runs; and the
-bytes of a Standby status update.
+In: one CopyData payload (or a batch of them).  Out: one message of the table, or items cut into runs; and the
+bytes of what a standby sends.
 Wire source: "Streaming Replication Protocol", messages XLogData (w), Primary keepalive (k), Standby status
-update (r). All integers big-endian.
-Invariant: every byte of a message is in exactly one item, in the order of the wire.
+update (r), Hot standby feedback (h). All integers big-endian.
+Invariant: every byte of a message is in exactly one item, in the order of the wire; an error names message and
+field.
 Must not: do I/O, or look further into a pgoutput message than its type byte and, inside a stream, the xid.
 """
 
@@ -21,9 +22,6 @@ from cdcd.model import Control, Item, Keepalive, Run
 XLOG_DATA = 0x77  # 'w'
 KEEPALIVE = 0x6B  # 'k'
 
-_XLOG_HEADER = struct.Struct(">xQQq")  # start, end, server's clock
-_KEEPALIVE = struct.Struct(">xQqB")  # wal end, server's clock, reply requested
-_STATUS = struct.Struct(">cQQQqB")
 _LENGTH = struct.Struct(">I")
 _XID = struct.Struct(">I")
 _LSN = struct.Struct(">Q")
@@ -31,7 +29,6 @@ _LSN = struct.Struct(">Q")
 _STREAM_START = 0x53  # 'S'
 _STREAM_STOP = 0x45  # 'E'
 _ROWS = frozenset(b"IUD")
-_XLOG_BYTES = _XLOG_HEADER.size  # 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +41,140 @@ class XLogData:
     payload: bytes
 
 
-def parse_copy_data(data: bytes) -> XLogData | Keepalive:
-    """Return the message in one CopyData payload. Raises MessageTruncated, -Trailing or -Unknown."""
+@dataclass(frozen=True, slots=True)
+class StandbyStatusUpdate:
+    """One `r` message: three full positions (F8), the sender's clock, and whether an answer is wanted."""
+
+    write_lsn: Lsn
+    flush_lsn: Lsn
+    apply_lsn: Lsn
+    sent_at_pg_us: int
+    reply_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HotStandbyFeedback:
+    """One `h` message. cdcd sends none: a logical slot holds its own catalog_xmin."""
+
+    sent_at_pg_us: int
+    xmin: int
+    xmin_epoch: int
+    catalog_xmin: int
+    catalog_xmin_epoch: int
+
+
+Frame = XLogData | Keepalive | StandbyStatusUpdate | HotStandbyFeedback
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFormat:
+    """One row of the table: type byte, the documents' name, class, fields in wire order with `struct` letters.
+
+    The letters: Q an LSN, q a TimestampTz, I a transaction id or epoch, ? an Int8 that is 0 or 1. XLogData has
+    its payload, one byte or more, behind them.
+    """
+
+    type_byte: int
+    name: str
+    cls: type[Frame]
+    fields: tuple[tuple[str, str], ...]
+    has_payload: bool = False
+
+    @property
+    def layout(self) -> struct.Struct:
+        """The fixed part with the type byte."""
+        return struct.Struct(">c" + "".join(letter for _, letter in self.fields))
+
+
+_REPLY = ("reply_requested", "?")
+_SENT_AT = ("sent_at_pg_us", "q")
+_POSITIONS = (("write_lsn", "Q"), ("flush_lsn", "Q"), ("apply_lsn", "Q"))
+_XMINS = (("xmin", "I"), ("xmin_epoch", "I"), ("catalog_xmin", "I"), ("catalog_xmin_epoch", "I"))
+
+_XLOG_FIELDS = (("start_lsn", "Q"), ("end_lsn", "Q"), _SENT_AT)
+FRAMES = {
+    row.type_byte: row
+    for row in (
+        FrameFormat(XLOG_DATA, "XLogData", XLogData, _XLOG_FIELDS, has_payload=True),
+        FrameFormat(KEEPALIVE, "Primary keepalive", Keepalive, (("wal_end_lsn", "Q"), _SENT_AT, _REPLY)),
+        FrameFormat(ord("r"), "Standby status update", StandbyStatusUpdate, (*_POSITIONS, _SENT_AT, _REPLY)),
+        FrameFormat(ord("h"), "Hot standby feedback", HotStandbyFeedback, (_SENT_AT, *_XMINS)),
+    )
+}
+"""The table by type byte."""
+
+FRAME_OF = {row.cls: row for row in FRAMES.values()}
+"""The table by class."""
+
+_XLOG_BYTES = FRAMES[XLOG_DATA].layout.size  # 25
+_STATUS = FRAMES[ord("r")].layout
+
+
+def read_frame(data: bytes) -> Frame:
+    """Return the message in one CopyData payload, whichever side sent it.
+
+    Raises MessageTruncated, -Trailing or -Unknown, with the names of message and field.
+    """
     if not data:
-        raise MessageTruncated("an empty CopyData message")
-    if data[0] == XLOG_DATA:
-        if len(data) <= _XLOG_BYTES:
-            raise MessageTruncated(f"XLogData of {len(data)} bytes has no payload")
-        start_lsn, end_lsn, sent_at = _XLOG_HEADER.unpack_from(data)
-        return XLogData(start_lsn, end_lsn, sent_at, data[_XLOG_BYTES:])
-    if data[0] == KEEPALIVE:
-        return _keepalive(data)
-    raise MessageUnknown(f"CopyData message type 0x{data[0]:02x}")
+        raise MessageTruncated("an empty CopyData message", message_name="CopyData", field="type")
+    row = FRAMES.get(data[0])
+    if row is None:
+        raise MessageUnknown(f"CopyData message type 0x{data[0]:02x}", message_name="CopyData", field="type")
+    size_bytes = row.layout.size
+    if len(data) < size_bytes + row.has_payload:
+        raise _truncated(row, len(data))
+    if len(data) > size_bytes and not row.has_payload:
+        message = f"{row.name} has {len(data) - size_bytes} bytes after its last field"
+        raise MessageTrailing(message, message_name=row.name, field="end", size_bytes=len(data))
+    _check_flag(row, data)
+    payload = (data[size_bytes:],) if row.has_payload else ()
+    frame: Frame = row.cls(*row.layout.unpack_from(data)[1:], *payload)
+    return frame
 
 
-def _keepalive(data: bytes) -> Keepalive:
-    if len(data) < _KEEPALIVE.size:
-        raise MessageTruncated(f"keepalive of {len(data)} bytes, {_KEEPALIVE.size} expected")
-    if len(data) > _KEEPALIVE.size:
-        raise MessageTrailing(f"keepalive of {len(data)} bytes, {_KEEPALIVE.size} expected")
-    wal_end_lsn, sent_at, reply = _KEEPALIVE.unpack(data)
-    if reply > 1:
-        raise MessageUnknown(f"keepalive with reply flag {reply}")
-    return Keepalive(wal_end_lsn, sent_at, reply == 1)
+def write_frame(frame: Frame) -> bytes:
+    """Return the CopyData payload of a message: the reader's counterpart."""
+    row = FRAME_OF[type(frame)]
+    values = (getattr(frame, name) for name, _ in row.fields)
+    fixed = row.layout.pack(bytes((row.type_byte,)), *values)
+    return fixed + frame.payload if isinstance(frame, XLogData) else fixed
+
+
+def parse_copy_data(data: bytes) -> XLogData | Keepalive:
+    """Return the message in one CopyData payload of the server. Raises as `read_frame`."""
+    frame = read_frame(data)
+    if not isinstance(frame, XLogData | Keepalive):
+        raise MessageUnknown(
+            f"CopyData message type 0x{data[0]:02x} from a server", message_name="CopyData", field="type"
+        )
+    return frame
+
+
+def _truncated(row: FrameFormat, size_bytes: int) -> MessageTruncated:
+    """Return the error that names the field in which the message ends."""
+    end, ends_in = 1, "payload"
+    for name, letter in row.fields:
+        end += struct.calcsize(">" + letter)
+        if size_bytes < end:
+            ends_in = name
+            break
+    return MessageTruncated(
+        f"{row.name} ends inside {ends_in}", message_name=row.name, field=ends_in, size_bytes=size_bytes
+    )
+
+
+def _check_flag(row: FrameFormat, data: bytes) -> None:
+    name, letter = row.fields[-1]
+    if letter == "?" and data[row.layout.size - 1] > 1:
+        message = f"{row.name}: {name} has a value that the protocol does not know"
+        raise MessageUnknown(message, message_name=row.name, field=name)
 
 
 def standby_status_update(
     write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn, now_pg_us: int, reply_requested: bool
 ) -> bytes:
     """Return the `r` message: three full positions (F8), our clock, and whether an answer is wanted."""
-    return _STATUS.pack(b"r", write_lsn, flush_lsn, apply_lsn, now_pg_us, int(reply_requested))
+    return _STATUS.pack(b"r", write_lsn, flush_lsn, apply_lsn, now_pg_us, reply_requested)
 
 
 def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], bool]:
@@ -118,7 +219,9 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
 
 def _row_xid(data: bytes) -> int:
     if len(data) < _XLOG_BYTES + 5:
-        raise MessageTruncated("a row inside a stream segment ends before its xid")
+        raise MessageTruncated(
+            "a row inside a stream segment ends before its xid", message_name="XLogData", field="xid"
+        )
     xid: int = _XID.unpack_from(data, _XLOG_BYTES + 1)[0]
     return xid
 

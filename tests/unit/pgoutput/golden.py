@@ -60,6 +60,38 @@ _OLD = m.OldTuple(b"O", m.TupleData((m.text("é".encode()),)))
 _OLD_BYTES = ("4f", "0001", "74 00000002 c3a9")
 
 GOLDEN = (
+    Golden(
+        "Relation with identity NOTHING",
+        m.Relation(1, "s", "t", "n", ()),
+        _hex("52", "00000001", "7300", "7400", "6e", "0000"),
+    ),
+    Golden(
+        "Relation with identity INDEX",
+        m.Relation(1, "s", "t", "i", ()),
+        _hex("52", "00000001", "7300", "7400", "69", "0000"),
+    ),
+    Golden(
+        "Update with identity FULL",
+        m.Update(0x4001, _OLD, _NEW),
+        _hex("55", "00004001", *_OLD_BYTES, *_NEW_BYTES),
+    ),
+    Golden(
+        "Update of the key in a stream",
+        m.Update(0x4001, _KEY, _NEW, xid=_XID_N),
+        _hex("55", _XID, "00004001", *_KEY_BYTES, *_NEW_BYTES),
+        in_stream=True,
+        protocol_version=2,
+    ),
+    Golden(
+        "Delete by key in a stream",
+        m.Delete(0x4001, _KEY, xid=_XID_N),
+        _hex("44", _XID, "00004001", *_KEY_BYTES),
+        in_stream=True,
+        protocol_version=2,
+    ),
+    Golden("Delete with identity FULL", m.Delete(0x4001, _OLD), _hex("44", "00004001", *_OLD_BYTES)),
+    Golden("Truncate CASCADE", m.Truncate(1, (1,)), _hex("54", "00000001", "01", "00000001")),
+    Golden("Truncate RESTART IDENTITY", m.Truncate(2, (1,)), _hex("54", "00000001", "02", "00000001")),
     Golden("Begin", m.Begin(_LSN_N, _TIME_N, _XID_N), _hex("42", _LSN, _TIME, _XID)),
     Golden("Commit", m.Commit(_LSN_N, _END_N, _TIME_N), _hex("43 00", _LSN, _END, _TIME)),
     Golden(
@@ -138,6 +170,12 @@ GOLDEN = (
         protocol_version=2,
     ),
     Golden("Stream Start", m.StreamStart(_XID_N, True), _hex("53", _XID, "01"), protocol_version=2),
+    Golden(
+        "Stream Start of a later segment",
+        m.StreamStart(_XID_N, False),
+        _hex("53", _XID, "00"),
+        protocol_version=2,
+    ),
     Golden("Stream Stop", m.StreamStop(), _hex("45"), in_stream=True, protocol_version=2),
     Golden(
         "Stream Commit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -42,6 +43,17 @@ def test_a_message_cut_anywhere_names_itself_and_the_field(golden: Golden) -> No
         assert field.split(".")[0].split("[")[0] in fields
         assert row.name in str(caught.value)
         assert field in str(caught.value)
+
+
+@every_message
+def test_a_message_that_comes_one_byte_at_a_time_is_read_with_its_last_byte(golden: Golden) -> None:
+    come = bytearray()
+    for byte in golden.payload[:-1]:
+        come.append(byte)
+        with pytest.raises(MessageTruncated):
+            decode(bytes(come), **golden.session)
+    come.append(golden.payload[-1])
+    assert decode(bytes(come), **golden.session) == golden.message
 
 
 @every_message
@@ -123,6 +135,28 @@ def test_an_update_has_one_old_tuple_at_most() -> None:
 def test_a_count_beyond_the_bytes_left_is_refused_before_it_is_believed(payload: bytes, field: str) -> None:
     with pytest.raises(MessageTruncated, match=field):
         decode(payload, in_stream=False, protocol_version=1)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"R\0\0\0\1\0t\0d\xff\xff" + bytes(9),  # 65535 columns in 20 bytes
+        b"I\0\0\0\1N\xff\xff" + b"n" * 12,
+        b"U\0\0\0\1O\xff\xff" + b"n" * 12,
+        b"D\0\0\0\1K\0\1t\xff\xff\xff\xff" + bytes(8),
+        b"T\xff\xff\xff\xff\0" + bytes(12),
+        b"M\0" + bytes(8) + b"\0\xff\xff\xff\xff" + bytes(8),
+    ],
+)
+def test_nothing_is_allocated_for_a_count_or_length_that_the_message_does_not_hold(payload: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageTruncated):
+            decode(payload, in_stream=False, protocol_version=1)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 20_000
 
 
 def test_a_name_that_is_not_utf8_is_a_protocol_error() -> None:

@@ -5,10 +5,23 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cdcd.errors import MessageTrailing, MessageTruncated, MessageUnknown
 from cdcd.model import Control, Keepalive, Run
-from cdcd.source.copyboth import XLogData, cut_items, parse_copy_data, standby_status_update
+from cdcd.source.copyboth import (
+    FRAMES,
+    Frame,
+    HotStandbyFeedback,
+    StandbyStatusUpdate,
+    XLogData,
+    cut_items,
+    parse_copy_data,
+    read_frame,
+    standby_status_update,
+    write_frame,
+)
 
 
 def xlog(payload: bytes, lsn: int = 0x1_0000_0002) -> bytes:
@@ -30,18 +43,90 @@ def test_keepalive_gives_its_three_fields() -> None:
     assert parse_copy_data(KEEPALIVE) == Keepalive(0x16_B374_D848, -5, True)
 
 
-@pytest.mark.parametrize("whole", [xlog(b"B"), KEEPALIVE])
-def test_a_message_cut_at_any_length_is_truncated(whole: bytes) -> None:
-    for size in range(len(whole)):
-        with pytest.raises(MessageTruncated):
-            parse_copy_data(whole[:size])
-        with pytest.raises(MessageTruncated):
-            cut_items([whole[:size]], False)
+_A, _B, _C = "00000003 00000003", "00000002 00000002", "00000001 00000001"
+GOLDEN: dict[str, tuple[Frame, bytes]] = {
+    "XLogData": (
+        XLogData(0x3_0000_0003, 0x2_0000_0002, -9, b"Bx"),
+        bytes.fromhex(f"77 {_A} {_B} fffffffffffffff7 4278"),
+    ),
+    "Primary keepalive": (
+        Keepalive(0x3_0000_0003, 258, True),
+        bytes.fromhex(f"6b {_A} 0000000000000102 01"),
+    ),
+    "Standby status update": (
+        StandbyStatusUpdate(0x3_0000_0003, 0x2_0000_0002, 0x1_0000_0001, -9, False),
+        bytes.fromhex(f"72 {_A} {_B} {_C} fffffffffffffff7 00"),
+    ),
+    "Hot standby feedback": (
+        HotStandbyFeedback(258, 0xFFFFFFFF, 1, 3, 2),
+        bytes.fromhex("68 0000000000000102 ffffffff 00000001 00000003 00000002"),
+    ),
+}
+every_frame = pytest.mark.parametrize("name", GOLDEN)
 
 
-def test_bytes_behind_a_keepalive_are_an_error() -> None:
-    with pytest.raises(MessageTrailing):
-        parse_copy_data(KEEPALIVE + b"\0")
+def test_the_golden_frames_cover_the_table() -> None:
+    assert set(GOLDEN) == {row.name for row in FRAMES.values()}
+
+
+@every_frame
+def test_a_frame_is_read_and_written_as_the_documents_say(name: str) -> None:
+    frame, data = GOLDEN[name]
+    assert read_frame(data) == frame
+    assert write_frame(frame) == data
+
+
+@every_frame
+def test_a_frame_cut_anywhere_names_itself_and_the_field(name: str) -> None:
+    """One byte at a time: until the last one has come, the field that is missing bytes is named."""
+    _, data = GOLDEN[name]
+    shortest = len(data) - 1 if name == "XLogData" else len(data)
+    named = []
+    for size in range(1, shortest):
+        with pytest.raises(MessageTruncated) as caught:
+            read_frame(data[:size])
+        assert caught.value.context["message_name"] == name
+        named.append(caught.value.context["field"])
+        if data[0] in b"wk":
+            with pytest.raises(MessageTruncated):
+                cut_items([data[:size]], False)
+    fields = [field for field, _ in FRAMES[data[0]].fields]
+    assert list(dict.fromkeys(named)) == [*fields, *(["payload"] if name == "XLogData" else [])]
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name != "XLogData"])
+def test_bytes_behind_a_frame_are_an_error(name: str) -> None:
+    with pytest.raises(MessageTrailing, match=name):
+        read_frame(GOLDEN[name][1] + b"\0")
+
+
+def test_an_empty_message_is_truncated() -> None:
+    with pytest.raises(MessageTruncated):
+        read_frame(b"")
+    with pytest.raises(MessageTruncated):
+        cut_items([b""], False)
+
+
+_uint32, _uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+_time = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    st.one_of(
+        st.builds(XLogData, _uint64, _uint64, _time, st.binary(min_size=1, max_size=40)),
+        st.builds(Keepalive, _uint64, _time, st.booleans()),
+        st.builds(StandbyStatusUpdate, _uint64, _uint64, _uint64, _time, st.booleans()),
+        st.builds(HotStandbyFeedback, _time, _uint32, _uint32, _uint32, _uint32),
+    )
+)
+def test_a_frame_that_is_written_is_read_back(frame: Frame) -> None:
+    assert read_frame(write_frame(frame)) == frame
+
+
+@pytest.mark.parametrize("frame", [GOLDEN["Standby status update"][1], GOLDEN["Hot standby feedback"][1]])
+def test_what_only_a_standby_sends_does_not_come_from_a_server(frame: bytes) -> None:
+    with pytest.raises(MessageUnknown):
+        parse_copy_data(frame)
 
 
 @pytest.mark.parametrize("unknown", [b"x" + bytes(40), b"r" + bytes(33), KEEPALIVE[:-1] + b"\2"])
