@@ -104,6 +104,7 @@ def _source(config: Config, begin: Beginning) -> list[Finding]:
         slot_create=config.source.slot.create,
         publication_create=config.source.publication.create,
         snapshot=config.snapshot.mode == "initial" and not isinstance(begin.verdict, Resume),
+        wanted=config.wanted_options,
     )
 
 

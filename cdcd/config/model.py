@@ -21,7 +21,7 @@ from cdcd.config.source import SLOT_NAME_LIMIT, Source
 from cdcd.config.values import Room, Size, Whole, not_yet, refuse
 from cdcd.registry.settings import RegistrySettings
 from cdcd.sink.settings import SinkSettings, TopicSettings
-from cdcd.source.settings import SourceSettings
+from cdcd.source.settings import SourceSettings, StreamOptions, wanted_options
 
 ENVIRONMENT_PREFIX = "CDCD_"
 ENVIRONMENT_DELIMITER = "__"
@@ -180,6 +180,19 @@ class Config(BaseSettings):
             publications=self.source.publication.names,
             application_name=f"cdcd-{self.source.slot.name}"[:SLOT_NAME_LIMIT],
             failover=self.source.slot.failover,
+        )
+
+    def wanted_options(self, server_version_num: int) -> StreamOptions:
+        """Return the stream's options as wanted of this server; it need not be able to grant them."""
+        protocol = self.source.protocol
+        return wanted_options(
+            server_version_num,
+            version=protocol.version,
+            streaming=protocol.streaming,
+            binary=protocol.binary,
+            messages=protocol.messages,
+            origin=protocol.origin,
+            two_phase=protocol.two_phase,
         )
 
     def sink_settings(self) -> SinkSettings:

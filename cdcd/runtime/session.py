@@ -35,7 +35,7 @@ from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.publication import PublishedTable, missing_publications, published_tables
-from cdcd.source.settings import choose_options
+from cdcd.source.settings import choose_options, shortfalls
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot, read_slot
 from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.txn.assembler import Assembler
@@ -269,6 +269,8 @@ class Session:
             origin=protocol.origin,
             two_phase=protocol.two_phase,
         )
+        for one in shortfalls(server.version_num, self._config.wanted_options(server.version_num)):
+            _LOG.warning("option_left_out", option=one.option, reason=one.why)
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
             await or_stop(in_thread(self._nobody_moved_the_slot, begin), self._stop)

@@ -7,7 +7,7 @@ Must not: raise for what it finds, or hold a slot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
@@ -23,7 +23,7 @@ from cdcd.source.publication import (
     missing_publications,
     published_tables,
 )
-from cdcd.source.settings import SourceSettings
+from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings, StreamOptions, shortfalls
 from cdcd.source.slot import SlotState, read_slot
 from cdcd.source.start import quote_identifier
 
@@ -35,7 +35,8 @@ _FACTS = """
            r.rolname::text, r.rolsuper, r.rolreplication,
            EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser')
                    AND pg_has_role(r.oid, m.oid, 'member')),
-           getdatabaseencoding()::text, current_setting('output_plugin_libraries', true)
+           getdatabaseencoding()::text, current_setting('output_plugin_libraries', true),
+           current_setting('synchronized_standby_slots', true)
     FROM pg_roles r WHERE r.rolname = current_user
 """
 
@@ -56,11 +57,13 @@ def preflight(
     slot_create: bool = True,
     publication_create: bool = False,
     snapshot: bool = True,
+    wanted: Callable[[int], StreamOptions] | None = None,
 ) -> list[Finding]:
     """Return what a start would meet. Does not raise.
 
     `slot_create`: a start makes a missing slot. `publication_create`: `cdcd init` makes a missing publication;
     a start never does. `snapshot`: a start copies the tables, so the role has to be able to read them.
+    `wanted`: the options that the configuration wants of a server of this version number.
     """
     try:
         connection = connect_sql(settings)
@@ -68,7 +71,7 @@ def preflight(
         return [_connect_failed(error)]
     try:
         return [
-            *_server_findings(settings, connection, slot_create),
+            *_server_findings(settings, connection, slot_create, wanted),
             *_table_findings(settings, connection, publication_create, snapshot),
         ]
     except CdcdError as error:
@@ -78,7 +81,10 @@ def preflight(
 
 
 def _server_findings(
-    settings: SourceSettings, connection: Connection, slot_create: bool
+    settings: SourceSettings,
+    connection: Connection,
+    slot_create: bool,
+    wanted: Callable[[int], StreamOptions] | None,
 ) -> Iterator[Finding]:
     server = identify(connection)
     facts = fetch(connection, _FACTS)[0]
@@ -88,6 +94,10 @@ def _server_findings(
     yield from _role(facts[5], may_replicate=facts[6] or facts[7] or facts[8])
     yield from _walsender(settings)
     yield from _decoding(facts[9], facts[10])
+    if wanted is not None:
+        yield from _options(settings, server, wanted(server.version_num))
+    if settings.failover and server.version_num >= FAILOVER_SINCE_MAJOR * 10_000:
+        yield from _failover(slot, facts[11])
     yield from _slot(settings, slot, server, slot_create)
 
 
@@ -176,6 +186,37 @@ def _decoding(encoding: str, plugins: str | None) -> Iterator[Finding]:
     if plugins is not None and "pgoutput" not in [name.strip() for name in plugins.split(",")]:
         mend = f"ALTER SYSTEM SET output_plugin_libraries = '{plugins}, pgoutput'; SELECT pg_reload_conf()"
         yield Finding("fail", "output plugin", "output_plugin_libraries does not allow pgoutput", mend)
+
+
+def _options(settings: SourceSettings, server: ServerIdentity, options: StreamOptions) -> Iterator[Finding]:
+    """What of the configured options this server cannot do, with the version that can."""
+    missing = shortfalls(server.version_num, options, failover=settings.failover)
+    for one in missing:
+        if one.is_left_out:
+            message = f"{one.wish} are left out: {one.why}"
+            yield Finding("warn", one.option, message, f"{one.option}: false says that this is known")
+        else:
+            yield Finding("fail", one.option, f"{one.wish} is not possible: {one.why}", one.mend)
+    if not missing:
+        shown = f"version {options.protocol_version}, streaming {options.streaming}"
+        more = [name for name in ("binary", "messages", "two_phase") if getattr(options, name)]
+        said = ", ".join([shown, *more, f"origin {options.origin}"])
+        yield Finding("ok", "protocol", f"pgoutput {said}")
+
+
+def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Finding]:
+    """What a slot that shall outlive its server needs beside its own flag (PostgreSQL 17+)."""
+    subject = "source.slot.failover"
+    if slot is not None and not slot.failover:
+        mend = f'ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true), on a replication connection'
+        message = f"slot {slot.name} exists and is not synchronised to standbys"
+        yield Finding("warn", subject, message, mend)
+    elif standby_slots:
+        yield Finding("ok", subject, "the slot is synchronised to standbys")
+    if not standby_slots:
+        message = "synchronized_standby_slots is empty: rows may reach Kafka before a standby has them"
+        mend = "ALTER SYSTEM SET synchronized_standby_slots = 'the standby''s physical slot'; reload"
+        yield Finding("warn", "synchronized_standby_slots", message, mend)
 
 
 def _slot(

@@ -1,16 +1,16 @@
 """What the source room has to be told, and which protocol options a server can be asked for.
 
 In: plain values from the configuration.  Out: frozen settings and `StreamOptions` for START_REPLICATION.
-Invariant: an option that the server's version does not know is never sent; one that the user asked for by
-name and cannot have is an error, never silently left out.
+Invariant: an option that the server's version does not know is never sent; one that the user asked for and
+cannot have is an error, and one that is left out (logical messages, on by default) is told.
 Must not: read files or the environment; a password is read through `read_password` at each connect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from cdcd.errors import SourceSetup
 
@@ -55,13 +55,33 @@ class StreamOptions:
     two_phase: bool = False
 
 
+PROTOCOL_SINCE_MAJOR = {1: 10, 2: 14, 3: 15, 4: 16}
+"""The first major of PostgreSQL that speaks each protocol version."""
+
+FAILOVER_SINCE_MAJOR = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A wish that a server, or the protocol version asked for, does not grant, and which one would.
+
+    `is_left_out`: the stream begins all the same, without it; else a start is refused.
+    """
+
+    wish: str
+    option: str
+    why: str
+    mend: str
+    is_left_out: bool = False
+
+
 def highest_protocol(server_version_num: int) -> int:
     """Return the highest pgoutput protocol version that a server of this version speaks."""
     major = server_version_num // 10_000
-    return 4 if major >= 16 else 3 if major == 15 else 2 if major == 14 else 1
+    return max(version for version, since in PROTOCOL_SINCE_MAJOR.items() if since <= max(major, 10))
 
 
-def choose_options(
+def wanted_options(
     server_version_num: int,
     *,
     version: int | Literal["auto"] = "auto",
@@ -71,31 +91,61 @@ def choose_options(
     origin: Origin = "any",
     two_phase: bool = False,
 ) -> StreamOptions:
-    """Return the options for a server of this version; raises SourceSetup for a wish it cannot grant.
+    """Return what is wanted of a server of this version, `auto` resolved; it need not be able to grant it.
 
     `streaming="auto"` is "off": a server that keeps big transactions until their commit lets rows flow
-    through cdcd in constant memory. Logical messages exist from PostgreSQL 14 on.
+    through cdcd in constant memory.
     """
-    highest = highest_protocol(server_version_num)
-    chosen = highest if version == "auto" else version
+    chosen = highest_protocol(server_version_num) if version == "auto" else version
     wanted: Streaming = "off" if streaming == "auto" else streaming
-    major = server_version_num // 10_000
-    _require(1 <= chosen <= highest, f"protocol version {chosen}", f"the server speaks 1 to {highest}", major)
-    _require(not binary or major >= 14, "binary", "it needs PostgreSQL 14", major)
-    _require(wanted == "off" or chosen >= 2, f"streaming {wanted}", "it needs protocol version 2", major)
-    _require(wanted != "parallel" or chosen >= 4, "streaming parallel", "it needs protocol version 4", major)
-    _require(origin == "any" or major >= 16, f"origin {origin}", "it needs PostgreSQL 16", major)
-    _require(not two_phase or chosen >= 3, "two_phase", "it needs protocol version 3", major)
-    return StreamOptions(
-        protocol_version=chosen,
-        streaming=wanted,
-        binary=binary,
-        messages=messages and major >= 14,
-        origin=origin,
-        two_phase=two_phase,
+    return StreamOptions(chosen, wanted, binary, messages, origin, two_phase)
+
+
+def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
+    """Return the options for a server of this version; raises SourceSetup for a wish it cannot grant.
+
+    Takes what `wanted_options` takes. Logical messages are left out before PostgreSQL 14 (`shortfalls` says
+    so): they are on by default, and no such server sends any.
+    """
+    options = wanted_options(server_version_num, **wanted)
+    missing = shortfalls(server_version_num, options)
+    refused = [one for one in missing if not one.is_left_out]
+    if refused:
+        what = "; ".join(f"{one.wish} is not possible: {one.why}" for one in refused)
+        mends = dict.fromkeys(one.mend for one in refused)
+        raise SourceSetup(what, hint="; ".join(mends), server_major=server_version_num // 10_000)
+    return replace(options, messages=False) if missing else options
+
+
+def shortfalls(server_version_num: int, options: StreamOptions, *, failover: bool = False) -> list[Shortfall]:
+    """Return what of these options a server of this version cannot grant, each with the version that can.
+
+    `failover`: the slot shall be synchronised to standbys.
+    """
+    major, asked = server_version_num // 10_000, options.protocol_version
+    if asked not in PROTOCOL_SINCE_MAJOR:
+        why = f"there are versions 1 to {max(PROTOCOL_SINCE_MAJOR)}"
+        return [Shortfall(f"protocol version {asked}", "source.protocol.version", why, "set it to auto")]
+    wishes = (
+        (True, f"protocol version {asked}", "protocol.version", PROTOCOL_SINCE_MAJOR[asked], 1),
+        (options.streaming == "on", "streaming on", "protocol.streaming", 14, 2),
+        (options.streaming == "parallel", "streaming parallel", "protocol.streaming", 16, 4),
+        (options.binary, "binary", "protocol.binary", 14, 1),
+        (options.messages, "messages", "protocol.messages", 14, 1),
+        (options.origin != "any", f"origin {options.origin}", "protocol.origin", 16, 1),
+        (options.two_phase, "two_phase", "protocol.two_phase", 15, 3),
+        (failover, "failover", "slot.failover", FAILOVER_SINCE_MAJOR, 1),
     )
+    return [
+        _shortfall(wish, f"source.{option}", since, version, major)
+        for is_wanted, wish, option, since, version in wishes
+        if is_wanted and (major < since or asked < version)
+    ]
 
 
-def _require(granted: bool, wish: str, why: str, major: int) -> None:
-    if not granted:
-        raise SourceSetup(f"{wish} is not possible: {why}", hint="change source.protocol", server_major=major)
+def _shortfall(wish: str, option: str, since_major: int, since_protocol: int, major: int) -> Shortfall:
+    if major < since_major:
+        why, mend = f"it needs PostgreSQL {since_major}, the server is {major}", f"change {option}"
+        return Shortfall(wish, option, why, mend, is_left_out=wish == "messages")
+    why = f"it needs protocol version {since_protocol}"
+    return Shortfall(wish, option, why, f"change {option}, or source.protocol.version: auto")

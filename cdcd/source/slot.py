@@ -17,7 +17,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.errors import CdcdError, SlotUnusable, SourceSetup, SourceUnavailable
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.source.connection import connect_replication, connect_sql, fetch
-from cdcd.source.settings import SourceSettings
+from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings
 
 CREATE_TIMEOUT_S = 300.0
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
@@ -127,15 +127,16 @@ def check_slot_name(name: str) -> None:
 
 def create_slot_command(settings: SourceSettings, server_version: int, export_snapshot: bool) -> str:
     """Return CREATE_REPLICATION_SLOT in the grammar of this server's version."""
+    if settings.failover and server_version < FAILOVER_SINCE_MAJOR * 10_000:
+        raise SourceSetup(
+            f"a failover slot needs PostgreSQL {FAILOVER_SINCE_MAJOR}, the server is {server_version // 10_000}",
+            hint="set source.slot.failover: false",
+        )
     if server_version >= 150_000:
         options = [f"SNAPSHOT '{'export' if export_snapshot else 'nothing'}'"]
         if settings.failover:
-            if server_version < 170_000:
-                raise SourceSetup("failover slots need PostgreSQL 17", hint="set source.slot.failover: false")
             options.append("FAILOVER true")
         return f'CREATE_REPLICATION_SLOT "{settings.slot}" LOGICAL pgoutput ({", ".join(options)})'
-    if settings.failover:
-        raise SourceSetup("failover slots need PostgreSQL 17", hint="set source.slot.failover: false")
     word = "EXPORT_SNAPSHOT" if export_snapshot else "NOEXPORT_SNAPSHOT"
     return f'CREATE_REPLICATION_SLOT "{settings.slot}" LOGICAL pgoutput {word}'
 

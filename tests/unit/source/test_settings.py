@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdcd.errors import SourceSetup
-from cdcd.source.settings import SourceSettings, StreamOptions, choose_options
+from cdcd.source.settings import SourceSettings, StreamOptions, choose_options, shortfalls, wanted_options
 
 
 @pytest.mark.parametrize(
@@ -31,23 +31,51 @@ def test_options_fit_the_server(server: int, wanted: dict[str, Any], chosen: Str
 
 
 @pytest.mark.parametrize(
-    ("server", "wanted", "named"),
+    ("server", "wanted", "wish", "who_can"),
     [
-        (140_000, {"version": 3}, "protocol version 3"),
-        (180_000, {"version": 5}, "protocol version 5"),
-        (180_000, {"version": 0}, "protocol version 0"),
-        (130_000, {"streaming": "on"}, "streaming on"),
-        (150_000, {"streaming": "parallel"}, "streaming parallel"),
-        (130_000, {"binary": True}, "binary"),
-        (150_000, {"origin": "none"}, "origin none"),
-        (140_000, {"two_phase": True}, "two_phase"),
+        (140_000, {"version": 3}, "protocol version 3", "PostgreSQL 15, the server is 14"),
+        (130_000, {"version": 2}, "protocol version 2", "PostgreSQL 14"),
+        (150_000, {"version": 4}, "protocol version 4", "PostgreSQL 16"),
+        (180_000, {"version": 5}, "protocol version 5", "there are versions 1 to 4"),
+        (180_000, {"version": 0}, "protocol version 0", "there are versions 1 to 4"),
+        (130_000, {"streaming": "on"}, "streaming on", "PostgreSQL 14"),
+        (150_000, {"streaming": "parallel"}, "streaming parallel", "PostgreSQL 16"),
+        (180_000, {"streaming": "on", "version": 1}, "streaming on", "protocol version 2"),
+        (180_000, {"streaming": "parallel", "version": 3}, "streaming parallel", "protocol version 4"),
+        (130_000, {"binary": True}, "binary", "PostgreSQL 14"),
+        (150_000, {"origin": "none"}, "origin none", "PostgreSQL 16"),
+        (140_000, {"two_phase": True}, "two_phase", "PostgreSQL 15"),
+        (160_000, {"two_phase": True, "version": 2}, "two_phase", "protocol version 3"),
     ],
 )
-def test_a_wish_that_the_server_cannot_grant_is_an_error(
-    server: int, wanted: dict[str, Any], named: str
+def test_a_wish_that_the_server_cannot_grant_is_an_error_that_names_who_can(
+    server: int, wanted: dict[str, Any], wish: str, who_can: str
 ) -> None:
-    with pytest.raises(SourceSetup, match=named):
+    with pytest.raises(SourceSetup, match=f"{wish} is not possible: .*{who_can}"):
         choose_options(server, **wanted)
+
+
+def test_all_wishes_are_refused_at_once() -> None:
+    with pytest.raises(SourceSetup) as caught:
+        choose_options(150_000, streaming="parallel", origin="none")
+    assert "streaming parallel" in caught.value.message
+    assert "origin none" in caught.value.message
+    assert caught.value.advice == "change source.protocol.streaming; change source.protocol.origin"
+
+
+def test_logical_messages_are_left_out_before_14_and_that_is_told() -> None:
+    (told,) = shortfalls(130_000, wanted_options(130_000))
+    assert (told.option, told.is_left_out) == ("source.protocol.messages", True)
+    assert "PostgreSQL 14" in told.why
+    assert shortfalls(130_000, wanted_options(130_000, messages=False)) == []
+    assert shortfalls(140_000, wanted_options(140_000)) == []
+
+
+def test_a_failover_slot_needs_17() -> None:
+    (told,) = shortfalls(160_000, wanted_options(160_000), failover=True)
+    assert told.option == "source.slot.failover"
+    assert "PostgreSQL 17" in told.why
+    assert shortfalls(170_000, wanted_options(170_000), failover=True) == []
 
 
 def test_settings_do_not_show_the_dsn() -> None:
