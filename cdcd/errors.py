@@ -327,6 +327,15 @@ class MirrorInconsistent(ReadingError):
     code = "CDCD-MIRROR"
 
 
+# --- looking at the wire ---
+
+
+class CaptureError(CdcdError):
+    """A capture file that cannot be made or read, or a line that is not hex."""
+
+    code = "CDCD-CAPTURE"
+
+
 # --- the demo's servers --------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,19 @@ def _config(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _capture(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.capture import run
+
+    return run(config, options.output, seconds=options.seconds, messages=options.messages)
+
+
+def _decode(options: argparse.Namespace) -> int:
+    from cdcd.cli.decode import run
+
+    return run(options)
+
+
 def _demo(options: argparse.Namespace) -> int:
     try:
         demo = importlib.import_module("cdcd.demo.run")
@@ -92,5 +105,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "check": _check,
     "init": _init,
     "config": _config,
+    "capture": _capture,
+    "decode": _decode,
     "demo": _demo,
 }

@@ -40,7 +40,7 @@ def drain(connection: CopyConnection, max_bytes: int) -> Drained:
     if connection.failure is not None:
         raise connection.failure
     messages, size = _read(connection, max_bytes)
-    _look_at_notices(connection)
+    look_at_notices(connection)
     if not messages and connection.failure is not None:
         raise connection.failure
     items, connection.in_stream = cut_items(messages, connection.in_stream)
@@ -87,7 +87,8 @@ def _note_broken(connection: CopyConnection, messages: list[bytes]) -> None:
     connection.failure = connection.end_of_copy() if message == -1 else SourceUnavailable(text)
 
 
-def _look_at_notices(connection: CopyConnection) -> None:
+def look_at_notices(connection: CopyConnection) -> None:
+    """Raise PublicationMissing for the notice that a publication is gone (F72); log that there are others."""
     notices, connection.notices = connection.notices, []
     for notice in notices:
         if is_publication_notice(notice):

@@ -107,7 +107,11 @@ def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
     Takes what `wanted_options` takes. Logical messages are left out before PostgreSQL 14 (`shortfalls` says
     so): they are on by default, and no such server sends any.
     """
-    options = wanted_options(server_version_num, **wanted)
+    return granted(server_version_num, wanted_options(server_version_num, **wanted))
+
+
+def granted(server_version_num: int, options: StreamOptions) -> StreamOptions:
+    """Return these options as a server of this version grants them; raises SourceSetup as `choose_options`."""
     missing = shortfalls(server_version_num, options)
     refused = [one for one in missing if not one.is_left_out]
     if refused:

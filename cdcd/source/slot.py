@@ -104,11 +104,21 @@ def create_slot(
     check_slot_name(settings.slot)
     connection = connect_replication(settings)
     try:
-        row = _create(settings, connection, export_snapshot, timeout_s)
+        command = create_slot_command(settings, connection.server_version, export_snapshot)
+        row = _create(settings, connection, command, timeout_s)
     except BaseException:
         connection.close()
         raise
     return CreatedSlot(connection, parse_lsn(row[1]), row[2])
+
+
+def create_temporary_slot(
+    settings: SourceSettings, connection: Connection, timeout_s: float = CREATE_TIMEOUT_S
+) -> Lsn:
+    """Create a slot that ends with this walsender connection; its consistent point. Raises as `create_slot`."""
+    check_slot_name(settings.slot)
+    command = create_slot_command(settings, connection.server_version, False, temporary=True)
+    return parse_lsn(_create(settings, connection, command, timeout_s)[1])
 
 
 def drop_slot(connection: Connection, name: str) -> None:
@@ -125,26 +135,28 @@ def check_slot_name(name: str) -> None:
         )
 
 
-def create_slot_command(settings: SourceSettings, server_version: int, export_snapshot: bool) -> str:
+def create_slot_command(
+    settings: SourceSettings, server_version: int, export_snapshot: bool, *, temporary: bool = False
+) -> str:
     """Return CREATE_REPLICATION_SLOT in the grammar of this server's version."""
     if settings.failover and server_version < FAILOVER_SINCE_MAJOR * 10_000:
         raise SourceSetup(
             f"a failover slot needs PostgreSQL {FAILOVER_SINCE_MAJOR}, the server is {server_version // 10_000}",
             hint="set source.slot.failover: false",
         )
+    create = f'CREATE_REPLICATION_SLOT "{settings.slot}"{" TEMPORARY" if temporary else ""}'
     if server_version >= 150_000:
         options = [f"SNAPSHOT '{'export' if export_snapshot else 'nothing'}'"]
         if settings.failover:
             options.append("FAILOVER true")
-        return f'CREATE_REPLICATION_SLOT "{settings.slot}" LOGICAL pgoutput ({", ".join(options)})'
+        return f"{create} LOGICAL pgoutput ({', '.join(options)})"
     word = "EXPORT_SNAPSHOT" if export_snapshot else "NOEXPORT_SNAPSHOT"
-    return f'CREATE_REPLICATION_SLOT "{settings.slot}" LOGICAL pgoutput {word}'
+    return f"{create} LOGICAL pgoutput {word}"
 
 
 def _create(
-    settings: SourceSettings, connection: Connection, export_snapshot: bool, timeout_s: float
+    settings: SourceSettings, connection: Connection, command: str, timeout_s: float
 ) -> tuple[Any, ...]:
-    command = create_slot_command(settings, connection.server_version, export_snapshot)
     expired = threading.Event()
 
     def give_up() -> None:

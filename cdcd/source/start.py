@@ -44,13 +44,20 @@ def start(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> S
     """Connect and start the stream. Raises SlotActive, SlotMissing, SlotLost, SlotUnusable, Source*."""
     connection = connect_replication(settings)
     try:
-        rows = fetch(connection, "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")
-        _start_replication(settings, connection, start_command(settings, options, start_lsn))
-        copy = CopyConnection(connection)
-        return Started(copy, rows[0][0], _tune_socket(copy.socket))
+        return start_on(connection, settings, options, start_lsn)
     except BaseException:
         connection.close()
         raise
+
+
+def start_on(
+    connection: LogicalReplicationConnection, settings: SourceSettings, options: StreamOptions, start_lsn: Lsn
+) -> Started:
+    """Start the stream on this walsender connection, which stays the caller's to close after an error."""
+    rows = fetch(connection, "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")
+    _start_replication(settings, connection, start_command(settings, options, start_lsn))
+    copy = CopyConnection(connection)
+    return Started(copy, rows[0][0], _tune_socket(copy.socket))
 
 
 def start_command(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> str:

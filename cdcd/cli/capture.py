@@ -1,0 +1,96 @@
+"""`cdcd capture`: from a configuration to a file of frames.
+
+Comes in: a configuration, a file's name, limits.  Goes out: an exit status; what was done on standard error.
+Invariant: a file that was begun is whole up to its last frame, also after Ctrl-C or SIGTERM.
+Must not: print a value.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from cdcd.config import Config
+from cdcd.errors import EXIT_OK
+from cdcd.lsn import format_lsn
+from cdcd.source.capture import Capture, server_of
+from cdcd.source.capture_file import CaptureHeader, create, write_frame, write_header
+from cdcd.source.copyboth import XLOG_DATA
+from cdcd.source.identity import ServerIdentity
+from cdcd.source.settings import StreamOptions, granted
+
+
+def run(config: Config, path: Path, *, seconds: float | None, messages: int | None) -> int:
+    """Capture into a new file until a signal or a limit. Raises cdcd's errors."""
+    settings = config.source_settings()
+    server = server_of(settings)
+    options = granted(server.version_num, config.wanted_options(server.version_num))
+    with create(path) as file:
+        try:
+            stop = _Stop()
+            with Capture(settings, options) as capture:
+                header = _header(server, options, settings.publications, format_lsn(capture.start_lsn))
+                write_header(file, header)
+                _say(f"capturing from {header.start_lsn} into {path}; Ctrl-C ends")
+                written = _write(capture, file, stop, seconds, messages)
+        except BaseException:
+            if file.tell() == 0:
+                path.unlink(missing_ok=True)
+            raise
+    _say(f"{written} messages")
+    return EXIT_OK
+
+
+class _Stop:
+    """Whether a signal has asked for the end."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self.is_asked = True
+
+
+def _write(capture: Capture, file: BinaryIO, stop: _Stop, seconds: float | None, messages: int | None) -> int:
+    end_s = None if seconds is None else time.monotonic() + seconds
+    written = 0
+
+    def until() -> bool:
+        is_over = end_s is not None and time.monotonic() >= end_s
+        return stop.is_asked or is_over or (messages is not None and written >= messages)
+
+    for payload in capture.frames(until):
+        if payload is None:
+            file.flush()  # so that the file can be looked at while it grows
+            continue
+        write_frame(file, payload)
+        written += payload[0] == XLOG_DATA
+    return written
+
+
+def _header(
+    server: ServerIdentity, options: StreamOptions, publications: tuple[str, ...], start_lsn: str
+) -> CaptureHeader:
+    return CaptureHeader(
+        server_version_num=server.version_num,
+        system_identifier=server.system_identifier,
+        timeline=server.timeline,
+        database=server.database,
+        start_lsn=start_lsn,
+        publication_names=publications,
+        proto_version=options.protocol_version,
+        streaming=options.streaming,
+        binary=options.binary,
+        messages=options.messages,
+        origin=options.origin,
+        two_phase=options.two_phase,
+    )
+
+
+def _say(text: str) -> None:
+    print(f"cdcd: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,109 @@
+"""`cdcd decode`: each captured message as one line of JSON.
+
+Comes in: a capture file, or lines of hex.  Goes out: JSON lines on standard output, an exit status.
+Invariant: whether the wire is inside a stream segment is followed from message to message, so that xids are
+read right; an error says where in the input it is, and everything before it has been printed.
+Must not: connect anywhere. It shows row values on purpose; its errors still hold none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import Any, BinaryIO
+
+from cdcd.errors import EXIT_OK, CaptureError, CdcdError
+from cdcd.lsn import format_lsn
+from cdcd.pgoutput.decode import decode
+from cdcd.pgoutput.messages import FORMAT_OF, StreamStart, StreamStop
+from cdcd.pgoutput.shown import shown
+from cdcd.source.capture_file import read_frames, read_header
+from cdcd.source.copyboth import FRAME_OF, Frame, XLogData, read_frame
+
+Place = tuple[str, int]
+"""`("at_byte", 120)` or `("line", 3)`."""
+
+_HEX_PROTO_VERSION = 4
+_HEX_STREAMING = "on"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print every message. Raises cdcd's errors, with the place in the input."""
+    if options.file is None:
+        reader = Reader(options.proto_version or _HEX_PROTO_VERSION, options.streaming or _HEX_STREAMING)
+        _print(reader, _hex_lines(sys.stdin.buffer), is_frames=options.is_frames)
+        return EXIT_OK
+    try:
+        file = options.file.open("rb")
+    except OSError as error:
+        raise CaptureError(f"{options.file} cannot be read: {error.strerror}") from None
+    with file:
+        header = read_header(file)
+        reader = Reader(options.proto_version or header.proto_version, options.streaming or header.streaming)
+        _print(reader, ((("at_byte", at), data) for at, data in read_frames(file)), is_frames=True)
+    return EXIT_OK
+
+
+class Reader:
+    """Reads the messages of one walsender session, in order."""
+
+    def __init__(self, proto_version: int, streaming: str) -> None:
+        self._proto_version = proto_version
+        self._is_parallel = streaming == "parallel"
+        self._in_stream = False
+
+    def frame(self, data: bytes) -> dict[str, Any]:
+        """Return a CopyData payload's fields, with those of the message in it. Raises ProtocolError."""
+        frame = read_frame(data)
+        return _shown_frame(frame) | (self.message(frame.payload) if isinstance(frame, XLogData) else {})
+
+    def message(self, payload: bytes) -> dict[str, Any]:
+        """Return a pgoutput message's fields. Raises ProtocolError."""
+        in_stream = self._in_stream
+        message = decode(
+            payload,
+            in_stream=in_stream,
+            protocol_version=self._proto_version,
+            streaming_parallel=self._is_parallel,
+        )
+        if isinstance(message, StreamStart | StreamStop):
+            self._in_stream = isinstance(message, StreamStart)
+        row = FORMAT_OF[type(message)]
+        told = {"message": row.name, "type": chr(row.type_byte), "in_stream": in_stream}
+        return told | {"fields": shown(message)}
+
+
+def _print(reader: Reader, parts: Iterable[tuple[Place, bytes]], *, is_frames: bool) -> None:
+    read = reader.frame if is_frames else reader.message
+    for (unit, place), data in parts:
+        try:
+            told = read(data)
+        except CdcdError as error:
+            error.context[unit] = place
+            error.advice = (
+                "is it of another --proto-version or --streaming? then an unknown server's; report it"
+            )
+            raise
+        sys.stdout.write(json.dumps({unit: place, **told}, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _hex_lines(stream: BinaryIO) -> Iterator[tuple[Place, bytes]]:
+    """Yield the bytes of each line; blanks are skipped, psql's `\\x` in front is allowed."""
+    for number, line in enumerate(stream, 1):
+        text = line.decode("ascii", "replace").strip()
+        if not text:
+            continue
+        try:
+            yield ("line", number), bytes.fromhex(text.removeprefix("\\x"))
+        except ValueError:
+            raise CaptureError("not hexadecimal", line=number) from None
+
+
+def _shown_frame(frame: Frame) -> dict[str, Any]:
+    named = {one.name: getattr(frame, one.name) for one in fields(frame) if one.name != "payload"}
+    told = {name: format_lsn(value) if name.endswith("_lsn") else value for name, value in named.items()}
+    return {"frame": FRAME_OF[type(frame)].name, **told}

@@ -1,0 +1,107 @@
+"""Read what a server really sends, frame by frame, over a temporary slot. Blocking.
+
+In: settings and options.  Out: CopyData payloads ('w' and 'k'), untouched.
+Invariant: the slot is this connection's own and ends with it; nothing is confirmed, to no slot: status updates
+say what was received, never that anything is durable (flush 0/0).
+Must not: touch the daemon's slot, or decode.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from cdcd.errors import PublicationMissing, SourceUnavailable
+from cdcd.lsn import INVALID_LSN, Lsn
+from cdcd.model import POSTGRES_EPOCH_US, Keepalive
+from cdcd.source.connection import connect_replication, connect_sql
+from cdcd.source.copyboth import parse_copy_data, standby_status_update
+from cdcd.source.drain import look_at_notices
+from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.libpq import CopyConnection
+from cdcd.source.publication import missing_publications
+from cdcd.source.settings import SourceSettings, StreamOptions
+from cdcd.source.slot import create_temporary_slot
+from cdcd.source.start import Started, start_on
+
+_STATUS_INTERVAL_S = 10.0
+_LOOK_AGAIN_S = 0.2
+_SLOT_NAME_LIMIT = 63
+
+
+def server_of(settings: SourceSettings) -> ServerIdentity:
+    """Return which server this is. Raises PublicationMissing for a publication that is not there (F39)."""
+    connection = connect_sql(settings)
+    try:
+        missing = missing_publications(connection, settings.publications)
+        if missing:
+            raise PublicationMissing(f"publication {', '.join(missing)} does not exist")
+        return identify(connection)
+    finally:
+        connection.close()
+
+
+class Capture:
+    """A running capture. Use as a context manager; `start_lsn` is where the temporary slot began."""
+
+    def __init__(self, settings: SourceSettings, options: StreamOptions) -> None:
+        """Create the slot, which waits for the transactions that are open now (F38), and start."""
+        suffix = f"_capture_{os.getpid()}"
+        slot = settings.slot[: _SLOT_NAME_LIMIT - len(suffix)] + suffix
+        settings = replace(settings, slot=slot, failover=False)
+        connection = connect_replication(settings)
+        try:
+            self.start_lsn = create_temporary_slot(settings, connection)
+            self._started: Started = start_on(connection, settings, options, INVALID_LSN)
+        except BaseException:
+            connection.close()
+            raise
+        self._received_lsn: Lsn = self.start_lsn
+        timeout_s = self._started.server_timeout_ms / 1000
+        self._interval_s = min(timeout_s / 3, _STATUS_INTERVAL_S) if timeout_s else _STATUS_INTERVAL_S
+        self._status_due_s = 0.0
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._started.copy.close()
+
+    def frames(self, until: Callable[[], bool]) -> Iterator[bytes | None]:
+        """Yield payloads as they come, None when there is none now, until `until()`.
+
+        Raises the server's ErrorResponse translated, SourceUnavailable when the stream ends.
+        """
+        copy = self._started.copy
+        while not until():
+            self._send_status_when_due(copy)
+            message = copy.read_message()
+            look_at_notices(copy)
+            if isinstance(message, bytes):
+                self._note(message)
+                yield message
+            elif message < 0:
+                raise copy.end_of_copy() if message == -1 else SourceUnavailable(copy.error_message())
+            else:
+                yield None
+                if select.select([copy.socket], [], [], min(_LOOK_AGAIN_S, self._interval_s))[0]:
+                    copy.consume()  # a broken connection is told by the next read
+
+    def _note(self, payload: bytes) -> None:
+        frame = parse_copy_data(payload)
+        if isinstance(frame, Keepalive):
+            self._received_lsn = max(self._received_lsn, frame.wal_end_lsn)
+            if frame.reply_requested:
+                self._status_due_s = 0.0
+
+    def _send_status_when_due(self, copy: CopyConnection) -> None:
+        if time.monotonic() < self._status_due_s:
+            return
+        self._status_due_s = time.monotonic() + self._interval_s
+        now_pg_us = time.time_ns() // 1_000 - POSTGRES_EPOCH_US
+        # What was received lets a fast shutdown of the server go on; flush 0/0 confirms nothing.
+        copy.put(standby_status_update(self._received_lsn, INVALID_LSN, INVALID_LSN, now_pg_us, False))
+        copy.flush()

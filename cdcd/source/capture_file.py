@@ -1,0 +1,111 @@
+"""The file of `cdcd capture`: a header that says what was asked of which server, then frames as they came.
+
+In: a `CaptureHeader` and CopyData payloads.  Out: the same, read back, each payload with its byte position.
+Format: one line of JSON, then for each payload an int32 length, big-endian, and its bytes.
+Invariant: the file is new and only its owner can read it, as it holds rows; a reader allocates no more than
+the file holds.
+Must not: look into a payload.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cdcd.errors import CaptureError
+
+FORMAT = "cdcd-capture"
+FORMAT_VERSION = 1
+_LENGTH = struct.Struct(">I")
+_HEADER_LIMIT_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureHeader:
+    """What the frames of a file are: the server, where it began, and the options of START_REPLICATION."""
+
+    server_version_num: int
+    system_identifier: str
+    timeline: int
+    database: str
+    start_lsn: str
+    publication_names: tuple[str, ...]
+    proto_version: int
+    streaming: str
+    binary: bool
+    messages: bool
+    origin: str
+    two_phase: bool
+
+
+def create(path: Path) -> BinaryIO:
+    """Open a new file that only its owner can read. Raises CaptureError; an existing file is never touched."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be made: {error.strerror}", hint="name a new file") from None
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "wb")
+
+
+def write_header(file: BinaryIO, header: CaptureHeader) -> None:
+    """Write the first line."""
+    fields = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(header)}
+    file.write(json.dumps(fields).encode() + b"\n")
+
+
+def write_frame(file: BinaryIO, payload: bytes) -> None:
+    """Write one CopyData payload."""
+    file.write(_LENGTH.pack(len(payload)) + payload)
+
+
+def read_header(file: BinaryIO) -> CaptureHeader:
+    """Read the first line. Raises CaptureError for a file that `cdcd capture` of this format did not make."""
+    try:
+        fields = json.loads(file.readline(_HEADER_LIMIT_BYTES))
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
+        hint = "lines of hex go to standard input"
+        raise CaptureError("not a file of `cdcd capture`: its first line is no header", hint=hint)
+    version = fields.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise CaptureError(f"a capture file of format {version}; this version reads {FORMAT_VERSION}")
+    try:
+        return CaptureHeader(**{**fields, "publication_names": tuple(fields["publication_names"])})
+    except (TypeError, KeyError):
+        raise CaptureError("the header of the capture file lacks fields or has others") from None
+
+
+def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield each payload with the byte position of its record. Raises CaptureError where the file is cut."""
+    while True:
+        at_byte = file.tell()
+        length = file.read(_LENGTH.size)
+        if not length:
+            return
+        if len(length) < _LENGTH.size:
+            raise _cut(at_byte)
+        yield at_byte, _read(file, _LENGTH.unpack(length)[0], at_byte)
+
+
+def _read(file: BinaryIO, size_bytes: int, at_byte: int) -> bytes:
+    """In pieces, so that a broken length costs no more memory than the file has bytes."""
+    pieces: list[bytes] = []
+    while size_bytes:
+        piece = file.read(min(size_bytes, _PIECE_BYTES))
+        if not piece:
+            raise _cut(at_byte)
+        pieces.append(piece)
+        size_bytes -= len(piece)
+    return b"".join(pieces)
+
+
+def _cut(at_byte: int) -> CaptureError:
+    return CaptureError("the file ends inside a frame", at_byte=at_byte)
