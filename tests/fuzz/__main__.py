@@ -1,0 +1,102 @@
+"""`make fuzz`: one target, coverage-guided by atheris where it is installed, else by the plain mutator.
+
+In: --target, --runs or --seconds, --seed.  Out: what was run; a crash ends it with status 1 or atheris' own, and the
+input is in the folder of --crashes: it belongs into tests/fuzz/crashes/<target> once it is mended.
+The address space is limited, so an allocation without bound is a crash as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+MEMORY_LIMIT_BYTES = 1 << 30
+
+
+def main() -> int:
+    """Run one target."""
+    options = _options()
+    if options.engine != "mutator":
+        try:
+            import atheris
+        except ModuleNotFoundError:
+            if options.engine == "atheris":
+                raise
+        else:
+            with atheris.instrument_imports(include=["cdcd"]):
+                from tests.fuzz.targets import TARGETS
+            return _guided(atheris, TARGETS[options.target], options)
+    return _mutated(options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser.add_argument("--target", choices=("decoder", "frames", "assembler"), default="decoder")
+    parser.add_argument("--runs", type=int, default=1_000_000, help="inputs")
+    parser.add_argument("--seconds", type=int, default=0, help="end after this time; 0: no limit")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--engine", choices=("auto", "atheris", "mutator"), default="auto")
+    parser.add_argument("--crashes", type=Path, default=Path("."), help="where crashing inputs are written")
+    return parser.parse_args()
+
+
+def _guided(atheris, target, options) -> int:  # type: ignore[no-untyped-def]
+    from tests.fuzz.corpus import corpus
+    from tests.fuzz.targets import MAX_INPUT_BYTES
+
+    with tempfile.TemporaryDirectory(prefix="cdcd-fuzz-") as folder:
+        for number, data in enumerate(corpus(options.target)):
+            (Path(folder) / f"{number:04}").write_bytes(data)
+        print(f"target {options.target}, atheris, seed {options.seed}", flush=True)
+        arguments = [
+            sys.argv[0],
+            f"-runs={options.runs}",
+            f"-max_total_time={options.seconds}",
+            f"-seed={options.seed}",
+            f"-max_len={MAX_INPUT_BYTES}",
+            f"-rss_limit_mb={MEMORY_LIMIT_BYTES >> 20}",
+            f"-malloc_limit_mb={MEMORY_LIMIT_BYTES >> 22}",
+            f"-artifact_prefix={options.crashes}/",
+            "-print_final_stats=1",
+            folder,
+        ]
+        atheris.Setup(arguments, target)
+        atheris.Fuzz()  # ends the process
+    return 0
+
+
+def _mutated(options: argparse.Namespace) -> int:
+    from tests.fuzz.corpus import corpus
+    from tests.fuzz.mutator import inputs
+    from tests.fuzz.targets import TARGETS
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    target = TARGETS[options.target]
+    begun_s, done = time.monotonic(), 0
+    print(f"target {options.target}, plain mutator, seed {options.seed}", flush=True)
+    for data in itertools.islice(inputs(corpus(options.target), Random(options.seed)), options.runs):
+        try:
+            target(data)
+        except BaseException:  # noqa: BLE001 - a crash is whatever is not documented
+            path = options.crashes / f"crash-{sha256(data).hexdigest()[:16]}"
+            path.write_bytes(data)
+            traceback.print_exc()
+            print(f"crash after {done} inputs, the input is in {path}")
+            return 1
+        done += 1
+        if options.seconds and time.monotonic() - begun_s > options.seconds:
+            break
+    print(f"{done} inputs, no crash, {time.monotonic() - begun_s:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Inputs to begin with: the golden messages and frames, and sessions of the simulator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+
+from cdcd.source.settings import StreamOptions
+from tests.fuzz.targets import MAX_INPUT_BYTES, joined, session_byte
+from tests.simulator.judge import WAYS
+from tests.simulator.walsender import Walsender
+from tests.simulator.workload import Generator
+from tests.unit.pgoutput.golden import GOLDEN
+from tests.unit.source.test_copyboth import GOLDEN as GOLDEN_FRAMES
+
+
+def corpus(target: str) -> list[bytes]:
+    """Valid inputs of a target."""
+    if target == "frames":
+        return [data for _, data in GOLDEN_FRAMES.values()]
+    if target == "decoder":
+        return [bytes((session_byte(**one.session),)) + one.payload for one in GOLDEN]
+    return list(_sessions())
+
+
+def _sessions() -> Iterator[bytes]:
+    for seed in range(60):
+        random = Random(seed)
+        version, streaming = random.choice(WAYS)
+        work = Generator(random).work(random.choice([5, 20, 60]))
+        options = StreamOptions(version, streaming, messages=True)
+        payloads = itertools.islice(Walsender(work.wal, options, 0, random).payloads(), 60)
+        first = session_byte(protocol_version=version, streaming_parallel=streaming == "parallel")
+        data = joined(first, list(payloads))
+        if len(data) <= MAX_INPUT_BYTES:
+            yield data

@@ -1,0 +1,109 @@
+"""What is fuzzed: any bytes in, nothing out but the documented errors.
+
+In: bytes of a fuzzer.  Out: nothing; an exception that is not documented is a crash, and so is a message that
+is read but not written back to the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
+from cdcd.model import Run
+from cdcd.pgoutput.decode import decode
+from cdcd.pgoutput.encode import encode
+from cdcd.pgoutput.messages import MESSAGES
+from cdcd.source.copyboth import cut_items, read_frame, write_frame
+from cdcd.txn.assembler import Assembler
+from cdcd.txn.events import Rows
+from cdcd.txn.frames import count_operations
+
+MAX_INPUT_BYTES = 4096
+
+
+def session_byte(
+    *, in_stream: bool = False, protocol_version: int = 4, streaming_parallel: bool = False
+) -> int:
+    """The first byte of an input: the facts of the session."""
+    return (protocol_version - 1) | in_stream << 2 | streaming_parallel << 3
+
+
+def decoder(data: bytes) -> None:
+    """A session byte, then one pgoutput message."""
+    if not data:
+        return
+    version, in_stream, is_parallel = (data[0] & 3) + 1, bool(data[0] & 4), bool(data[0] & 8)
+    in_stream = in_stream and version >= 2
+    payload = data[1:]
+    try:
+        message = decode(
+            payload, in_stream=in_stream, protocol_version=version, streaming_parallel=is_parallel
+        )
+    except ProtocolError as error:
+        row = MESSAGES.get(payload[0]) if payload else None
+        is_known = row is not None and row.since_version <= version
+        if is_known and not {"message_name", "field"} <= set(error.context):
+            raise AssertionError("an error that does not name message and field") from error
+        return
+    written = encode(message, in_stream=in_stream, protocol_version=version, streaming_parallel=is_parallel)
+    if written != payload:
+        raise AssertionError("read, and written back to other bytes")
+
+
+def frames(data: bytes) -> None:
+    """One CopyData payload."""
+    try:
+        frame = read_frame(data)
+    except ProtocolError:
+        return
+    if write_frame(frame) != data:
+        raise AssertionError("read, and written back to other bytes")
+
+
+def assembler(data: bytes) -> None:
+    """A session byte, then CopyData payloads, each after two bytes of length."""
+    if not data:
+        return
+    version, is_parallel = (data[0] & 3) + 1, bool(data[0] & 8)
+    core = Assembler(version, streaming_parallel=is_parallel)
+    try:
+        items, _ = cut_items(list(_split(data[1:])), False)
+        for item in items:
+            for event in core.feed(item):
+                if isinstance(event, Rows):
+                    _read(event.run, version)
+    except (ProtocolError, FeatureUnsupported):
+        return
+
+
+def _read(run: Run, version: int) -> None:
+    """A run is whole frames, each of a row; what is in the row is the decoder's to judge."""
+    rows, at = 0, 0
+    while at < len(run.frames):
+        end = at + 12 + int.from_bytes(run.frames[at : at + 4], "big")
+        rows += 1
+        try:
+            decode(run.frames[at + 12 : end], in_stream=run.xid is not None, protocol_version=version)
+        except MessageTrailing:
+            pass
+        at = end
+    if (rows, at) != (run.count, len(run.frames)):
+        raise AssertionError("a run that is not its frames")
+    if sum(count_operations(run).values()) != rows:
+        raise AssertionError("rows that are not counted")
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at + 2 <= len(data):
+        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+        yield data[at + 2 : end]
+        at = end
+
+
+def joined(first: int, payloads: list[bytes]) -> bytes:
+    """The assembler's input for these payloads."""
+    return bytes((first,)) + b"".join(len(one).to_bytes(2, "big") + one for one in payloads)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {"decoder": decoder, "frames": frames, "assembler": assembler}

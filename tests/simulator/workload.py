@@ -1,0 +1,297 @@
+"""Random work of several sessions at once, as the WAL that it leaves and the transactions that it commits.
+
+In: a seeded `random.Random`.  Out: `Work`: WAL records in LSN order, and what a reader has to end up with.
+Invariant: the work is possible: locks of DDL and TRUNCATE are respected, savepoints nest, an aborted
+subtransaction takes the released ones below it with it, innermost first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+FIRST_LSN = 0x16_0000_0100
+MAX_DEPTH = 5
+# How often each step is taken, in the order of `_step`: mostly rows, or much DDL and rolling back.
+MIXES = ((12, 2.5, 1, 1.5, 0.7, 0.8, 0.5, 0.7, 0.3), (6, 3, 1, 2, 1, 3, 1.5, 0.3, 0.2))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A table as of one moment."""
+
+    relid: int
+    name: str
+    columns: tuple[str, ...]
+    has_own_type: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row change: I, U or D, with a value for each column of the table as it was then."""
+
+    verb: str
+    schema: Schema
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """A TRUNCATE with its option bits."""
+
+    schemas: tuple[Schema, ...]
+    options: int
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A transactional logical message; its content is unique."""
+
+    content: bytes
+
+
+What = Row | Truncation | Emitted
+
+
+@dataclass(frozen=True)
+class Change:
+    """A WAL record of a change; `xid` is the subtransaction's, `top` the transaction's."""
+
+    lsn: int
+    top: int
+    xid: int
+    what: What
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A non-transactional logical message."""
+
+    lsn: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class SubAbort:
+    """ROLLBACK TO: these subtransactions are gone, innermost first."""
+
+    lsn: int
+    top: int
+    xids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class End:
+    """COMMIT or ROLLBACK of a transaction; `xids` are its subtransactions, innermost first."""
+
+    lsn: int
+    end_lsn: int
+    top: int
+    is_commit: bool
+    xids: tuple[int, ...]
+    origin: str | None
+
+
+WalRecord = Change | Loose | SubAbort | End
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a reader has to see of one transaction."""
+
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    origin: str | None
+    whats: tuple[What, ...]
+
+
+@dataclass
+class Work:
+    """`doomed`: messages of aborted subtransactions. Streamed before the abort they stay, as the wire gives them
+    the top transaction's xid; not streamed they never come."""
+
+    wal: list[WalRecord] = field(default_factory=list)
+    committed: list[Committed] = field(default_factory=list)
+    doomed: set[bytes] = field(default_factory=set)
+
+
+@dataclass
+class _Open:
+    """A transaction in progress: the savepoints it is in, and what each subtransaction has below it."""
+
+    top: int
+    origin: str | None
+    path: list[int]
+    released: dict[int, list[int]] = field(default_factory=dict)
+    views: list[dict[int, Schema]] = field(default_factory=lambda: [{}])
+    changes: list[Change] = field(default_factory=list)
+
+    def below(self, xid: int) -> list[int]:
+        """This subtransaction after all that were released into it."""
+        return [one for child in self.released.get(xid, []) for one in self.below(child)] + [xid]
+
+    def innermost_first(self, depth: int) -> tuple[int, ...]:
+        """The subtransactions from this depth of the path on."""
+        return tuple(one for xid in reversed(self.path[depth:]) for one in self.below(xid))
+
+
+class Generator:
+    """Makes one `Work`."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._lsn = FIRST_LSN
+        self._max_open = random.choice([2, 3, 6])
+        self._mix = random.choice(MIXES)
+        self._xid = random.choice([700, 2**32 - 20, 2**31 - 9])  # also across the wrap
+        self._serial = 0
+        self._open: list[_Open] = []
+        self._work = Work()
+        self._schemas = {
+            relid: Schema(relid, f"t{relid}", ("id", "v"), has_own_type=relid % 2 == 0)
+            for relid in range(16401, 16401 + random.randint(1, 4))
+        }
+
+    def work(self, steps: int) -> Work:
+        """Do this many steps, then end what is open, or leave it open for ever."""
+        for _ in range(steps):
+            self._step()
+        while self._open:
+            self._end(self._random.choice(self._open))
+        return self._work
+
+    def _step(self) -> None:
+        random = self._random
+        if not self._open or (len(self._open) < self._max_open and random.random() < 0.15):
+            xid = self._new_xid()
+            origin = random.choice([None, None, "north", "south"])
+            self._open.append(_Open(xid, origin, [xid]))
+            return
+        one = random.choice(self._open)
+        steps = (self._row, self._savepoint, self._release, self._rollback_to, self._end)
+        rare = (self._alter, self._truncate, self._emit, self._emit_loose)
+        random.choices(steps + rare, self._mix)[0](one)
+
+    # --- what a session does ------------------------------------------------------------------------------
+
+    def _row(self, one: _Open) -> None:
+        relid = self._random.choice(list(self._schemas))
+        if self._is_locked(relid, one):
+            return
+        for _ in range(self._random.choice([1, 1, 1, 5])):
+            schema = self._view(one, relid)
+            self._serial += 1
+            values = tuple(f"{self._serial}.{at}" for at in range(len(schema.columns)))
+            self._change(one, Row(self._random.choice("IIUD"), schema, values))
+
+    def _savepoint(self, one: _Open) -> None:
+        if len(one.path) <= MAX_DEPTH:
+            one.path.append(self._new_xid())
+            one.views.append({})
+
+    def _release(self, one: _Open) -> None:
+        if len(one.path) > 1:
+            child = one.path.pop()
+            one.released.setdefault(one.path[-1], []).append(child)
+            view = one.views.pop()
+            one.views[-1].update(view)
+
+    def _rollback_to(self, one: _Open) -> None:
+        if len(one.path) > 1:
+            depth = self._random.randint(1, len(one.path) - 1)
+            gone = one.innermost_first(depth)
+            self._doom(one, gone)
+            del one.path[depth:], one.views[depth:]
+            one.changes = [change for change in one.changes if change.xid not in gone]
+            self._work.wal.append(SubAbort(self._next_lsn(), one.top, gone))
+
+    def _alter(self, one: _Open) -> None:
+        relid = self._random.choice(list(self._schemas))
+        if self._is_locked(relid, one) or self._is_used_by_others(relid, one):
+            return
+        schema = self._view(one, relid)
+        self._serial += 1
+        columns = (*schema.columns, f"c{self._serial}")
+        if len(schema.columns) > 2 and self._random.random() < 0.5:
+            columns = schema.columns[:-1]
+        one.views[-1][relid] = replace(schema, columns=columns)
+
+    def _truncate(self, one: _Open) -> None:
+        relids = [
+            relid
+            for relid in self._schemas
+            if not self._is_locked(relid, one) and not self._is_used_by_others(relid, one)
+        ]
+        if relids:
+            chosen = self._random.sample(relids, self._random.randint(1, len(relids)))
+            schemas = tuple(self._view(one, relid) for relid in chosen)
+            self._change(one, Truncation(schemas, self._random.randint(0, 3)))
+
+    def _emit(self, one: _Open) -> None:
+        self._serial += 1
+        self._change(one, Emitted(b"message %d" % self._serial))
+
+    def _emit_loose(self, _one: _Open) -> None:
+        self._serial += 1
+        self._work.wal.append(Loose(self._next_lsn(), b"loose %d" % self._serial))
+
+    def _end(self, one: _Open) -> None:
+        """COMMIT or ROLLBACK. PREPARE would be a third way, with its own record and a later decision."""
+        self._open.remove(one)
+        is_commit = self._random.random() < 0.75
+        lsn = self._next_lsn()
+        end_lsn = self._next_lsn()
+        subs = one.innermost_first(0)[:-1]
+        self._work.wal.append(End(lsn, end_lsn, one.top, is_commit, subs, one.origin))
+        if is_commit:
+            for view in one.views:
+                self._schemas.update(view)
+            whats = tuple(change.what for change in one.changes)
+            self._work.committed.append(Committed(one.top, lsn, end_lsn, one.origin, whats))
+
+    # --- what follows from it -----------------------------------------------------------------------------
+
+    def _change(self, one: _Open, what: What) -> None:
+        change = Change(self._next_lsn(), one.top, one.path[-1], what)
+        one.changes.append(change)
+        self._work.wal.append(change)
+
+    def _doom(self, one: _Open, gone: tuple[int, ...]) -> None:
+        self._work.doomed |= {
+            change.what.content
+            for change in one.changes
+            if change.xid in gone and isinstance(change.what, Emitted)
+        }
+
+    def _view(self, one: _Open, relid: int) -> Schema:
+        for view in reversed(one.views):
+            if relid in view:
+                return view[relid]
+        return self._schemas[relid]
+
+    def _is_locked(self, relid: int, one: _Open) -> bool:
+        """Whether another transaction has altered or truncated the table."""
+        others = [other for other in self._open if other is not one]
+        return any(relid in view for other in others for view in other.views) or any(
+            isinstance(change.what, Truncation) and relid in {schema.relid for schema in change.what.schemas}
+            for other in others
+            for change in other.changes
+        )
+
+    def _is_used_by_others(self, relid: int, one: _Open) -> bool:
+        return any(
+            isinstance(change.what, Row) and change.what.schema.relid == relid
+            for other in self._open
+            if other is not one
+            for change in other.changes
+        )
+
+    def _next_lsn(self) -> int:
+        self._lsn += self._random.randint(8, 64)
+        return self._lsn
+
+    def _new_xid(self) -> int:
+        xid = self._xid
+        self._xid = self._xid + 1 if self._xid < 2**32 - 1 else 3  # 0 to 2 are not given out
+        return xid
