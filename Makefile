@@ -1,5 +1,5 @@
 # Every target does its own set-up; `make` alone lists them.
-# PYTHON=python3.12 chooses the interpreter of the virtual environment, ARGS="..." goes to the demo or to pytest.
+# PYTHON=python3.12 chooses the interpreter of the virtual environment, ARGS="..." goes to what the target runs.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test check bench faults chart clean
+.PHONY: help demo test check bench faults fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +30,14 @@ check: $(STAMP) ## lint, format, types, import rules
 bench: ## throughput (comes with the performance work)
 	@echo "make bench: there is no benchmark yet; it comes with the performance work" >&2; exit 2
 
-faults: ## random crashes and partitions (comes with the reliability work)
-	@echo "make faults: there is no fault run yet; it comes with the reliability work" >&2; exit 2
+faults: $(STAMP) ## simulated servers against the pure core: make faults ARGS="--first SEED --count N" (10,000)
+	$(BIN)/python -m tests.simulator $(ARGS)
+
+fuzz: $(STAMP) ## any bytes against decoder or assembler: make fuzz ARGS="--target assembler --runs N"
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]' || \
+		echo "make fuzz: without atheris, so without guidance by coverage" >&2
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 chart: $(STAMP) ## lint and render the Helm chart (needs Go)
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash tests/chart/run

@@ -21,6 +21,7 @@ from cdcd.source.start import start
 from cdcd.source.stream import open_stream
 from tests.support.source import commits, make_slot, read_until, row_payloads, source_database, texts
 from tests.support.stack import POSTGRES_MAJORS, PostgresServers, run_script
+from tests.support.wire import WalsenderTap
 
 TABLE = "CREATE TABLE public.t (id int PRIMARY KEY)"
 EVERY_WISH = [
@@ -183,3 +184,22 @@ def test_check_says_what_a_server_cannot_do_and_which_version_can(
         assert found[option].level == "fail"
         assert f"PostgreSQL 16, the server is {major}" in found[option].message
     assert ("source.protocol.messages" in found) == (major == 13)
+
+
+async def test_messages_that_arrive_one_byte_at_a_time_are_the_same(pg_server: PostgresServers) -> None:
+    server = pg_server(18)
+    with source_database(server, TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
+        make_slot(settings)
+        run_script(settings.dsn, *(f"INSERT INTO public.t VALUES ({at})" for at in range(5)))
+        with WalsenderTap(server.port, piece_bytes=1) as tap:
+            slow = replace(settings, dsn=settings.dsn.replace(f":{server.port}/", f":{tap.port}/"))
+            assert slow.dsn != settings.dsn
+            read = []
+            for way in (settings, slow):
+                stream = await open_stream(way, choose_options(180_000), 0)
+                items = await read_until(stream, lambda items: commits(items) == 5)
+                await stream.close()
+                await _released(settings)
+                controls = [item for item in items if isinstance(item, Control)]
+                read.append((row_payloads(items), controls))
+    assert read[0] == read[1]

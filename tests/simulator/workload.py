@@ -147,6 +147,7 @@ class Generator:
         self._xid = random.choice([700, 2**32 - 20, 2**31 - 9])  # also across the wrap
         self._serial = 0
         self._open: list[_Open] = []
+        self._waiting: list[int] = []
         self._work = Work()
         self._schemas = {
             relid: Schema(relid, f"t{relid}", ("id", "v"), has_own_type=relid % 2 == 0)
@@ -169,14 +170,17 @@ class Generator:
             self._open.append(_Open(xid, origin, [xid]))
             return
         one = random.choice(self._open)
+        if self._waiting and random.random() < 0.5:
+            self._row(one, self._waiting.pop())  # as who waited for the lock goes on first
+            return
         steps = (self._row, self._savepoint, self._release, self._rollback_to, self._end)
         rare = (self._alter, self._truncate, self._emit, self._emit_loose)
         random.choices(steps + rare, self._mix)[0](one)
 
     # --- what a session does ------------------------------------------------------------------------------
 
-    def _row(self, one: _Open) -> None:
-        relid = self._random.choice(list(self._schemas))
+    def _row(self, one: _Open, relid: int = 0) -> None:
+        relid = relid or self._random.choice(list(self._schemas))
         if self._is_locked(relid, one):
             return
         for _ in range(self._random.choice([1, 1, 1, 5])):
@@ -210,12 +214,19 @@ class Generator:
         relid = self._random.choice(list(self._schemas))
         if self._is_locked(relid, one) or self._is_used_by_others(relid, one):
             return
+        is_tried = len(one.path) <= MAX_DEPTH and self._random.random() < 0.5
+        if is_tried:
+            self._savepoint(one)
         schema = self._view(one, relid)
         self._serial += 1
         columns = (*schema.columns, f"c{self._serial}")
         if len(schema.columns) > 2 and self._random.random() < 0.5:
             columns = schema.columns[:-1]
         one.views[-1][relid] = replace(schema, columns=columns)
+        self._row(one, relid)
+        if is_tried and self._random.random() < 0.5:
+            self._rollback_to(one)
+            self._waiting += [relid] * 2
 
     def _truncate(self, one: _Open) -> None:
         relids = [

@@ -28,10 +28,14 @@ class Heard:
 
 
 class WalsenderTap:
-    """Use as a context manager. `bytes_per_second` slows what the server sends; it may be set at any time."""
+    """Use as a context manager. `bytes_per_second` slows what the server sends; it may be set at any time.
 
-    def __init__(self, server_port: int) -> None:
+    `piece_bytes`: how much is passed on at a time at most.
+    """
+
+    def __init__(self, server_port: int, *, piece_bytes: int = PIECE_BYTES) -> None:
         self._server_port = server_port
+        self._piece_bytes = piece_bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = [self._listener]
         self.port: int = self._listener.getsockname()[1]
@@ -55,6 +59,8 @@ class WalsenderTap:
                 server = socket.socket()
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE_BYTES)
                 server.connect(("127.0.0.1", self._server_port))
+                for one in (client, server):  # so that small pieces arrive as they are
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += [client, server]
                 for source, target, frames, is_slowed in (
                     (server, client, _Frames(self._from_server, has_startup=False), True),
@@ -65,7 +71,7 @@ class WalsenderTap:
 
     def _relay(self, source: socket.socket, target: socket.socket, frames: _Frames, is_slowed: bool) -> None:
         with suppress(OSError):
-            while piece := source.recv(PIECE_BYTES):
+            while piece := source.recv(self._piece_bytes):
                 if is_slowed and self.bytes_per_second:
                     time.sleep(len(piece) / self.bytes_per_second)
                 target.sendall(piece)
