@@ -46,6 +46,7 @@ class Registry:
         self._observe = observe
         self._ids: dict[tuple[str, str], int] = {}
         self._client: SchemaRegistryClient | None = None
+        self._verified = 0
 
     def schema_id(self, subject: str, schema: Mapping[str, Any]) -> int:
         """Return the id of `schema` under `subject`, registering it when it is new and that is allowed."""
@@ -66,6 +67,27 @@ class Registry:
                 return None
             raise
         return dict(json.loads(text or "{}"))
+
+    def verify_next(self) -> None:
+        """Look whether the registry still has a subject in use, another one each time.
+
+        Raises RegistryRefused when it has not: the ids written since then name nothing, or another schema.
+        """
+        subjects = sorted({subject for subject, _ in self._ids})
+        if not subjects:
+            return
+        self._verified += 1
+        subject = subjects[self._verified % len(subjects)]
+        try:
+            self._call("versions", lambda client: client.get_versions(subject), subject=subject)
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
+                return  # not allowed to look: what cannot be known is no loss
+            raise RegistryRefused(
+                "the registry has lost a subject that is in use: what names its ids cannot be decoded",
+                hint="restore the registry; or start cdcd again to register everything anew from here on",
+                subject=subject,
+            ) from refusal
 
     def check(self) -> list[Finding]:
         """Return whether the registry answers and lets cdcd in, without writing anything."""

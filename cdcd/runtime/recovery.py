@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdcd.errors import SlotAhead, SlotLost, SlotMissing, SlotUnusable, SourceMismatch
+from cdcd.errors import SlotAhead, SlotLost, SlotMissing, SlotUnusable, SourceMismatch, SourceSetup
 from cdcd.lsn import Lsn
 from cdcd.model import Progress
 
@@ -80,6 +80,7 @@ def verdict(stored: Progress | None, slot: Slot | None, server: Server, wanted: 
     if stored is not None:
         _check_identity(stored, server)
         if stored.phase == "snapshot":
+            _check_finishable(stored, wanted)
             # The exported snapshot died with its connection (F37): what was copied is copied again, and the
             # slot is made again with it, whatever has become of the first one.
             return Snapshot(drop_slot=slot is not None, begun_topics=stored.snapshot_tables)
@@ -148,6 +149,15 @@ def _check_ours(slot: Slot, server: Server, wanted: Wanted) -> None:
             slot=wanted.slot,
             plugin=slot.plugin,
             database=slot.database,
+        )
+
+
+def _check_finishable(stored: Progress, wanted: Wanted) -> None:
+    if stored.snapshot_tables and not wanted.snapshot:
+        raise SourceSetup(
+            "a snapshot was begun and cut off, and snapshot.mode: never would leave its rows as they are",
+            hint="set snapshot.mode: initial to take it anew, or choose another name",
+            slot=wanted.slot,
         )
 
 

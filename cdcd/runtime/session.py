@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 
 import structlog
 
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
-from cdcd.errors import CdcdError, PublicationMissing, SinkUnavailable, SlotAhead, SourceSetup
+from cdcd.errors import (
+    CdcdError,
+    PublicationMissing,
+    RegistryUnavailable,
+    SinkUnavailable,
+    SlotActive,
+    SlotAhead,
+    SlotUnusable,
+    SourceSetup,
+)
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Progress, Relation, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
@@ -26,7 +36,7 @@ from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
 from cdcd.runtime.status import Status
-from cdcd.runtime.threads import in_thread, start_in_thread
+from cdcd.runtime.threads import in_thread
 from cdcd.runtime.writer import Writer
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.topics import Topics
@@ -41,7 +51,7 @@ from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
 
-TOPICS_INTERVAL_S = 20.0
+WATCH_INTERVAL_S = 20.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 
 
@@ -88,7 +98,7 @@ class Session:
                 server.system_identifier, server.timeline, server.database, self._source.slot
             )
             self._writer = self._new_writer(identity, stored)
-            async with beside(self._writer.run(), self._fail_when_told(), self._watch_topics()) as failing:
+            async with beside(self._writer.run(), self._fail_when_told(), self._watch()) as failing:
                 if isinstance(begin, Snapshot):
                     position = await failing.unless(or_stop(self._copy(begin, self._writer), self._stop))
                 else:
@@ -96,6 +106,9 @@ class Session:
                 await self._stream(position, server, self._writer, failing)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
+        except CdcdError as error:
+            self._status.state("backoff", error)  # closing may take its time; who looks sees why
+            raise
         finally:
             await self._close()
 
@@ -104,14 +117,19 @@ class Session:
         if self._failure is not None:
             raise self._failure
 
-    async def _watch_topics(self) -> None:
-        """F66: a key would go to another partition than before as soon as a topic gets more of them."""
+    async def _watch(self) -> None:
+        """Look from time to time whether topics and schemas are still what the records count on.
+
+        F66: a key would go to another partition than before as soon as a topic gets more of them; F55: a registry
+        that was emptied gives the ids that cdcd has to other schemas.
+        """
         while True:
-            await asyncio.sleep(TOPICS_INTERVAL_S)
+            await asyncio.sleep(WATCH_INTERVAL_S)
             try:
                 await in_thread(self._topics.verify, self._plans.partitions)
-            except SinkUnavailable:
-                continue  # the writer meets it as well, and says so
+                await in_thread(self._registry.verify_next)
+            except (SinkUnavailable, RegistryUnavailable):
+                continue  # who needs it meets it as well, and says so
 
     # --- beginning ---
 
@@ -215,7 +233,13 @@ class Session:
             finally:
                 connection.close()
             _LOG.info("slot_dropped", slot=self._source.slot, why="its snapshot was not completed")
-        created = create_slot(self._source, export_snapshot=self._config.snapshot.mode == "initial")
+        try:
+            created = create_slot(self._source, export_snapshot=self._config.snapshot.mode == "initial")
+        except SlotUnusable as error:
+            # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
+            raise SlotActive(
+                f"{error.message}: another cdcd was making it", slot=self._source.slot
+            ) from error
         _LOG.info(
             "slot_created", slot=self._source.slot, consistent_point=format_lsn(created.consistent_point)
         )
@@ -353,18 +377,29 @@ class Session:
         """Leave nothing open: the Kafka transaction is aborted, so that readers do not wait for its timeout."""
         if self._writer is not None:
             try:
-                # After a stop there is no time to wait for a broker that does not answer.
-                limit_s = self._config.shutdown_timeout_ms / 4000 if self._stop.is_set() else None
-                async with asyncio.timeout(limit_s):
-                    await self._writer.close()
+                await self._unless_stopped_for_long(self._writer.close())
             except CdcdError as error:
                 _LOG.warning("abort_failed", error=str(error))
             except TimeoutError:
                 _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)
-        for close in (self._sink.close, self._registry.close, self._catalog.close):
-            await asyncio.shield(start_in_thread(close))
+        for what, part in (("sink", self._sink), ("registry", self._registry), ("catalog", self._catalog)):
+            try:
+                await self._unless_stopped_for_long(in_thread(part.close))
+            except TimeoutError:
+                _LOG.warning("close_unanswered", what=what)
+
+    async def _unless_stopped_for_long(self, closing: Awaitable[None]) -> None:
+        """Await `closing`; after a stop there is no time for who does not answer, also when it comes meanwhile."""
+        doing = asyncio.ensure_future(closing)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(self._config.shutdown_timeout_ms / 10_000):
+                await doing
+        finally:
+            stopping.cancel()
 
 
 def _copied(table: PublishedTable) -> CopiedTable:

@@ -2,9 +2,10 @@
 
 In: the relation as the change saw it, the catalog's key of now, the columns of the topic's registered key.
 Out: column names, () for records without a key.
-Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key if all
-of it is published, NOTHING none. The catalog answers for now, which may be later than the change (F44), so what
-the topic's own key schema says goes before it: one row of a topic never gets a second form of key unawares.
+Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key,
+NOTHING none; a key that is published in part is none. The catalog answers for now, which may be later than the
+change (F44), so what the topic's own key schema says goes before it: one row of a topic never gets a second form
+of key unawares.
 """
 
 from __future__ import annotations
@@ -48,4 +49,22 @@ def _wanted(
         key = registered if catalog_key is None else catalog_key
         return key if key and {column.name for column in relation.columns}.issuperset(key) else ()
     flagged = tuple(column.name for column in relation.columns if column.is_key)
-    return catalog_key if catalog_key and set(catalog_key) == set(flagged) else flagged
+    if not catalog_key or set(catalog_key) == set(flagged):
+        return catalog_key or flagged
+    return () if _is_partly_published(relation, catalog_key, flagged, registered) else flagged
+
+
+def _is_partly_published(
+    relation: Relation,
+    catalog_key: tuple[str, ...],
+    flagged: tuple[str, ...],
+    registered: tuple[str, ...] | None,
+) -> bool:
+    """Whether the flagged columns are a part of a key whose rest is not sent, so that rows would share a key.
+
+    They are the key of that time when the topic has it already: the catalog's has grown since (F44).
+    """
+    if registered is not None and set(registered) == set(flagged):
+        return False
+    sent = {column.name for column in relation.columns}
+    return set(flagged) < set(catalog_key) and not sent.issuperset(catalog_key)

@@ -273,6 +273,9 @@ def _table(table: PublishedTable) -> Iterator[Finding]:
     subject = f"table {table.schema}.{table.name}"
     if not table.has_record_key:
         yield _keyless(table, subject)
+    if table.row_filter and table.needs_identity and table.identity is not ReplicaIdentity.FULL:
+        message = "an UPDATE that brings a row into the row filter comes without its unchanged TOASTed values"
+        yield Finding("warn", subject, message, f"ALTER TABLE {_quoted(table)} REPLICA IDENTITY FULL")
     if table.has_conflicting_columns:
         message = f"publications {', '.join(table.publications)} have different column lists for it"
         yield Finding("fail", subject, message, "give it the same columns in each of them")

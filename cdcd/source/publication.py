@@ -87,11 +87,10 @@ class PublishedTable:
 
     @property
     def has_record_key(self) -> bool:
-        """Whether its records get a key: FULL needs the whole primary key published (F45)."""
-        published = set(self.columns)
-        if self.identity is ReplicaIdentity.FULL:
-            return bool(self.key_columns) and published.issuperset(self.key_columns)
-        return self.identity is not ReplicaIdentity.NOTHING and not published.isdisjoint(self.key_columns)
+        """Whether its records get a key: all of it has to be published (F45)."""
+        if self.identity is ReplicaIdentity.NOTHING or not self.key_columns:
+            return False
+        return set(self.columns).issuperset(self.key_columns)
 
 
 def published_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:

@@ -135,6 +135,31 @@ def test_a_key_that_is_another_one_halts_before_a_row_has_it(
         ]
 
 
+def test_a_key_that_is_published_in_part_is_none(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F45: rows that differ in the rest of it would share one, and compaction would keep the last of them."""
+    run(
+        postgres,
+        database,
+        "CREATE TABLE t (a int, b int, v text, PRIMARY KEY (a, b))",
+        "INSERT INTO t VALUES (1, 1, 'x'), (1, 2, 'y')",
+    )
+    with new_daemon(postgres, database) as daemon:
+        run(
+            postgres,
+            database,
+            f"DROP PUBLICATION cdcd_{daemon.name}",
+            f"CREATE PUBLICATION cdcd_{daemon.name} FOR TABLE t (a, v) WITH (publish = 'insert')",
+        )
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "INSERT INTO t VALUES (1, 3, 'z')")
+        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) == 3)
+        assert [event.key for event in events] == [None] * 3
+        assert sorted(event.value["after"]["v"] for event in events) == ["x", "y", "z"]
+        assert daemon.events("relation_without_key")[0]["table"] == "public.t"
+
+
 def test_a_topic_that_gets_more_partitions_halts(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -10,6 +10,7 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
 
 ROWS = "INSERT INTO t SELECT g, repeat('p', 500) FROM generate_series(%s::int, %s) g"
@@ -81,6 +82,31 @@ def test_while_kafka_does_not_answer_under_load(
         events = reader.wait([topic], lambda events: len(events) >= 20010, 120)
         assert len(events) == 20010
         assert_each_once(events)
+
+
+def test_while_kafka_does_not_answer_and_the_source_has_died(
+    pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon
+) -> None:
+    """A commit is under way that nobody answers, and the session that waits for it has ended already."""
+    server = pg_server.fresh(17)
+    server.start()
+    try:
+        server.create_database("died")
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname="died")
+        with new_daemon(server, "died") as daemon:
+            daemon.start().wait_state("streaming")
+            os.kill(kafka.pid or 0, signal.SIGSTOP)
+            try:
+                before = daemon.status()["received_lsn"]
+                server.execute("INSERT INTO t VALUES (1)", dbname="died")
+                eventually(lambda: daemon.status()["received_lsn"] != before, "the row is received")
+                server.stop("immediate")
+                daemon.wait_state("backoff")
+                assert daemon.stop(deadline_s=25) == 0
+            finally:
+                os.kill(kafka.pid or 0, signal.SIGCONT)
+    finally:
+        server.stop("immediate")
 
 
 def test_a_second_signal_ends_at_once(

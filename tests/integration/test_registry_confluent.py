@@ -24,10 +24,10 @@ V2 = {**V1, "fields": [*V1["fields"], OPTIONAL]}
 INCOMPATIBLE = {**V1, "fields": [*V1["fields"], {"name": "must", "type": "string"}]}
 
 
-def ask(url: str) -> Any:
+def ask(url: str, method: str = "GET") -> Any:
     """The judge: plain HTTP, nothing of the client."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=10) as answer:
+    with opener.open(urllib.request.Request(url, method=method), timeout=10) as answer:
         return json.load(answer)
 
 
@@ -101,6 +101,18 @@ def test_the_newest_schema_of_a_subject_is_as_it_was_registered(
     assert Registry(RegistrySettings(registry.url)).latest(subject) == V1
     writer.schema_id(subject, V2)
     assert writer.latest(subject) == V2
+
+
+def test_a_registry_that_has_lost_a_subject_is_found_out(registry: SchemaRegistry, subject: str) -> None:
+    """F55: the ids that cdcd writes would name nothing, or another schema."""
+    client = Registry(RegistrySettings(registry.url))
+    client.verify_next()
+    client.schema_id(subject, V1)
+    client.verify_next()
+    ask(f"{registry.url}/subjects/{subject}", method="DELETE")
+    with pytest.raises(RegistryRefused) as caught:
+        client.verify_next()
+    assert caught.value.context == {"subject": subject}
 
 
 def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: str) -> None:

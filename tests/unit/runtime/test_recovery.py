@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cdcd.errors import CdcdError, Retry, SlotAhead, SlotLost, SlotMissing, SlotUnusable, SourceMismatch
+from cdcd.errors import (
+    CdcdError,
+    Retry,
+    SlotAhead,
+    SlotLost,
+    SlotMissing,
+    SlotUnusable,
+    SourceMismatch,
+    SourceSetup,
+)
 from cdcd.model import Progress, SourceIdentity
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
 
@@ -58,6 +67,7 @@ TWO_PHASE = Slot(two_phase=True)
         # a snapshot that was cut off is begun anew, with a new slot (F37, F40)
         (BEGUN, None, WANTED, Snapshot(drop_slot=False, begun_topics=("shop.public.a",))),
         (BEGUN, Slot(confirmed_flush_lsn=8000), WANTED, Snapshot(True, ("shop.public.a",))),
+        (replace(BEGUN, snapshot_tables=()), None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
         (BEGUN, LOST, WANTED, Snapshot(True, ("shop.public.a",))),
         (BEGUN, TWO_PHASE, WANTED, Snapshot(True, ("shop.public.a",))),
     ],
@@ -89,6 +99,7 @@ def test_a_session_begins(
         (STORED, Slot(), Server(timeline=2), WANTED, SourceMismatch),  # F58
         (replace(STORED, identity=SourceIdentity("77", 1, "b", "slot")), Slot(), Server(), WANTED, SourceMismatch),
         (BEGUN, None, Server(system_identifier="78"), WANTED, SourceMismatch),  # never another server's topics
+        (BEGUN, None, Server(), NO_SNAPSHOT, SourceSetup),  # its rows would stay without their deletes
         (BEGUN, OTHER_PLUGIN, Server(), WANTED, SlotUnusable),  # never drop what is not ours
     ],
 )  # fmt: skip

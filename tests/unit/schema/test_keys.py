@@ -32,6 +32,10 @@ def relation(identity: ReplicaIdentity, flagged: tuple[str, ...] = ("a", "b")) -
         (FULL, ("c",), None, ("c",)),
         (FULL, ("c", "unpublished"), None, ()),
         (NOTHING, ("a", "b"), None, ()),
+        # a part of a key is none: rows that differ in the rest would share it
+        (DEFAULT, ("a", "b", "unpublished"), None, ()),
+        (DEFAULT, ("a", "b", "c"), None, ("a", "b")),  # all of it is sent: the key has grown since (F44)
+        (DEFAULT, ("a", "b", "later"), ("b", "a"), ("b", "a")),
         # F44: the table, its key or the key's order is gone since; the topic's own key stands
         (DEFAULT, None, ("b", "a"), ("b", "a")),
         (DEFAULT, ("a", "b"), ("b", "a"), ("b", "a")),
