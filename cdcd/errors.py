@@ -123,6 +123,16 @@ class RelationUnknown(ProtocolError):
     code = "CDCD-PROTOCOL-RELATION"
 
 
+class PreparedMissing(ProtocolError):
+    """COMMIT PREPARED of a transaction whose rows did not come: they are lost to this slot (F33, F34)."""
+
+    code = "CDCD-PREPARED-MISSING"
+    hint = (
+        "something else confirmed its PREPARE, or an origin left out of the stream prepared it; nothing was "
+        "confirmed; a new snapshot is needed: see README, 'When the slot is gone'"
+    )
+
+
 class FeatureUnsupported(CdcdError):
     """The server sent what this version of cdcd cannot take yet."""
 

@@ -1,26 +1,26 @@
 """Assemble transactions, in commit order, from the items of one walsender session.
 
 In: Runs, Controls and Keepalives in the order of the wire.  Out: events.
-A transaction that came with Begin is committed already and flows through as it arrives; a streamed one waits
-in its ChangeStore until Stream Commit and is replayed through the same code.
-Invariant: nothing of a streamed transaction leaves before its Stream Commit, nothing of an aborted one at all
-(F26, F28); an error leaves the assembler unusable, its session ends and a new one begins with a new one,
-which forgets all open streams and relations (F27, F43).
-Must not: look into a Run. That a row's relid was described is checked by the encoder's plan look-up.
+A transaction that came with Begin is committed already and flows through as it arrives; a streamed or prepared
+one waits in its ChangeStore until Stream Commit or Commit Prepared and is replayed through the same code.
+Invariant: nothing of a streamed transaction leaves before its Stream Commit, nothing of a prepared one before its
+Commit Prepared, nothing of an aborted one at all (F26, F28, F33), only what a Relation message says to everybody;
+an error leaves the assembler unusable, its session ends and a new one begins with a new one, which forgets all
+open streams, prepared transactions and relations (F27, F33, F43).
+Must not: look into a row, only at its relid (a live row's is checked by the encoder's plan look-up).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-from cdcd.errors import FeatureUnsupported, ProtocolError
-from cdcd.lsn import Lsn
+from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError
+from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import Control, Item, Run, TransactionInfo
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
+from cdcd.txn.contents import event_of, expect, logical_message, with_origin
 from cdcd.txn.events import (
     Event,
     LogicalMessage,
@@ -31,24 +31,14 @@ from cdcd.txn.events import (
     Truncated,
     TypeSeen,
 )
-from cdcd.txn.relations import RelationCache, relation_of, schema_of
-from cdcd.txn.states import ROW_TYPES, STEPS, Action, State, out_of_order, step
+from cdcd.txn.frames import count_operations
+from cdcd.txn.relations import RelationCache
+from cdcd.txn.states import ROW_TYPES, STEPS, TWO_PHASE, Action, State, out_of_order, step
 from cdcd.txn.store import ChangeStore, MemoryStore
+from cdcd.txn.waiting import Held, Prepared, Undecided, Waiting
 
 _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
-
-M = TypeVar("M")
-
-
-@dataclass(slots=True)
-class _Stream:
-    """One transaction that the server is sending in segments."""
-
-    xid: int
-    store: ChangeStore
-    relations: RelationCache = field(default_factory=RelationCache)
-    origin: messages.Origin | None = None
 
 
 class Assembler:
@@ -61,42 +51,51 @@ class Assembler:
         two_phase: bool = False,
         *,
         new_store: Callable[[], ChangeStore] = MemoryStore,
+        written_commit_lsn: Lsn = INVALID_LSN,
     ) -> None:
-        """Take the options that the session was started with; FeatureUnsupported for two_phase."""
+        """Take the options that the session was started with, and what was written before it (F4)."""
         if protocol_version not in _PROTOCOL_VERSIONS:
             raise ValueError(f"protocol version {protocol_version}")
-        if two_phase:
-            raise FeatureUnsupported("two_phase cannot be requested yet")
         self._protocol_version = protocol_version
         self._streaming_parallel = streaming_parallel
+        self._two_phase = two_phase
         self._new_store = new_store
+        self._written_commit_lsn = written_commit_lsn
         self._state = State.OUTSIDE
         self._info: TransactionInfo | None = None
         self._is_begun_held = False
         self._session_relations = RelationCache()
         self._relation_ordinal = 0
         # Keyed by xid alone: within one session no two transactions in progress share one (F27).
-        self._streams: dict[int, _Stream] = {}
-        self._segment: _Stream | None = None
+        self._streams: dict[int, Waiting] = {}
+        self._prepared = Prepared()
+        self._gathering: Waiting | None = None
+        """The transaction that contents belong to: of the stream segment, or between Begin Prepare and Prepare."""
         self._is_replaying = False
 
     @property
     def in_transaction(self) -> bool:
-        """True between Begin and Commit and during a replay: then a keepalive confirms nothing (F11)."""
-        return self._state is State.IN_TRANSACTION or self._is_replaying
+        """True from Begin (Prepare) to Commit (Prepare) and during a replay: a keepalive confirms nothing (F11)."""
+        return self._state in (State.IN_TRANSACTION, State.IN_PREPARED) or self._is_replaying
 
     @property
     def open_streams(self) -> int:
         """The number of streamed transactions that are neither committed nor aborted."""
         return len(self._streams)
 
+    @property
+    def held(self) -> Held | None:
+        """What is prepared and undecided, None when nothing is: nothing from there on may be confirmed (F33)."""
+        return self._prepared.held
+
     def feed(self, item: Item) -> Iterator[Event]:
         """Return the events of one item; they have to be consumed before the next item is fed.
 
-        Raises ProtocolError for what the protocol does not allow, FeatureUnsupported for what is prepared.
+        Raises ProtocolError for what the protocol does not allow, PreparedMissing for a COMMIT PREPARED without
+        its rows, FeatureUnsupported for what is prepared when the session is not one of two_phase.
         """
         if self._is_replaying:
-            raise RuntimeError("the replay of a streamed transaction was not consumed")
+            raise RuntimeError("the replay of a transaction was not consumed")
         if isinstance(item, Run):
             return self._run(item)
         if isinstance(item, Control):
@@ -109,14 +108,20 @@ class Assembler:
         found = STEPS.get((self._state, _ROW))
         if found is None:
             raise out_of_order(self._state, "a run of rows")
-        if self._segment is None:
-            if run.xid is not None:
-                raise out_of_order(self._state, "a run of rows", "it carries the xid of a stream")
+        is_of_stream = self._is_in_stream
+        if is_of_stream != (run.xid is not None):
+            why = "it carries no xid" if is_of_stream else "it carries the xid of a stream"
+            raise out_of_order(self._state, "a run of rows", why)
+        if self._gathering is None:
             return self._released(Rows(run))
-        if run.xid is None:
-            raise out_of_order(self._state, "a run of rows", "it carries no xid")
-        self._segment.store.append(run)
+        if not is_of_stream:
+            self._gathering.adopt((relid for relid, _ in count_operations(run)), self._session_relations)
+        self._gathering.store.append(run)
         return iter(())
+
+    @property
+    def _is_in_stream(self) -> bool:
+        return self._gathering is not None and self._gathering.is_streamed
 
     # --- control messages ---------------------------------------------------------------------------------
 
@@ -135,13 +140,13 @@ class Assembler:
 
     def _act(self, action: Action, item: Control, row: MessageFormat) -> Iterator[Event]:
         # Before decoding: a slot made for two-phase sends these to a session of any version (F35).
-        if action is Action.UNSUPPORTED:
+        if action in TWO_PHASE and not self._two_phase:
             raise FeatureUnsupported(
-                f"{row.name}: prepared transactions are not supported yet",
-                hint="use a slot that was created without two_phase",
+                f"{row.name}: this session did not ask for prepared transactions",
+                hint="set source.protocol.two_phase: true, or use a slot that was created without two_phase",
                 message_name=row.name,
             )
-        return _ACTIONS[action](self, item, self._decode(item, in_stream=self._segment is not None))
+        return _ACTIONS[action](self, item, self._decode(item, in_stream=self._is_in_stream))
 
     def _decode(self, item: Control, *, in_stream: bool) -> AnyMessage:
         return decode(
@@ -152,16 +157,16 @@ class Assembler:
         )
 
     def _begin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        begin = _expect(message, messages.Begin)
+        begin = expect(message, messages.Begin)
         self._info = TransactionInfo(begin.xid, begin.final_lsn, begin.commit_pg_us)
         self._is_begun_held = True  # until it is known that no Origin follows
         return iter(())
 
     def _origin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        origin = _expect(message, messages.Origin)
-        info = _expect(self._info, TransactionInfo)
+        origin = expect(message, messages.Origin)
+        info = expect(self._info, TransactionInfo)
         if self._is_begun_held and info.origin is None:
-            self._info = _with_origin(info, origin)
+            self._info = with_origin(info, origin)
         return iter(())
 
     def _content(self, item: Control, message: AnyMessage) -> Iterator[Event]:
@@ -169,8 +174,8 @@ class Assembler:
         return self._released(event)
 
     def _commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        commit = _expect(message, messages.Commit)
-        info = _expect(self._info, TransactionInfo)
+        commit = expect(message, messages.Commit)
+        info = expect(self._info, TransactionInfo)
         if commit.commit_lsn != info.commit_lsn:
             raise ProtocolError(
                 "Commit does not end the transaction of the last Begin",
@@ -182,112 +187,165 @@ class Assembler:
         return events
 
     def _loose_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        return iter((_logical_message(_expect(message, messages.Message), State.OUTSIDE),))
+        return iter((logical_message(expect(message, messages.Message), State.OUTSIDE),))
 
     def _released(self, event: Event) -> Iterator[Event]:
         if not self._is_begun_held:
             return iter((event,))
         self._is_begun_held = False
-        return iter((TransactionBegun(_expect(self._info, TransactionInfo)), event))
+        return iter((TransactionBegun(expect(self._info, TransactionInfo)), event))
 
     # --- streamed transactions ----------------------------------------------------------------------------
 
     def _stream_start(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        start = _expect(message, messages.StreamStart)
+        start = expect(message, messages.StreamStart)
         if start.is_first_segment:
             # The server sends the whole transaction anew: what came before must not stay (F27).
-            self._streams[start.xid] = _Stream(start.xid, self._new_store())
-        self._segment = self._stream(start.xid, "Stream Start")
+            self._forget(start.xid)
+            self._streams[start.xid] = Waiting(start.xid, self._new_store(), is_streamed=True)
+        self._gathering = self._stream(start.xid, "Stream Start")
         return iter(())
 
-    def _stream_origin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        segment = _expect(self._segment, _Stream)
-        if segment.origin is None:
-            segment.origin = _expect(message, messages.Origin)
+    def _gathered_origin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        gathering = expect(self._gathering, Waiting)
+        if gathering.origin is None:
+            gathering.origin = expect(message, messages.Origin)
         return iter(())
 
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        segment = _expect(self._segment, _Stream)
-        self._event_of(item, message, segment.relations, self._state)  # its errors belong to this moment
-        segment.store.append(item)
+        gathering = expect(self._gathering, Waiting)
+        self._event_of(item, message, gathering.relations, self._state)  # its errors belong to this moment
+        gathering.store.append(item)
         return iter(())
 
     def _stream_stop(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        self._segment = None
+        self._gathering = None
         return iter(())
 
     def _stream_abort(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        abort = _expect(message, messages.StreamAbort)
+        abort = expect(message, messages.StreamAbort)
         stream = self._stream(abort.xid, "Stream Abort")
         if abort.subxid == abort.xid:
-            del self._streams[abort.xid]
+            self._forget(abort.xid)
         else:
             stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
         return iter(())
 
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        commit = _expect(message, messages.StreamCommit)
+        commit = expect(message, messages.StreamCommit)
         stream = self._stream(commit.xid, "Stream Commit")
         del self._streams[commit.xid]
-        info = TransactionInfo(commit.xid, commit.commit_lsn, commit.commit_pg_us)
-        if stream.origin is not None:
-            info = _with_origin(info, stream.origin)
-        self._is_replaying = True
-        return self._replay(stream, info, commit.end_lsn)
+        return self._committed_at(stream, commit)
 
-    def _replay(self, stream: _Stream, info: TransactionInfo, end_lsn: Lsn) -> Iterator[Event]:
-        yield TransactionBegun(info)
-        relations = RelationCache()  # filled again in order, so that a Truncate names what was true there
-        for item in stream.store.replay():
-            if isinstance(item, Run):
-                yield Rows(item)
-            else:
-                yield self._event_of(item, self._decode(item, in_stream=True), relations, State.IN_STREAM)
-        for relation in self._session_relations.merge(stream.relations):
-            yield RelationSeen(relation, info.commit_lsn)
-        self._is_replaying = False
-        yield TransactionCommitted(info, end_lsn)
+    def _forget(self, xid: int) -> None:
+        stream = self._streams.pop(xid, None)
+        if stream is not None:
+            stream.store.discard()
 
-    def _stream(self, xid: int, message_name: str) -> _Stream:
+    def _stream(self, xid: int, message_name: str) -> Waiting:
         stream = self._streams.get(xid)
         if stream is None:
             raise out_of_order(self._state, message_name, f"transaction {xid} has no first segment")
         return stream
+
+    # --- prepared transactions ----------------------------------------------------------------------------
+
+    def _prepare_begin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        begin = expect(message, messages.BeginPrepare)
+        self._gathering = Waiting(begin.xid, self._new_store(), is_streamed=False)
+        return iter(())
+
+    def _prepared_store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        gathering = expect(self._gathering, Waiting)
+        if isinstance(message, messages.Truncate):
+            gathering.adopt(message.relids, self._session_relations)
+        event = self._event_of(item, message, gathering.relations, self._state)
+        gathering.store.append(item)
+        if not isinstance(event, RelationSeen):
+            return iter(())
+        # Outside of streams the server takes a Relation as sent for the whole session, whatever is decided.
+        self._session_relations.see(event.relation, self._relation_ordinal)
+        return iter((event,))
+
+    def _prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        prepare = expect(message, messages.Prepare)
+        gathering = expect(self._gathering, Waiting)
+        if prepare.xid != gathering.xid:
+            raise ProtocolError(
+                "Prepare does not end the transaction of the last Begin Prepare",
+                begin_xid=gathering.xid,
+                prepare_xid=prepare.xid,
+            )
+        self._gathering = None
+        return self._hold(gathering, prepare)
+
+    def _stream_prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        prepare = expect(message, messages.StreamPrepare)
+        stream = self._stream(prepare.xid, "Stream Prepare")
+        del self._streams[prepare.xid]
+        return self._hold(stream, prepare)
+
+    def _hold(self, contents: Waiting, by: messages.Prepare | messages.StreamPrepare) -> Iterator[Event]:
+        self._prepared.add(Undecided(contents, by.gid, by.prepare_lsn, by.prepare_pg_us))
+        return iter(())
+
+    def _commit_prepared(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        commit = expect(message, messages.CommitPrepared)
+        contents = self._prepared.take(commit.gid, commit.xid)
+        if contents is not None:
+            return self._committed_at(contents, commit)
+        if commit.commit_lsn <= self._written_commit_lsn:
+            return iter(())  # F4: its rows were written before this session, so they were not sent again
+        raise PreparedMissing(
+            "COMMIT PREPARED of a transaction whose rows the server has not sent (F34)",
+            xid=commit.xid,
+            commit_lsn=commit.commit_lsn,
+        )
+
+    def _rollback_prepared(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        rollback = expect(message, messages.RollbackPrepared)
+        contents = self._prepared.take(rollback.gid, rollback.xid)
+        if contents is not None:  # F34: one that was never sent is nothing to drop
+            contents.store.discard()
+        return iter(())
+
+    # --- the replay ---------------------------------------------------------------------------------------
+
+    def _committed_at(
+        self, contents: Waiting, commit: messages.StreamCommit | messages.CommitPrepared
+    ) -> Iterator[Event]:
+        info = TransactionInfo(commit.xid, commit.commit_lsn, commit.commit_pg_us)
+        if contents.origin is not None:
+            info = with_origin(info, contents.origin)
+        self._is_replaying = True
+        return self._replay(contents, info, commit.end_lsn)
+
+    def _replay(self, contents: Waiting, info: TransactionInfo, end_lsn: Lsn) -> Iterator[Event]:
+        yield TransactionBegun(info)
+        relations = RelationCache()  # filled again in order, so that a Truncate names what was true there
+        for relation in contents.known_before:
+            relations.see(relation, 0)
+            if not self._session_relations.says(relation):
+                yield RelationSeen(relation, info.commit_lsn)
+        for item in contents.store.replay():
+            if isinstance(item, Run):
+                yield Rows(item)
+            else:
+                message = self._decode(item, in_stream=contents.is_streamed)
+                yield self._event_of(item, message, relations, State.IN_STREAM)
+        contents.store.discard()
+        for relation in self._session_relations.merge(contents.relations):
+            yield RelationSeen(relation, info.commit_lsn)
+        self._is_replaying = False
+        yield TransactionCommitted(info, end_lsn)
 
     # --- contents, live, stored and replayed --------------------------------------------------------------
 
     def _event_of(
         self, item: Control, message: AnyMessage, relations: RelationCache, state: State
     ) -> RelationSeen | TypeSeen | Truncated | LogicalMessage:
-        if isinstance(message, messages.Relation):
-            relation = relation_of(message)
-            self._relation_ordinal += 1
-            relations.see(relation, self._relation_ordinal)
-            return RelationSeen(relation, item.lsn)
-        if isinstance(message, messages.Type):
-            return TypeSeen(message.type_oid, schema_of(message.namespace), message.name)
-        if isinstance(message, messages.Truncate):
-            truncated = relations.resolve(message.relids)
-            return Truncated(truncated, message.cascade, message.restart_identity, item.lsn)
-        return _logical_message(_expect(message, messages.Message), state)
-
-
-def _expect(value: object, cls: type[M]) -> M:
-    """Return the value as what the state table guarantees it to be."""
-    assert isinstance(value, cls), f"{type(value).__name__} where the state table allows {cls.__name__}"
-    return value
-
-
-def _with_origin(info: TransactionInfo, origin: messages.Origin) -> TransactionInfo:
-    # Its LSN is 0 where the server does not know it, as always at the start of a stream.
-    return replace(info, origin=origin.name, origin_lsn=origin.commit_lsn or None)
-
-
-def _logical_message(message: messages.Message, state: State) -> LogicalMessage:
-    if message.transactional == (state is State.OUTSIDE):
-        name = "a transactional Message" if message.transactional else "a non-transactional Message"
-        raise out_of_order(state, name)
-    return LogicalMessage(message.transactional, message.lsn, message.prefix, message.content)
+        self._relation_ordinal += isinstance(message, messages.Relation)
+        return event_of(item, message, relations, self._relation_ordinal, state)
 
 
 _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event]]] = {
@@ -297,9 +355,16 @@ _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event
     Action.COMMIT: Assembler._commit,
     Action.LOOSE_MESSAGE: Assembler._loose_message,
     Action.STREAM_START: Assembler._stream_start,
-    Action.STREAM_ORIGIN: Assembler._stream_origin,
+    Action.STREAM_ORIGIN: Assembler._gathered_origin,
     Action.STORE: Assembler._store,
     Action.STREAM_STOP: Assembler._stream_stop,
     Action.STREAM_ABORT: Assembler._stream_abort,
     Action.STREAM_COMMIT: Assembler._stream_commit,
+    Action.PREPARE_BEGIN: Assembler._prepare_begin,
+    Action.PREPARED_ORIGIN: Assembler._gathered_origin,
+    Action.PREPARED_STORE: Assembler._prepared_store,
+    Action.PREPARE: Assembler._prepare,
+    Action.STREAM_PREPARE: Assembler._stream_prepare,
+    Action.COMMIT_PREPARED: Assembler._commit_prepared,
+    Action.ROLLBACK_PREPARED: Assembler._rollback_prepared,
 }

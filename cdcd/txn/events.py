@@ -2,7 +2,8 @@
 
 Each transaction is TransactionBegun, then any of RelationSeen, TypeSeen, Rows, Truncated and transactional
 LogicalMessages, then TransactionCommitted; live and replayed transactions look the same.
-Outside of transactions only non-transactional LogicalMessages come.
+Outside of transactions only non-transactional LogicalMessages come, and the RelationSeens of transactions that
+are prepared: the server does not repeat them for others.
 Invariant: a RelationSeen precedes the first row that it describes, and holds until the next of its relid.
 """
 

@@ -51,6 +51,21 @@ class RelationCache:
                 raise RelationUnknown(f"relation {relid} was not described before its use", relid=relid)
         return tuple(self._seen[relid][1] for relid in relids)
 
+    def __contains__(self, relid: int) -> bool:
+        """Whether the relid was described."""
+        return relid in self._seen
+
+    def adopt(self, relids: tuple[int, ...], other: RelationCache) -> tuple[Relation, ...]:
+        """Take over what the other cache knows of these relids and return it; RelationUnknown as `resolve`."""
+        adopted = other.resolve(relids)
+        self._seen.update((relid, other._seen[relid]) for relid in relids)
+        return adopted
+
+    def says(self, relation: Relation) -> bool:
+        """Whether this is how the relid is described here now."""
+        found = self._seen.get(relation.relid)
+        return found is not None and found[1] == relation
+
     def merge(self, overlay: RelationCache) -> Iterator[Relation]:
         """Take in what a committed stream described; yield the relations where this cache's differ and stay.
 

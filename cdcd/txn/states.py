@@ -4,6 +4,7 @@ In: a state and a type byte.  Out: a Step, or MessageOutOfOrder naming both (F31
 Source: "Logical Streaming Replication Protocol" and the order in which pgoutput calls its writers: contents
 come only between Begin and Commit or inside a stream segment, segments lie only between transactions, and a
 non-transactional Message is sent when it is decoded, so between transactions only.
+Between Begin Prepare and Prepare is what between Begin and Commit is; segments of streams lie outside of both.
 Must not: know what an action does; that is the assembler's.
 """
 
@@ -39,7 +40,13 @@ class Action(enum.Enum):
     STREAM_STOP = "close the segment"
     STREAM_COMMIT = "replay the store"
     STREAM_ABORT = "drop from the store"
-    UNSUPPORTED = "refuse: two-phase"
+    PREPARE_BEGIN = "open the gid's store"
+    PREPARED_ORIGIN = "note the gid's origin"
+    PREPARED_STORE = "store under the gid"
+    PREPARE = "hold"
+    STREAM_PREPARE = "hold the xid's store"
+    COMMIT_PREPARED = "replay what is held"
+    ROLLBACK_PREPARED = "drop what is held"
 
 
 class Step(NamedTuple):
@@ -48,6 +55,17 @@ class Step(NamedTuple):
     next_state: State
     action: Action
 
+
+TWO_PHASE = frozenset(
+    {
+        Action.PREPARE_BEGIN,
+        Action.PREPARE,
+        Action.STREAM_PREPARE,
+        Action.COMMIT_PREPARED,
+        Action.ROLLBACK_PREPARED,
+    }
+)
+"""What only a session with two_phase may be sent."""
 
 ROW_TYPES = b"IUD"
 """Type bytes of the messages that come in Runs."""
@@ -60,16 +78,19 @@ _FLOW = (
     (_OUTSIDE, b"S", _STREAM, Action.STREAM_START),
     (_OUTSIDE, b"c", _OUTSIDE, Action.STREAM_COMMIT),
     (_OUTSIDE, b"A", _OUTSIDE, Action.STREAM_ABORT),
-    (_OUTSIDE, b"b", _PREPARED, Action.UNSUPPORTED),
-    (_OUTSIDE, b"pKr", _OUTSIDE, Action.UNSUPPORTED),
+    (_OUTSIDE, b"b", _PREPARED, Action.PREPARE_BEGIN),
+    (_OUTSIDE, b"p", _OUTSIDE, Action.STREAM_PREPARE),
+    (_OUTSIDE, b"K", _OUTSIDE, Action.COMMIT_PREPARED),
+    (_OUTSIDE, b"r", _OUTSIDE, Action.ROLLBACK_PREPARED),
     (_TRANSACTION, b"O", _TRANSACTION, Action.ORIGIN),
     (_TRANSACTION, b"RYIUDTM", _TRANSACTION, Action.CONTENT),
     (_TRANSACTION, b"C", _OUTSIDE, Action.COMMIT),
     (_STREAM, b"O", _STREAM, Action.STREAM_ORIGIN),
     (_STREAM, b"RYIUDTM", _STREAM, Action.STORE),
     (_STREAM, b"E", _OUTSIDE, Action.STREAM_STOP),
-    (_PREPARED, b"ORYIUDTM", _PREPARED, Action.UNSUPPORTED),
-    (_PREPARED, b"P", _OUTSIDE, Action.UNSUPPORTED),
+    (_PREPARED, b"O", _PREPARED, Action.PREPARED_ORIGIN),
+    (_PREPARED, b"RYIUDTM", _PREPARED, Action.PREPARED_STORE),
+    (_PREPARED, b"P", _OUTSIDE, Action.PREPARE),
 )
 
 STEPS = {(state, byte): Step(after, action) for state, types, after, action in _FLOW for byte in types}

@@ -29,7 +29,10 @@ class ChangeStore(Protocol):
         """Drop the changes of this subtransaction; one without changes here is nothing to drop."""
 
     def replay(self) -> Iterator[Run | Control]:
-        """Yield what is kept, in the order of appending."""
+        """Yield what is kept, in the order of appending; called once, and nothing is appended afterwards."""
+
+    def discard(self) -> None:
+        """The transaction has ended: give back memory, and whatever else holds it; not used again."""
 
 
 def abortable_xid(item: Run | Control) -> int | None:
@@ -69,3 +72,8 @@ class MemoryStore:
     def replay(self) -> Iterator[Run | Control]:
         """Yield what is kept, in the order of appending."""
         return (item for item in self._items if item is not None)
+
+    def discard(self) -> None:
+        """Forget everything."""
+        self._items.clear()
+        self._places_by_xid.clear()

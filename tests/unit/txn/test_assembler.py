@@ -23,14 +23,14 @@ from cdcd.txn.events import (
     Truncated,
     TypeSeen,
 )
-from cdcd.txn.states import STEPS, Action, State
+from cdcd.txn.states import STEPS, State
 
 from . import wire
 
 
 @pytest.fixture
 def assembler() -> Assembler:
-    return Assembler(4)
+    return Assembler(4, two_phase=True)
 
 
 def _info(xid: int, commit_lsn: int, **more: object) -> TransactionInfo:
@@ -176,6 +176,7 @@ _OPENINGS: dict[State, list[Control]] = {
     State.OUTSIDE: [],
     State.IN_TRANSACTION: [wire.begin(7, 1)],
     State.IN_STREAM: [wire.stream_start(7)],
+    State.IN_PREPARED: [wire.begin_prepare(7, 1)],
 }
 _ILLEGAL = [(state, row) for state in _OPENINGS for row in ROWS if (state, row.type_byte) not in STEPS]
 
@@ -225,19 +226,9 @@ def test_a_commit_ends_the_transaction_of_its_begin(assembler: Assembler) -> Non
 @pytest.mark.parametrize("letter", b"bKrp")
 @pytest.mark.parametrize("protocol_version", [1, 4])
 def test_prepared_transactions_are_refused_by_name(letter: int, protocol_version: int) -> None:
-    """F33, F35: a slot made for two-phase sends them to a session of any version."""
+    """F33, F35: a slot made for two-phase sends them to a session that did not ask, of any version."""
     with pytest.raises(FeatureUnsupported, match=MESSAGES[letter].name):
         wire.feed(Assembler(protocol_version), Control(1, bytes((letter,)) + bytes(30)))
-
-
-def test_every_message_of_two_phase_is_listed_as_unsupported() -> None:
-    refused = {byte for (_, byte), found in STEPS.items() if found.action is Action.UNSUPPORTED}
-    assert refused >= set(b"bPKrp")
-
-
-def test_two_phase_cannot_be_requested() -> None:
-    with pytest.raises(FeatureUnsupported):
-        Assembler(3, two_phase=True)
 
 
 def test_an_unknown_protocol_version_is_refused() -> None:
@@ -278,6 +269,10 @@ def test_a_transaction_is_open_from_begin_to_commit(assembler: Assembler) -> Non
                     wire.stream_start(8),
                     wire.stream_stop(),
                     wire.stream_commit(8, 5),
+                    *wire.prepared(8, 5),
+                    wire.stream_prepare(8, 5),
+                    wire.commit_prepared(8, 9),
+                    wire.rollback_prepared(8, 5, 9),
                     wire.rows("1"),
                     wire.rows("1", xid=8),
                     wire.relation("id"),
@@ -289,6 +284,6 @@ def test_a_transaction_is_open_from_begin_to_commit(assembler: Assembler) -> Non
     )
 )
 def test_any_items_raise_nothing_but_protocol_errors_or_unsupported(items: list[Control]) -> None:
-    assembler = Assembler(4)
+    assembler = Assembler(4, two_phase=True)
     with contextlib.suppress(ProtocolError, FeatureUnsupported):
         wire.feed(assembler, *items)

@@ -78,6 +78,31 @@ def stream_abort(xid: int, subxid: int | None = None) -> Control:
     return control(m.StreamAbort(xid, xid if subxid is None else subxid))
 
 
+def begin_prepare(xid: int, prepare_lsn: int, gid: str = "gid") -> Control:
+    return control(m.BeginPrepare(prepare_lsn, prepare_lsn + 8, prepare_lsn * 1000, xid, gid))
+
+
+def prepare(xid: int, prepare_lsn: int, gid: str = "gid") -> Control:
+    return control(m.Prepare(prepare_lsn, prepare_lsn + 8, prepare_lsn * 1000, xid, gid))
+
+
+def prepared(xid: int, prepare_lsn: int, *items: Item, gid: str = "gid") -> list[Item]:
+    return [begin_prepare(xid, prepare_lsn, gid), *items, prepare(xid, prepare_lsn, gid)]
+
+
+def stream_prepare(xid: int, prepare_lsn: int, gid: str = "gid") -> Control:
+    return control(m.StreamPrepare(prepare_lsn, prepare_lsn + 8, prepare_lsn * 1000, xid, gid))
+
+
+def commit_prepared(xid: int, commit_lsn: int, gid: str = "gid") -> Control:
+    return control(m.CommitPrepared(commit_lsn, commit_lsn + 8, commit_lsn * 1000, xid, gid))
+
+
+def rollback_prepared(xid: int, prepare_lsn: int, rollback_lsn: int, gid: str = "gid") -> Control:
+    times = (prepare_lsn * 1000, rollback_lsn * 1000)
+    return control(m.RollbackPrepared(prepare_lsn + 8, rollback_lsn + 8, *times, xid, gid))
+
+
 def feed(assembler: Assembler, *items: Item) -> list[Event]:
     return [event for item in items for event in assembler.feed(item)]
 

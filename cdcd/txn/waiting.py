@@ -1,0 +1,104 @@
+"""Transactions that wait for their end: contents gathered from the wire, and which of them are prepared.
+
+In: the contents of a streamed or prepared transaction; PREPAREs and what was decided about them.
+Out: the same contents when they are due; the oldest PREPARE that is undecided.
+Invariant: a prepared transaction is found by gid and xid together, since a gid may be used again once it is
+decided (F35), and only then: two undecided ones of one gid are an error. Rows of a prepared transaction keep
+the descriptions that were in force when they were sent, whatever its session learns until COMMIT PREPARED.
+Must not: outlive its walsender session; the server sends what is undecided again (F33).
+
+What a session is sent of a prepared transaction, as PostgreSQL 15, 16, 17 and 18 do it alike, found by trying:
+- it is sent (again) at its PREPARE if that record's start, `prepare_lsn`, is not below where the session starts:
+  one started exactly there gets Begin Prepare to Prepare, one started a byte later only Commit Prepared, without
+  rows. So `prepare_lsn` itself may be confirmed, and nothing beyond it before the decision.
+- what was prepared before two_phase was switched on (a START_REPLICATION with it does so for good, from its start
+  LSN on) is sent whole right before its Commit Prepared, in every session; its `prepare_lsn` then lies behind.
+- one that changed no published table comes as well, empty, and so does its decision; one that was streamed may
+  come again unstreamed. A Relation that was sent in a stream is sent again to others after Stream Prepare; one
+  sent between Begin Prepare and Prepare is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cdcd.errors import ProtocolError
+from cdcd.lsn import Lsn
+from cdcd.model import Relation
+from cdcd.pgoutput import messages
+from cdcd.txn.relations import RelationCache
+from cdcd.txn.store import ChangeStore
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One transaction whose end the server has not sent yet. `is_streamed`: it comes in segments, with xids."""
+
+    xid: int
+    store: ChangeStore
+    is_streamed: bool
+    relations: RelationCache = field(default_factory=RelationCache)
+    origin: messages.Origin | None = None
+    known_before: list[Relation] = field(default_factory=list)
+    """Relations that the session had described before the first row here that needed them."""
+
+    def adopt(self, relids: Iterable[int], session: RelationCache) -> None:
+        """Note how the session describes these relations now. Raises RelationUnknown (F43)."""
+        unknown_here = tuple(relid for relid in sorted(set(relids)) if relid not in self.relations)
+        self.known_before += self.relations.adopt(unknown_here, session)
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A prepared transaction: `prepare_lsn` is where its PREPARE record begins."""
+
+    contents: Waiting
+    gid: str
+    prepare_lsn: Lsn
+    prepare_pg_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is prepared and undecided: how many, and the oldest's LSN and time."""
+
+    count: int
+    oldest_lsn: Lsn
+    oldest_pg_us: int
+
+
+class Prepared:
+    """The prepared transactions of one session that are neither committed nor rolled back."""
+
+    def __init__(self) -> None:
+        self._by_gid: dict[str, Undecided] = {}
+
+    def add(self, one: Undecided) -> None:
+        """Keep it. Raises ProtocolError when the gid is undecided already: its decision did not come."""
+        before = self._by_gid.get(one.gid)
+        if before is not None:
+            raise ProtocolError(
+                "a transaction is prepared under a gid that is not decided yet",
+                xid=one.contents.xid,
+                undecided_xid=before.contents.xid,
+                prepare_lsn=one.prepare_lsn,
+            )
+        self._by_gid[one.gid] = one
+
+    def take(self, gid: str, xid: int) -> Waiting | None:
+        """Return the contents of what is decided now, and forget it; None when it is not known."""
+        found = self._by_gid.get(gid)
+        if found is None or found.contents.xid != xid:
+            return None
+        del self._by_gid[gid]
+        return found.contents
+
+    @property
+    def held(self) -> Held | None:
+        """What is undecided, None when nothing is."""
+        if not self._by_gid:
+            return None
+        # Not the first that came: what was prepared before two_phase was switched on comes late (F34).
+        oldest = min(self._by_gid.values(), key=lambda one: one.prepare_lsn)
+        return Held(len(self._by_gid), oldest.prepare_lsn, oldest.prepare_pg_us)
