@@ -4,7 +4,8 @@ In: chunks of records in commit order, some of which end a PostgreSQL transactio
 Out: what is produced next, when the Kafka transaction is committed, and with which position.
 Invariant: a Kafka transaction is only ever committed at a boundary, and boundaries are committed in the order
 in which they were received, so the position of the last committed group is the end of a contiguous prefix of
-everything received (F7). A position is never invented: it is a boundary's own end LSN (F2).
+everything received (F7). A position is never invented: it is a boundary's own end LSN (F2), or where a PREPARE
+below it begins (F33).
 Must not: do I/O, read the clock; the times come in as arguments.
 """
 
@@ -24,6 +25,8 @@ class Boundary:
 
     `commit_lsn` is the last transaction before it, `end_lsn` what may be confirmed once it is durable,
     `commit_us` that transaction's commit time (Unix epoch). `transactions` counts those ending here.
+    `covered_lsn` is how far everything that is committed was received, where a prepared transaction that is not
+    decided yet keeps `end_lsn` below (F33); 0 where it is `end_lsn`.
     """
 
     commit_lsn: Lsn
@@ -32,6 +35,7 @@ class Boundary:
     transactions: int = 1
     phase: str = "streaming"
     snapshot_tables: tuple[str, ...] = ()
+    covered_lsn: Lsn = INVALID_LSN
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,12 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
         server = identify(connection)
     finally:
         connection.close()
-    wanted = Wanted(source.slot, create_slot=create_slot, snapshot=config.snapshot.mode == "initial")
+    wanted = Wanted(
+        source.slot,
+        create_slot=create_slot,
+        snapshot=config.snapshot.mode == "initial",
+        two_phase=config.source.protocol.two_phase,
+    )
     return verdict(stored, slot, server, wanted)
 
 

@@ -163,7 +163,8 @@ def _slot_sql(config: Config, server_version: int) -> str:
     if config.snapshot.mode == "initial":
         return f"-- slot {slot.name}: {_SLOT_LATER if slot.create else _SLOT_NEVER}"
     failover = ", failover => true" if slot.failover and server_version >= 170_000 else ""
-    return f"SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput'{failover});"
+    two_phase = ", twophase => true" if config.source.protocol.two_phase and server_version >= 150_000 else ""
+    return f"SELECT pg_create_logical_replication_slot('{slot.name}', 'pgoutput'{two_phase}{failover});"
 
 
 def _asked_topics(config: Config) -> Topics:

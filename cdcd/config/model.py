@@ -180,6 +180,7 @@ class Config(BaseSettings):
             publications=self.source.publication.names,
             application_name=f"cdcd-{self.source.slot.name}"[:SLOT_NAME_LIMIT],
             failover=self.source.slot.failover,
+            two_phase=self.source.protocol.two_phase,
         )
 
     def wanted_options(self, server_version_num: int) -> StreamOptions:

@@ -20,6 +20,7 @@ SLOT_NAME_LIMIT = 63  # NAMEDATALEN - 1
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 FIRST_VERSION_STREAMING = 2
 FIRST_VERSION_PARALLEL = 4
+FIRST_VERSION_TWO_PHASE = 3
 
 
 def _slot_name(name: str) -> str:
@@ -48,15 +49,6 @@ def _tables(names: tuple[str, ...]) -> tuple[str, ...]:
         if not (schema and separator and table):
             refuse(f"table {name!r} has no schema", "write SCHEMA.TABLE")
     return names
-
-
-def _no_two_phase(value: bool) -> bool:
-    if value:
-        not_yet(
-            "a stream of prepared transactions",
-            "use false; a prepared transaction arrives whole at COMMIT PREPARED",
-        )
-    return value
 
 
 def _no_heartbeat(value: int) -> int:
@@ -139,8 +131,10 @@ class Protocol(Room):
         default="auto",
         description="receive large transactions before they commit, buffered in memory; auto: off",
     )
-    two_phase: Annotated[bool, AfterValidator(_no_two_phase)] = Field(
-        default=False, description="receive prepared transactions at PREPARE; not in this version"
+    two_phase: bool = Field(
+        default=False,
+        description="receive prepared transactions at PREPARE and hold them until they are decided "
+        "(PostgreSQL 15+); false: receive them at COMMIT PREPARED",
     )
     binary: bool = Field(
         default=False, description="receive values in PostgreSQL's binary form instead of as text"
@@ -158,6 +152,15 @@ class Protocol(Room):
             refuse(
                 f"streaming: {self.streaming} needs protocol version {needed}",
                 f"use version: {needed} or auto",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _two_phase_needs_version(self) -> Protocol:
+        if self.two_phase and isinstance(self.version, int) and self.version < FIRST_VERSION_TWO_PHASE:
+            refuse(
+                f"two_phase needs protocol version {FIRST_VERSION_TWO_PHASE}",
+                f"use version: {FIRST_VERSION_TWO_PHASE} or auto",
             )
         return self
 

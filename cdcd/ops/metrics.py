@@ -59,6 +59,7 @@ class Metrics:
         self._max_tables = max_tables
         self._tables: set[str] = set()
         self._oldest_commit_us: int | None = None
+        self._oldest_prepare_us: int | None = None
         self._blocked_since_s: float | None = None
         self._slot = SlotCollector()
         self.registry.register(self._slot)
@@ -135,6 +136,11 @@ class Metrics:
     def open_transactions(self, count: int) -> None:
         """This many transactions have begun and not ended."""
         self._open_transactions.set(count)
+
+    def prepared_transactions(self, count: int, oldest_us: int | None) -> None:
+        """So many are prepared and undecided; the oldest since `oldest_us` (Unix epoch), None without any (F33)."""
+        self._prepared.set(count)
+        self._oldest_prepare_us = oldest_us
 
     def duplicates_suppressed(self, count: int) -> None:
         """These transactions were there already and were dropped on replay (F4)."""
@@ -242,9 +248,8 @@ class Metrics:
         self._tables.add(table)
         return table
 
-    def _lag_seconds(self) -> float:
-        oldest_us = self._oldest_commit_us
-        return 0.0 if oldest_us is None else max(0.0, self._clock() - oldest_us / 1e6)
+    def _age_seconds(self, since_us: int | None) -> float:
+        return 0.0 if since_us is None else max(0.0, self._clock() - since_us / 1e6)
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"cdcd_{name}", text, labels, registry=self.registry)
@@ -276,7 +281,7 @@ class Metrics:
             "replication_lag_seconds",
             "Age of the oldest committed transaction that is not yet durable in Kafka, or 0.",
         )
-        lag.set_function(self._lag_seconds)
+        lag.set_function(lambda: self._age_seconds(self._oldest_commit_us))
         self._lag_bytes = self._gauge("replication_lag_bytes", "WAL written and not yet confirmed by cdcd.")
         self._received_lag_bytes = self._gauge(
             "received_lag_bytes", "WAL written and not yet received by cdcd."
@@ -302,6 +307,14 @@ class Metrics:
         for result in ("committed", "empty", "aborted"):
             self._transactions.labels(result)
         self._open_transactions = self._gauge("open_transactions", "Transactions begun and not ended.")
+        self._prepared = self._gauge(
+            "prepared_transactions", "Transactions prepared and neither committed nor rolled back."
+        )
+        oldest = self._gauge(
+            "prepared_oldest_age_seconds",
+            "How long the oldest prepared transaction has held back what is confirmed to PostgreSQL, or 0.",
+        )
+        oldest.set_function(lambda: self._age_seconds(self._oldest_prepare_us))
         self._buffer_bytes = self._gauge("buffer_bytes", "Bytes waiting for the producer or for a commit.")
         self._backpressure = self._gauge("backpressure_active", "1 while reading has stopped.")
         self._backpressure_seconds = self._counter(

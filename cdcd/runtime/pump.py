@@ -2,7 +2,9 @@
 
 In: items of one walsender session.  Out: chunks, each transaction's last one with its boundary.
 Invariant: transactions are handed on in commit order; one whose commit LSN was written already is dropped
-after its Relation messages were read (F4, F43); the number of a change is the same on every replay.
+after its Relation messages were read (F4, F43); the number of a change is the same on every replay. What may be
+confirmed never passes the oldest PREPARE that is undecided (F33), while the commit LSN that tells a replay apart
+goes on: two positions of one boundary.
 Must not: talk to Kafka or PostgreSQL itself.
 """
 
@@ -13,9 +15,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk
+from cdcd.ack.shutdown import ShutdownWatch
 from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import SourceUnavailable
 from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Record, Relation, TransactionInfo
 from cdcd.txn.assembler import Assembler
@@ -81,6 +85,8 @@ class Pump:
         self._counts = counts
         self._commit_lsn = written_commit_lsn
         self._end_lsn = start_lsn
+        self._confirmable_lsn = start_lsn
+        self._shutdown = ShutdownWatch()
         self._commit_us = 0
         self._tx: TransactionContext | None = None
         self._rows = 0
@@ -112,9 +118,26 @@ class Pump:
             # A session decodes from the slot's restart LSN on, so its first keepalives lie behind the start.
             self._end_lsn = max(self._end_lsn, keepalive.wal_end_lsn)
             self._idle(self._boundary(transactions=0), keepalive.reply_requested)
+        if keepalive.reply_requested and self._assembler.held is not None:
+            self._leave_at_shutdown(keepalive.wal_end_lsn)
+
+    def _leave_at_shutdown(self, wal_end_lsn: Lsn) -> None:
+        if self._shutdown.asked(wal_end_lsn, time.monotonic_ns() // 1000):
+            raise SourceUnavailable(
+                "the server is shutting down and would wait for a position that a prepared transaction holds back",
+                hint="nothing: when the server is back, it sends what is prepared once more (F13, F33)",
+            )
 
     def _boundary(self, *, transactions: int) -> Boundary:
-        return Boundary(self._commit_lsn, self._end_lsn, self._commit_us or _now_us(), transactions)
+        held = self._assembler.held
+        end_lsn = self._end_lsn if held is None else min(self._end_lsn, held.oldest_lsn)
+        # Never back: only what was prepared before two_phase was switched on lies behind, and that is sent whole
+        # at its COMMIT PREPARED, whatever was confirmed (F34).
+        self._confirmable_lsn = max(self._confirmable_lsn, end_lsn)
+        commit_us = self._commit_us or _now_us()
+        return Boundary(
+            self._commit_lsn, self._confirmable_lsn, commit_us, transactions, covered_lsn=self._end_lsn
+        )
 
     async def _begun(self, event: TransactionBegun) -> None:
         self._rows = 0

@@ -71,6 +71,7 @@ class Wanted:
     slot: str
     create_slot: bool
     snapshot: bool
+    two_phase: bool = False
 
 
 def verdict(stored: Progress | None, slot: Slot | None, server: Server, wanted: Wanted) -> Resume | Snapshot:
@@ -162,12 +163,13 @@ def _check_finishable(stored: Progress, wanted: Wanted) -> None:
 
 
 def _check_readable(slot: Slot, wanted: Wanted) -> None:
-    if slot.two_phase:
-        # The server sends prepared transactions of such a slot whether or not the stream asks for them.
+    if slot.two_phase and not wanted.two_phase:
+        # F35: the server sends prepared transactions of such a slot whether or not the stream asks for them.
+        # The other way round the server switches the slot itself, at START_REPLICATION and for good.
         raise SlotUnusable(
-            "the slot was made with two_phase, and this version of cdcd cannot read prepared transactions",
-            hint="switch it off (PostgreSQL 18: ALTER_REPLICATION_SLOT with TWO_PHASE false), or make another "
-            "slot without it and take a new snapshot",
+            "the slot has two_phase, so it sends transactions at PREPARE, and the configuration has it off",
+            hint="set source.protocol.two_phase: true; or switch the slot (PostgreSQL 18: "
+            "ALTER_REPLICATION_SLOT with TWO_PHASE false), or make another without it and take a new snapshot",
             slot=wanted.slot,
         )
     if slot.wal_status == "lost" or slot.invalidation_reason:

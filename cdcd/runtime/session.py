@@ -179,6 +179,7 @@ class Session:
             slot=self._source.slot,
             create_slot=config.source.slot.create,
             snapshot=config.snapshot.mode == "initial",
+            two_phase=config.source.protocol.two_phase,
         )
         return verdict(stored, slot, server, wanted)
 
@@ -303,6 +304,7 @@ class Session:
                 options.protocol_version,
                 streaming_parallel=options.streaming == "parallel",
                 two_phase=options.two_phase,
+                written_commit_lsn=begin.written_commit_lsn,
             )
             pump = Pump(
                 assembler,
@@ -321,6 +323,7 @@ class Session:
                 start_lsn=format_lsn(begin.start_lsn),
                 protocol_version=options.protocol_version,
                 streaming=options.streaming,
+                two_phase=options.two_phase,
             )
             await failing.unless(self._pump_until_stopped(stream, pump, assembler))
             writer.drop_partial_tail()
@@ -361,7 +364,7 @@ class Session:
                 items = await or_stop(stream.read(), self._stop)
                 # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).
                 await or_stop(pump.feed(items), self._stop)
-                self._status.turned(items, is_in_transaction=assembler.in_transaction)
+                self._status.turned(items, is_in_transaction=assembler.in_transaction, held=assembler.held)
         except Stopped:
             return
 

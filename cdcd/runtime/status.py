@@ -16,9 +16,10 @@ from typing import Any
 from cdcd.ack.group import Boundary
 from cdcd.errors import CdcdError, Retry
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import Item, Keepalive, Run
+from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics
+from cdcd.txn.waiting import Held
 from cdcd.version import __version__
 
 _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
@@ -40,6 +41,7 @@ class Status:
         self._protocol_version: int | None = None
         self._oldest_us: int | None = None
         self._boundary: Boundary | None = None
+        self._held: Held | None = None
         self._rows = 0
         self._transactions = 0
         self._snapshot_left = 0
@@ -95,16 +97,25 @@ class Status:
         """The replication stream is closed."""
         self.health = replace(self.health, is_source_streaming=False)
         self.metrics.source_connected(False)
+        self._holds(None)
 
     # --- the flow, per batch ---
 
-    def turned(self, items: list[Item], *, is_in_transaction: bool) -> None:
-        """A batch went through."""
+    def turned(self, items: list[Item], *, is_in_transaction: bool, held: Held | None = None) -> None:
+        """A batch went through; `held` is what is prepared and undecided after it."""
         last = items[-1]
         if isinstance(last, Keepalive):
             self._received_lsn = max(self._received_lsn, last.wal_end_lsn)
         self.metrics.open_transactions(int(is_in_transaction))
+        self._holds(held)
         self.loop_turned()
+
+    def _holds(self, held: Held | None) -> None:
+        self._held = held
+        if held is None:
+            self.metrics.prepared_transactions(0, None)
+        else:
+            self.metrics.prepared_transactions(held.count, held.oldest_pg_us + POSTGRES_EPOCH_US)
 
     def relation(self, relid: int, table: str) -> None:
         """A table will be streamed."""
@@ -145,7 +156,7 @@ class Status:
         self._boundary = boundary
         self._rows += rows
         self._transactions += transactions
-        if boundary.end_lsn >= self._received_lsn:
+        if max(boundary.end_lsn, boundary.covered_lsn) >= self._received_lsn:
             self._oldest_us = None
         elif self._oldest_us is not None:
             self._oldest_us = max(self._oldest_us, boundary.commit_us)
@@ -225,7 +236,19 @@ class Status:
                 "commit_lsn": format_lsn(boundary.commit_lsn),
                 "end_lsn": format_lsn(boundary.end_lsn),
             },
+            "prepared": self._held_page(),
             "rows_written": self._rows,
             "transactions_written": self._transactions,
             "snapshot_tables_remaining": self._snapshot_left,
+        }
+
+    def _held_page(self) -> dict[str, Any]:
+        """What is prepared and undecided, and since when it holds back what is confirmed (F33)."""
+        if self._held is None:
+            return {"transactions": 0}
+        since_us = self._held.oldest_pg_us + POSTGRES_EPOCH_US
+        return {
+            "transactions": self._held.count,
+            "oldest_lsn": format_lsn(self._held.oldest_lsn),
+            "oldest_age_s": round(max(0.0, time.time() - since_us / 1e6), 1),
         }

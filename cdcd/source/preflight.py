@@ -237,9 +237,9 @@ def _slot(
     elif slot.database != server.database:
         message = f"slot {name} belongs to database {slot.database}"
         yield Finding("fail", "slot", message, "choose another source.slot.name or database")
-    elif slot.two_phase:
-        message = f"slot {name} was made with two_phase, and prepared transactions cannot be read yet"
-        yield Finding("fail", "slot", message, again)
+    elif slot.two_phase and not settings.two_phase:
+        message = f"slot {name} has two_phase, so it sends transactions at PREPARE, and the configuration has it off"
+        yield Finding("fail", "slot", message, f"set source.protocol.two_phase: true; or {again}")
     elif slot.is_lost:
         reason = slot.invalidation_reason or "its WAL was removed"
         yield Finding("fail", "slot", f"slot {name} was invalidated: {reason}", again)

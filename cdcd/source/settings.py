@@ -28,6 +28,7 @@ class SourceSettings:
 
     `dsn` is a libpq URL or keyword string and may hold a password; it never appears in a repr.
     `read_password` and `read_ssl_password` (the passphrase of sslkey) are asked at each connect.
+    `failover` and `two_phase` are what a slot is created with.
     `silence_timeout_s` is how long a stream may say nothing although asked (F16); None derives it from the
     server's wal_sender_timeout.
     """
@@ -39,6 +40,7 @@ class SourceSettings:
     application_name: str
     connect_timeout_s: int = 10
     failover: bool = False
+    two_phase: bool = False
     silence_timeout_s: float | None = None
     read_ssl_password: Callable[[], str | None] = field(default=_no_password, repr=False)
 

@@ -149,7 +149,14 @@ def create_slot_command(
         options = [f"SNAPSHOT '{'export' if export_snapshot else 'nothing'}'"]
         if settings.failover:
             options.append("FAILOVER true")
+        if settings.two_phase:
+            options.append("TWO_PHASE true")
         return f"{create} LOGICAL pgoutput ({', '.join(options)})"
+    if settings.two_phase:
+        raise SourceSetup(
+            f"two_phase needs PostgreSQL 15, the server is {server_version // 10_000}",
+            hint="set source.protocol.two_phase: false",
+        )
     word = "EXPORT_SNAPSHOT" if export_snapshot else "NOEXPORT_SNAPSHOT"
     return f"{create} LOGICAL pgoutput {word}"
 

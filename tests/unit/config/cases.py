@@ -192,10 +192,8 @@ CASES: tuple[Wrong, ...] = (
     ),
     Wrong(
         "two_phase",
-        _source("protocol: {two_phase: true}"),
-        (
-            "source.protocol.two_phase: a stream of prepared transactions is not in this version (from prod.yaml:2) - use false; a prepared transaction arrives whole at COMMIT PREPARED",
-        ),
+        _source("protocol: {two_phase: true, version: 2}"),
+        ("source.protocol: two_phase needs protocol version 3 (from prod.yaml:2) - use version: 3 or auto",),
     ),
     Wrong(
         "origin",

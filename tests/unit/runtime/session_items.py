@@ -78,6 +78,21 @@ def stream_commit(xid: int, commit_lsn: int) -> Control:
     return control(m.StreamCommit(xid, commit_lsn, commit_lsn + LENGTH, commit_lsn))
 
 
+def prepared(xid: int, prepare_lsn: int, *items: Item, gid: str = "gid") -> list[Item]:
+    """A whole transaction from Begin Prepare to Prepare."""
+    times = (prepare_lsn, prepare_lsn + LENGTH, prepare_lsn)
+    return [control(m.BeginPrepare(*times, xid, gid)), *items, control(m.Prepare(*times, xid, gid))]
+
+
+def commit_prepared(xid: int, commit_lsn: int, gid: str = "gid") -> Control:
+    return control(m.CommitPrepared(commit_lsn, commit_lsn + LENGTH, commit_lsn, xid, gid))
+
+
+def rollback_prepared(xid: int, prepare_lsn: int, rollback_lsn: int, gid: str = "gid") -> Control:
+    ends = (prepare_lsn + LENGTH, rollback_lsn + LENGTH)
+    return control(m.RollbackPrepared(*ends, prepare_lsn, rollback_lsn, xid, gid))
+
+
 def keepalive(lsn: int, *, reply_requested: bool = False) -> Keepalive:
     return Keepalive(lsn, 0, reply_requested)
 
@@ -160,7 +175,7 @@ class Flow:
         self.plans = RealPlans()
         self.tally = Tally()
         self.pump = Pump(
-            Assembler(4),
+            Assembler(4, two_phase=True, written_commit_lsn=written_commit_lsn),
             self.plans,
             self._add,
             lambda boundary, is_urgent: self.idles.append((boundary, is_urgent)),

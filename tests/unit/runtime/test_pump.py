@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.errors import MessageOutOfOrder, RelationUnknown
+from cdcd.errors import MessageOutOfOrder, RelationUnknown, SourceUnavailable
 from cdcd.model import Item
 from tests.unit.runtime.session_items import (
     Flow,
     begin,
     commit,
+    commit_prepared,
     inserts,
     keepalive,
     key_change,
     message,
+    prepared,
     relation,
+    rollback_prepared,
     stream_commit,
     streamed,
     truncate,
@@ -201,6 +204,79 @@ async def test_a_message_that_was_written_is_dropped_on_replay() -> None:
     assert again.chunks == []
     await again.feed(message(316, transactional=False))
     assert len(again.chunks) == 1
+
+
+# --- prepared transactions: what is written and what is confirmed are two positions (F33) ---
+
+OTHER: list[Item] = [begin(200), inserts("o"), commit(200)]
+
+
+def _positions(flow: Flow) -> list[tuple[int, int, int]]:
+    return [(one.commit_lsn, one.end_lsn, one.covered_lsn) for one in flow.boundaries]
+
+
+async def test_nothing_behind_an_undecided_prepare_is_confirmed() -> None:
+    flow = await Flow().feed(begin(100), relation(), inserts("a"), commit(100))
+    await flow.feed(*prepared(7, 150, inserts("p")), *OTHER, keepalive(250))
+    assert flow.changes() == [("c", 100, 1), ("c", 200, 1)]
+    assert _positions(flow) == [(100, 108, 108), (200, 150, 208)]
+    assert [(one.commit_lsn, one.end_lsn) for one, _ in flow.idles] == [(200, 150)]
+    await flow.feed(commit_prepared(7, 300))
+    assert flow.changes()[2:] == [("c", 300, 1)]
+    assert _positions(flow)[2:] == [(300, 308, 308)]
+
+
+async def test_a_rollback_lets_the_next_keepalive_go_on() -> None:
+    flow = await Flow().feed(*prepared(7, 150, relation(), inserts("p")), keepalive(250))
+    await flow.feed(rollback_prepared(7, 150, 300), keepalive(350))
+    assert flow.records == []
+    assert [one.end_lsn for one, _ in flow.idles] == [150, 350]
+
+
+async def test_of_two_the_older_holds_until_it_is_decided() -> None:
+    flow = await Flow().feed(
+        *prepared(7, 150, relation(), inserts("old"), gid="a"), *prepared(8, 170, inserts("young"), gid="b")
+    )
+    await flow.feed(commit_prepared(8, 300, "b"), commit_prepared(7, 320, "a"))
+    assert _positions(flow) == [(300, 150, 308), (320, 328, 328)]
+
+
+async def test_a_restart_below_what_was_written_repeats_nothing_and_loses_nothing() -> None:
+    """F4, F33: everything from the PREPARE on comes again; what the commit LSN covers is dropped."""
+    wire = [
+        *prepared(7, 150, relation(), inserts("p")),
+        *prepared(8, 170, inserts("done"), gid="done"),
+        *OTHER,
+        commit_prepared(8, 220, "done"),
+    ]
+    flow = await Flow().feed(*wire)
+    last = flow.boundaries[-1]
+    assert (last.commit_lsn, last.end_lsn) == (220, 150)
+    again = Flow(start_lsn=last.end_lsn, written_commit_lsn=last.commit_lsn)
+    await again.feed(*wire, keepalive(260))
+    assert again.records == []
+    assert [(one.commit_lsn, one.end_lsn) for one, _ in again.idles] == [(220, 150)]
+    await again.feed(commit_prepared(7, 300), begin(400), inserts("next"), commit(400))
+    assert again.changes() == [("c", 300, 1), ("c", 400, 1)]
+    assert _positions(again) == [(300, 308, 308), (400, 408, 408)]
+
+
+async def test_what_was_prepared_before_two_phase_takes_no_position_back() -> None:
+    """F34: it is sent whole before its commit, with a PREPARE that lies behind what was confirmed."""
+    flow = await Flow(start_lsn=150).feed(
+        *prepared(7, 90, relation(), inserts("p")), keepalive(160), commit_prepared(7, 300)
+    )
+    assert [one.end_lsn for one, _ in flow.idles] == [150]
+    assert _positions(flow) == [(300, 308, 308)]
+
+
+async def test_a_server_that_shuts_down_is_left_when_a_prepare_holds_its_last_position_back() -> None:
+    """F13: it asks again at each answer and would wait for ever."""
+    questions = [keepalive(250, reply_requested=True)] * 100
+    await Flow().feed(*questions)  # nothing is held: the answer will be what it waits for
+    flow = await Flow().feed(*prepared(7, 150, relation(), inserts("p")))
+    with pytest.raises(SourceUnavailable, match="shutting down"):
+        await flow.feed(*questions)
 
 
 # --- what is not allowed stays an error (F31) ---

@@ -46,6 +46,7 @@ NO_SNAPSHOT = replace(WANTED, snapshot=False)
 LOST, PHYSICAL, OTHER_DB = Slot(wal_status="lost"), Slot(plugin=None, database=None), Slot(database="other")
 OTHER_PLUGIN, IDLE_OUT = Slot(plugin="wal2json"), Slot(invalidation_reason="idle_timeout")
 TWO_PHASE = Slot(two_phase=True)
+PREPARED = replace(WANTED, two_phase=True)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,11 @@ TWO_PHASE = Slot(two_phase=True)
         (replace(BEGUN, snapshot_tables=()), None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
         (BEGUN, LOST, WANTED, Snapshot(True, ("shop.public.a",))),
         (BEGUN, TWO_PHASE, WANTED, Snapshot(True, ("shop.public.a",))),
+        # prepared transactions: the slot has them, or the server switches it at START_REPLICATION (F35)
+        (STORED, TWO_PHASE, PREPARED, Resume(500, 480)),
+        (STORED, Slot(), PREPARED, Resume(500, 480)),
+        # the commit LSN runs ahead of what an undecided PREPARE holds back (F33)
+        (replace(STORED, commit_lsn=900), TWO_PHASE, PREPARED, Resume(500, 900)),
     ],
 )
 def test_a_session_begins(

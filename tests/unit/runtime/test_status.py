@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cdcd.ack.group import Boundary
 from cdcd.errors import SlotLost, SourceUnavailable
-from cdcd.model import Keepalive
+from cdcd.model import POSTGRES_EPOCH_US, Keepalive
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime.status import Status
+from cdcd.txn.waiting import Held
 
 
 @pytest.fixture
@@ -60,3 +63,27 @@ def test_the_page_shows_what_is_durable_and_what_was_received(status: Status) ->
     assert page["durable"] == {"phase": "streaming", "commit_lsn": "0/64", "end_lsn": "0/6C"}
     assert (page["received_lsn"], page["confirmed_lsn"]) == ("1/20", "0/6C")
     assert (page["rows_written"], page["transactions_written"]) == (3, 2)
+
+
+def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None:
+    """F33; a stream that is away is not asked, so it holds nothing that is known."""
+    now_pg_us = int(time.time() * 1e6) - POSTGRES_EPOCH_US
+    held = Held(2, 0x1_0000_0020, now_pg_us - 5_000_000)
+    status.turned([Keepalive(1, 0, False)], is_in_transaction=False, held=held)
+    page, samples = status.page()["prepared"], status.metrics.snapshot()
+    assert (page["transactions"], page["oldest_lsn"]) == (2, "1/20")
+    assert 5 <= page["oldest_age_s"] < 60
+    assert samples["cdcd_prepared_transactions"] == 2
+    assert 5 <= samples["cdcd_prepared_oldest_age_seconds"] < 60
+    status.source_closed()
+    assert status.page()["prepared"] == {"transactions": 0}
+    samples = status.metrics.snapshot()
+    assert (samples["cdcd_prepared_transactions"], samples["cdcd_prepared_oldest_age_seconds"]) == (0, 0)
+
+
+def test_what_a_prepare_holds_back_is_no_lag_of_what_is_written(status: Status) -> None:
+    """The transactions behind it are durable, although not confirmed."""
+    status.began(5)
+    status.ended(208, is_empty=False)
+    status.committed(Boundary(200, 150, 5, covered_lsn=208), rows=1, transactions=1, seconds=0.1)
+    assert status.metrics.snapshot()["cdcd_replication_lag_seconds"] == 0

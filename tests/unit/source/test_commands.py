@@ -56,6 +56,19 @@ def test_a_failover_slot_needs_17(server: int) -> None:
         create_slot_command(replace(SETTINGS, failover=True), server, True)
 
 
+@pytest.mark.parametrize(
+    ("failover", "tail"), [(False, "TWO_PHASE true)"), (True, "FAILOVER true, TWO_PHASE true)")]
+)
+def test_a_slot_for_prepared_transactions_says_so(failover: bool, tail: str) -> None:
+    command = create_slot_command(replace(SETTINGS, two_phase=True, failover=failover), 170_000, False)
+    assert command.endswith(tail)
+
+
+def test_a_slot_for_prepared_transactions_needs_15() -> None:
+    with pytest.raises(SourceSetup, match="two_phase needs PostgreSQL 15, the server is 14"):
+        create_slot_command(replace(SETTINGS, two_phase=True), 140_000, True)
+
+
 @pytest.mark.parametrize("name", ["", "Shop", "a-b", 'a"b', "x" * 64])
 def test_names_that_no_slot_can_have(name: str) -> None:
     with pytest.raises(SourceSetup):
