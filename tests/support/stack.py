@@ -73,6 +73,11 @@ def run_script(dsn: str, *statements: str) -> None:
         connection.close()
 
 
+def prepare(dsn: str, gid: str, *statements: str) -> None:
+    """Run statements in one transaction and leave it prepared under `gid`."""
+    run_script(dsn, "BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'")
+
+
 def in_one_transaction(dsn: str, *statements: str) -> int:
     """Run statements in one transaction and commit; the transaction's id (32 bits, as pgoutput says it)."""
     connection = psycopg2.connect(dsn)

@@ -40,6 +40,7 @@ SETTINGS = {
     "max_wal_senders": "30",
     "max_replication_slots": "30",
     "max_connections": "100",
+    "max_prepared_transactions": "10",
     "shared_buffers": "32MB",
     "fsync": "off",
     "full_page_writes": "off",
@@ -153,7 +154,9 @@ class PostgresServer(LocalServer):
         self._run_with_names("CREATE DATABASE {}", name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with its connections and its logical slots, if it is there."""
+        """Drop a database with its prepared transactions, connections and logical slots, if it is there."""
+        for (gid,) in self.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", name):
+            self.execute("ROLLBACK PREPARED %s", gid, dbname=name)
         self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
         self.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"

@@ -1,0 +1,256 @@
+"""Prepared transactions arrive once, at their COMMIT PREPARED, in its order, and hold back only what they must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.reader import Event, Reader, assert_each_once, fold
+from tests.support.stack import PostgresServers, confirmed_position, drop_database, new_database_name, prepare
+from tests.support.waiting import eventually
+from tests.support.witness import Witness, assert_same_changes, changes_of
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+WAYS = [
+    (15, True, "off"),
+    (15, True, "on"),
+    (15, False, "off"),
+    (16, True, "parallel"),
+    (17, True, "on"),
+    (17, False, "on"),
+    (18, True, "off"),
+    (18, True, "parallel"),
+    (18, False, "parallel"),
+]
+
+
+@pytest.fixture
+def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str]]:
+    """A server of the wanted major and a new database with the table; large transactions are streamed soon."""
+    server = pg_server(getattr(request, "param", 18))
+    name = new_database_name()
+    server.create_database(name)
+    server.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
+    server.execute(TABLE, dbname=name)
+    yield server, name
+    drop_database(server, name)
+
+
+def insert(server: PostgresServer, dbname: str, number: int, value: str = "plain") -> None:
+    """A small transaction of its own."""
+    server.execute("INSERT INTO t VALUES (%s, %s)", number, value, dbname=dbname)
+
+
+def decide(server: PostgresServer, dbname: str, gid: str, *, commit: bool = True) -> None:
+    """COMMIT PREPARED or ROLLBACK PREPARED."""
+    server.execute(f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED %s", gid, dbname=dbname)
+
+
+def wal_lsn(server: PostgresServer, dbname: str) -> int:
+    """Where the next record begins."""
+    return int(server.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn", dbname=dbname)[0][0])
+
+
+def ids(events: list[Event]) -> list[int]:
+    """The rows that have arrived, in the order of their transactions."""
+    ordered = sorted(
+        (event for event in events if event.sequence), key=lambda event: event.sequence or (0, 0)
+    )
+    return [event.value["after"]["id"] for event in ordered]
+
+
+def wait_held(daemon: Daemon, count: int) -> dict[str, Any]:
+    """Wait until so many are held."""
+    return eventually(
+        lambda: page if (page := daemon.status().get("prepared", {})).get("transactions") == count else {},
+        f"{count} prepared transactions are held",
+    )
+
+
+def assert_same_rows(server: PostgresServer, dbname: str, events: list[Event]) -> None:
+    """Each change once, and together they are the table."""
+    assert_each_once(events)
+    rows = fold(events, lambda row: row["id"])
+    expected = server.execute("SELECT id, v FROM t", dbname=dbname)
+    assert sorted((row["id"], row["v"]) for row in rows.values()) == sorted(expected)
+
+
+@pytest.mark.parametrize(("place", "two_phase", "streaming"), WAYS, indirect=["place"])
+def test_what_is_prepared_arrives_once_when_it_is_committed(
+    place: tuple[PostgresServer, str], two_phase: bool, streaming: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F33, F34: two decided in the other order, one rolled back, a large one with a savepoint rolled back."""
+    server, dbname = place
+    dsn = server.dsn(dbname)
+    large = "INSERT INTO t SELECT g, repeat('l', 100) FROM generate_series({}, {}) g"
+    protocol = {"two_phase": two_phase, "streaming": streaming}
+    with new_daemon(server, dbname, source={"protocol": protocol}) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        witness = Witness(dsn)
+        prepare(dsn, "first", "INSERT INTO t VALUES (1, 'first')")
+        prepare(dsn, "dropped", "INSERT INTO t VALUES (2, 'dropped')")
+        prepare(
+            dsn,
+            "large",
+            large.format(1000, 2999),
+            "SAVEPOINT s",
+            large.format(3000, 4999),
+            "ROLLBACK TO SAVEPOINT s",
+            large.format(5000, 5999),
+        )
+        insert(server, dbname, 3)
+        if two_phase:
+            wait_held(daemon, 3)
+        events = reader.wait([topic], lambda events: bool(events))
+        assert ids(events) == [3], "rows are visible before they are committed"
+        decide(server, dbname, "dropped", commit=False)
+        large_lsn = wal_lsn(server, dbname)
+        decide(server, dbname, "large")
+        first_lsn = wal_lsn(server, dbname)
+        decide(server, dbname, "first")
+        prepare(dsn, "first", "UPDATE t SET v = 'again' WHERE id = 1")
+        decide(server, dbname, "first")
+        events = reader.wait([topic], lambda events: len(events) >= 3003)
+        eventually(
+            lambda: (confirmed_position(server, daemon.slot) or 0) > first_lsn,
+            "the decided ones are confirmed",
+            60,
+        )
+        assert daemon.stop() == 0
+    assert_same_rows(server, dbname, events)
+    assert_same_changes(witness.read(), changes_of(events, witness.from_lsn, f"{daemon.name}.public", ""))
+    lsns = {event.value["after"]["v"][:5]: event.source["commit_lsn"] for event in events}
+    assert large_lsn <= lsns["lllll"] < first_lsn <= lsns["first"] < lsns["again"]
+
+
+def test_others_flow_and_are_not_repeated_while_one_stays_prepared(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F4, F33: over restarts of each kind; what is confirmed stays below the PREPARE, and goes on at its decision."""
+    server, dbname = place
+    with new_daemon(server, dbname, source={"protocol": {"two_phase": True}}) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        insert(server, dbname, 1)
+        before_lsn = wal_lsn(server, dbname)
+        prepare(server.dsn(dbname), "held", "INSERT INTO t VALUES (1000, 'held')")
+        for number, end in enumerate((daemon.kill, daemon.stop, daemon.kill, daemon.stop)):
+            insert(server, dbname, 10 + number)
+            reader.wait([topic], lambda events, number=number: len(events) >= 2 + number)
+            page = wait_held(daemon, 1)
+            assert page["oldest_age_s"] >= 0
+            assert (confirmed_position(server, daemon.slot) or 0) <= before_lsn + 8192
+            assert _metric(daemon, "cdcd_prepared_transactions") == 1
+            end()
+            daemon.start().wait_state("streaming")
+        insert(server, dbname, 20)
+        events = reader.wait([topic], lambda events: len(events) >= 6)
+        assert ids(events) == [1, 10, 11, 12, 13, 20]
+        prepared_lsn = int(server.execute("SELECT %s::pg_lsn - '0/0'", page["oldest_lsn"])[0][0])
+        assert before_lsn <= prepared_lsn < wal_lsn(server, dbname)
+        assert (confirmed_position(server, daemon.slot) or 0) <= prepared_lsn
+        assert _metric(daemon, "cdcd_replication_lag_seconds") == 0, "everything committed is durable"
+        decide(server, dbname, "held")
+        decided_lsn = wal_lsn(server, dbname)
+        events = reader.wait([topic], lambda events: len(events) >= 7)
+        assert ids(events)[-1] == 1000
+        wait_held(daemon, 0)
+        eventually(
+            lambda: (confirmed_position(server, daemon.slot) or 0) >= decided_lsn, "the slot goes on", 60
+        )
+        assert daemon.stop() == 0
+        daemon.start().wait_state("streaming")
+        insert(server, dbname, 21)
+        events = reader.wait([topic], lambda events: len(events) >= 8)
+    assert_same_rows(server, dbname, events)
+
+
+def _metric(daemon: Daemon, name: str) -> float:
+    lines = [line.split() for line in daemon.get("/metrics")[1].splitlines()]
+    return next(float(line[1]) for line in lines if line and line[0] == name)
+
+
+@pytest.mark.parametrize("place", [15, 18], indirect=True)
+def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F34, F35: what was prepared before comes whole with its COMMIT PREPARED, once."""
+    server, dbname = place
+    dsn = server.dsn(dbname)
+    with new_daemon(server, dbname) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        prepare(dsn, "before", "INSERT INTO t VALUES (1, 'before')")
+        insert(server, dbname, 2)
+        reader.wait([topic], lambda events: len(events) >= 1)
+        assert daemon.stop() == 0
+        daemon.config["source"]["protocol"] = {"two_phase": True}
+        daemon.start().wait_state("streaming")
+        prepare(dsn, "after", "INSERT INTO t VALUES (3, 'after')")
+        insert(server, dbname, 4)
+        wait_held(daemon, 1)
+        daemon.kill()
+        daemon.start().wait_state("streaming")
+        decide(server, dbname, "before")
+        decide(server, dbname, "after")
+        events = reader.wait([topic], lambda events: len(events) >= 4)
+        assert ids(events) == [2, 4, 1, 3]
+        assert daemon.stop() == 0
+        insert(server, dbname, 5)
+        del daemon.config["source"]["protocol"]
+        page = daemon.start().wait_state("halted")
+        assert "CDCD-SLOT-UNUSABLE" in page["reason"]
+        assert "source.protocol.two_phase: true" in page["reason"]
+        assert daemon.stop() == 1
+        daemon.config["source"]["protocol"] = {"two_phase": True}
+        daemon.start()
+        events = reader.wait([topic], lambda events: len(events) >= 5)
+    assert_same_rows(server, dbname, events)
+
+
+def test_a_commit_of_rows_that_this_slot_has_lost_halts(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F33: something else confirmed the PREPARE; the COMMIT PREPARED comes without rows."""
+    server, dbname = place
+    daemon_ = new_daemon(server, dbname, source={"protocol": {"two_phase": True}}, snapshot={"mode": "never"})
+    with daemon_ as daemon:
+        server.execute(
+            "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
+            daemon.slot,
+            dbname=dbname,
+        )
+        prepare(server.dsn(dbname), "lost", "INSERT INTO t VALUES (1, 'lost')")
+        server.execute(
+            "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", daemon.slot, dbname=dbname
+        )
+        daemon.start().wait_state("streaming")
+        insert(server, dbname, 2)
+        reader.wait([f"{daemon.name}.public.t"], lambda events: ids(events) == [2])
+        decided_from_lsn = wal_lsn(server, dbname)
+        decide(server, dbname, "lost")
+        page = daemon.wait_state("halted")
+        assert "CDCD-PREPARED-MISSING" in page["reason"]
+        assert (confirmed_position(server, daemon.slot) or 0) <= decided_from_lsn
+        assert daemon.get("/readyz")[0] == 503
+
+
+def test_a_server_that_cannot_is_told_before_anything_is_made(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    server = pg_server(14)
+    name = new_database_name()
+    server.create_database(name)
+    try:
+        with new_daemon(server, name, source={"protocol": {"two_phase": True}}) as daemon:
+            page = daemon.start().wait_state("halted")
+            assert "PostgreSQL 15" in page["reason"]
+            assert confirmed_position(server, daemon.slot) is None, "a slot was made"
+    finally:
+        drop_database(server, name)

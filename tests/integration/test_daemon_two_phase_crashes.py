@@ -1,0 +1,199 @@
+"""cdcd or its server ends at each point around a PREPARE; every row is read once, in the witness's account."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer, StopMode
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.reader import Event, Reader, assert_each_once, fold
+from tests.support.stack import PostgresServers, drop_database, new_database_name, prepare
+from tests.support.waiting import eventually
+from tests.support.witness import Witness, assert_same_changes, changes_of
+
+INSERT = "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
+ROWS = 2000
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A daemon that streams, its server and broker, and the transaction that is about to be prepared."""
+
+    server: PostgresServer
+    dbname: str
+    kafka: KafkaBroker
+    daemon: Daemon
+    reader: Reader
+
+    @property
+    def topic(self) -> str:
+        return f"{self.daemon.name}.public.t"
+
+    def run(self, statement: str) -> None:
+        self.server.execute(statement, dbname=self.dbname)
+
+    def arrived(self, at_least: int) -> list[Event]:
+        return self.reader.wait([self.topic], lambda events: len(events) >= at_least, 90)
+
+    def killed(self) -> None:
+        """SIGKILL, and a new start."""
+        self.daemon.kill()
+        self.daemon.start().wait_state("streaming")
+
+
+def before_prepare(scene: Scene) -> None:
+    """The transaction is open; with streaming its rows have been sent."""
+    connection = psycopg2.connect(scene.server.dsn(scene.dbname))
+    connection.autocommit = True
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(INSERT.format(1, ROWS))
+        scene.run("INSERT INTO t VALUES (0, 'beside')")
+        scene.arrived(1)
+        scene.killed()
+        cursor.execute("PREPARE TRANSACTION 'g'")
+    scene.run("COMMIT PREPARED 'g'")
+
+
+def prepared(scene: Scene) -> None:
+    """PREPARE was received, or would have been, as something committed later is there."""
+    prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
+    scene.run("INSERT INTO t VALUES (0, 'beside')")
+    scene.arrived(1)
+    scene.killed()
+    scene.run("COMMIT PREPARED 'g'")
+
+
+def twice(scene: Scene) -> None:
+    """Once more, with one that is rolled back beside it."""
+    prepare(scene.server.dsn(scene.dbname), "dropped", INSERT.format(5000, 5999))
+    prepared(scene)
+    scene.killed()
+    scene.run("ROLLBACK PREPARED 'dropped'")
+
+
+def decided_while_away(scene: Scene) -> None:
+    """PREPARE is received by one process, COMMIT PREPARED by the next."""
+    prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
+    scene.run("INSERT INTO t VALUES (0, 'beside')")
+    scene.arrived(1)
+    scene.daemon.kill()
+    scene.run("COMMIT PREPARED 'g'")
+    scene.daemon.start()
+
+
+def received_and_not_written(scene: Scene) -> None:
+    """COMMIT PREPARED was received while Kafka does not answer, and something behind it as well."""
+    prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
+    scene.run("INSERT INTO t VALUES (0, 'beside')")
+    scene.arrived(1)
+    os.kill(scene.kafka.pid or 0, signal.SIGSTOP)
+    try:
+        scene.run("COMMIT PREPARED 'g'")
+        end_lsn = scene.server.execute("SELECT pg_current_wal_lsn()")[0][0]
+        eventually(lambda: _received(scene, end_lsn), "COMMIT PREPARED is received")
+        scene.daemon.kill()
+    finally:
+        os.kill(scene.kafka.pid or 0, signal.SIGCONT)
+    scene.daemon.start()
+
+
+def _received(scene: Scene, end_lsn: str) -> bool:
+    lsn = scene.daemon.status().get("received_lsn", "0/0")
+    return bool(scene.server.execute("SELECT %s::pg_lsn >= %s::pg_lsn", lsn, end_lsn)[0][0])
+
+
+def written(scene: Scene) -> None:
+    """Its rows have just become visible; their position may be confirmed or not."""
+    prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
+    scene.run("INSERT INTO t VALUES (0, 'beside')")
+    scene.run("COMMIT PREPARED 'g'")
+    scene.arrived(ROWS + 1)
+    scene.killed()
+
+
+@pytest.fixture(params=[15, 18])
+def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str]]:
+    """A server and a new database with the table; large transactions are streamed soon."""
+    server, name = pg_server(request.param), new_database_name()
+    server.create_database(name)
+    server.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
+    server.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", dbname=name)
+    yield server, name
+    drop_database(server, name)
+
+
+MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not_written, written]
+
+
+@pytest.mark.parametrize("protocol", [(True, "off"), (True, "on"), (False, "off")], ids=str)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_kill_at_each_point_loses_and_repeats_nothing(
+    moment: Callable[[Scene], None],
+    protocol: tuple[bool, str],
+    place: tuple[PostgresServer, str],
+    kafka: KafkaBroker,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """F4, F27, F33, with and without two_phase."""
+    server, dbname = place
+    options = {"two_phase": protocol[0], "streaming": protocol[1]}
+    with new_daemon(server, dbname, source={"protocol": options}) as daemon:
+        scene = Scene(server, dbname, kafka, daemon, reader)
+        daemon.start().wait_state("streaming")
+        witness = Witness(server.dsn(dbname))
+        moment(scene)
+        scene.arrived(ROWS + 1)
+        scene.run("INSERT INTO t VALUES (9999, 'last')")
+        events = scene.arrived(ROWS + 2)
+        assert daemon.stop() == 0
+    assert_each_once(events)
+    assert_same_changes(witness.read(), changes_of(events, witness.from_lsn, f"{daemon.name}.public", ""))
+    rows = fold(events, lambda row: row["id"])
+    expected = server.execute("SELECT id, v FROM t", dbname=dbname)
+    assert sorted((row["id"], row["v"]) for row in rows.values()) == sorted(expected)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_restart_of_the_server_between_prepare_and_commit(
+    mode: StopMode, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F13: a fast shutdown waits for no confirmation that an undecided PREPARE holds back."""
+    server = pg_server.fresh(17 if mode == "fast" else 16)
+    server.start()
+    try:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        with new_daemon(server, "postgres", source={"protocol": {"two_phase": True}}) as daemon:
+            scene = Scene(server, "postgres", kafka, daemon, reader)
+            daemon.start().wait_state("streaming")
+            prepare(server.dsn(), "g", "INSERT INTO t VALUES (1, 'prepared')")
+            scene.run("INSERT INTO t VALUES (2, 'beside')")
+            scene.arrived(1)
+            assert daemon.status()["prepared"]["transactions"] == 1
+            stopping = threading.Thread(target=server.stop, args=(mode,))
+            stopping.start()
+            stopping.join(15)
+            assert not stopping.is_alive(), f"pg_ctl stop -m {mode} waits for cdcd"
+            daemon.wait_state("backoff")
+            server.start()
+            daemon.wait_state("streaming")
+            scene.run("INSERT INTO t VALUES (3, 'after')")
+            scene.arrived(2)
+            scene.run("COMMIT PREPARED 'g'")
+            events = scene.arrived(3)
+            assert_each_once(events)
+            ordered = sorted(events, key=lambda event: event.sequence or (0, 0))
+            assert [event.value["after"]["id"] for event in ordered] == [2, 3, 1]
+    finally:
+        server.stop("immediate")
