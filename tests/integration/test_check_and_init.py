@@ -129,6 +129,32 @@ def test_the_commands_of_a_dry_run_are_sql_that_works(
     assert [line for line in plan.splitlines() if not line.startswith("kafka-topics.sh")] == []
 
 
+@pytest.mark.parametrize("by", ["init", "sql"])
+def test_a_slot_for_prepared_transactions_is_made_as_one_and_checked(
+    by: str, command: Command, postgres: PostgresServer, database: str
+) -> None:
+    """F35: with the option on it is what is wanted, with the option off it is refused."""
+    command.tree["snapshot"] = {"mode": "never"}
+    command.tree["source"]["publication"] = {"create": True, "tables": ["public.orders"]}
+    command.tree["source"]["protocol"] = {"two_phase": True}
+    if by == "init":
+        status, said = command.run("init")
+        assert status == 0, said
+    else:
+        _, plan = command.run("init", "--dry-run")
+        run_script(postgres.dsn(database), *(line for line in plan.splitlines() if line.endswith(";")))
+    slots = postgres.execute(
+        "SELECT two_phase FROM pg_replication_slots WHERE slot_name = %s", slot_of(command)
+    )
+    assert slots == [(True,)]
+    _, found = command.check()
+    assert found["slot"][0] == "ok"
+    del command.tree["source"]["protocol"]
+    _, found = command.check()
+    assert found["slot"][0] == "fail"
+    assert "source.protocol.two_phase: true" in found["slot"][2]
+
+
 def test_init_leaves_the_slot_to_the_daemon_when_a_snapshot_is_wanted(
     command: Command, postgres: PostgresServer, database: str
 ) -> None:

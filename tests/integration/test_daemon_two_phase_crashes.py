@@ -122,7 +122,7 @@ def written(scene: Scene) -> None:
     scene.killed()
 
 
-@pytest.fixture(params=[15, 18])
+@pytest.fixture
 def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str]]:
     """A server and a new database with the table; large transactions are streamed soon."""
     server, name = pg_server(request.param), new_database_name()
@@ -136,19 +136,24 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
 MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not_written, written]
 
 
-@pytest.mark.parametrize("protocol", [(True, "off"), (True, "on"), (False, "off")], ids=str)
+@pytest.mark.parametrize(
+    ("place", "two_phase", "streaming"),
+    [(15, True, "on"), (18, True, "off"), (18, True, "parallel"), (18, False, "off")],
+    indirect=["place"],
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_kill_at_each_point_loses_and_repeats_nothing(
     moment: Callable[[Scene], None],
-    protocol: tuple[bool, str],
     place: tuple[PostgresServer, str],
+    two_phase: bool,
+    streaming: str,
     kafka: KafkaBroker,
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
     """F4, F27, F33, with and without two_phase."""
     server, dbname = place
-    options = {"two_phase": protocol[0], "streaming": protocol[1]}
+    options = {"two_phase": two_phase, "streaming": streaming}
     with new_daemon(server, dbname, source={"protocol": options}) as daemon:
         scene = Scene(server, dbname, kafka, daemon, reader)
         daemon.start().wait_state("streaming")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import psycopg2
 import pytest
@@ -70,9 +71,17 @@ def test_creation_held_up_by_an_open_transaction_names_it(pg_server: PostgresSer
             assert read_slot(connection, settings.slot) is None
 
 
-def test_a_failover_slot_says_so(pg_server: PostgresServers) -> None:
-    from dataclasses import replace
+@pytest.mark.parametrize("major", [15, 16, 17, 18])
+def test_a_slot_for_prepared_transactions_says_so(pg_server: PostgresServers, major: int) -> None:
+    with source_database(pg_server(major)) as settings:
+        make_slot(replace(settings, two_phase=True))
+        with contextlib.closing(connect_sql(settings)) as connection:
+            state = read_slot(connection, settings.slot)
+        assert state is not None
+        assert state.two_phase
 
+
+def test_a_failover_slot_says_so(pg_server: PostgresServers) -> None:
     with source_database(pg_server(17)) as settings:
         make_slot(replace(settings, failover=True))
         with contextlib.closing(connect_sql(settings)) as connection:
