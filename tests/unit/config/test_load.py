@@ -111,6 +111,7 @@ source:
   dsn: postgresql://cdcd:pw%40@[::1]:6432,db2/shop?sslmode=require
   slot: {{failover: true}}
   publication: {{names: [a, b]}}
+  protocol: {{two_phase: true}}
 sink:
   bootstrap_servers: kafka-0:9092, kafka-1:9092
   delivery: at_least_once
@@ -129,7 +130,8 @@ registry:
     source, sink = config.source_settings(), config.sink_settings()
     assert source.dsn == "postgresql://cdcd@[::1]:6432,db2/shop?sslmode=require"
     assert source.read_password() == "pw@"
-    assert (source.slot, source.publications, source.failover) == ("cdcd_shop", ("a", "b"), True)
+    assert (source.slot, source.publications) == ("cdcd_shop", ("a", "b"))
+    assert (source.failover, source.two_phase) == (True, True)
     assert sink.bootstrap_servers == "kafka-0:9092,kafka-1:9092"
     assert (sink.delivery, sink.slot, sink.transaction_timeout_ms) == ("at_least_once", "cdcd_shop", 60000)
     assert (sink.transactional_id, sink.progress_topic) == ("cdcd-cdcd_shop", "shop.__progress")

@@ -178,7 +178,7 @@ class Flow:
             Assembler(4, two_phase=True, written_commit_lsn=written_commit_lsn),
             self.plans,
             self._add,
-            lambda boundary, is_urgent: self.idles.append((boundary, is_urgent)),
+            self._idle,
             _new_context,
             self.tally,
             start_lsn=start_lsn,
@@ -187,6 +187,9 @@ class Flow:
 
     async def _add(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
+
+    def _idle(self, boundary: Boundary, is_urgent: bool) -> None:
+        self.idles.append((boundary, is_urgent))
 
     async def feed(self, *items: Item) -> Flow:
         await self.pump.feed(list(items))
