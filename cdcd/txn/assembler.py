@@ -224,7 +224,10 @@ class Assembler:
 
     def _stream_abort(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         abort = expect(message, messages.StreamAbort)
-        stream = self._stream(abort.xid, "Stream Abort")
+        stream = self._streams.get(abort.xid)
+        if stream is None:
+            # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
+            return iter(())
         if abort.subxid == abort.xid:
             self._forget(abort.xid)
         else:

@@ -78,10 +78,13 @@ class Walsender:
             del self._buffers[top]
         streamed = self._streamed.get(top)
         for xid in xids:
-            if streamed is not None and (xid in streamed or xid == top):
+            is_told = streamed is not None and (xid in streamed or xid == top)
+            # PostgreSQL 18 also tells of subtransactions of which it has sent nothing.
+            if is_told or (self._options.streaming != "off" and xid != top and self._random.random() < 0.2):
                 told = (lsn, 5) if self._options.streaming == "parallel" else (None, None)
                 yield self._sent(lsn, m.StreamAbort(top, xid, *told))
-                streamed.discard(xid)
+                if streamed is not None:
+                    streamed.discard(xid)
 
     def _committed(self, end: End) -> Iterator[bytes]:
         if end.end_lsn <= self._start_lsn:

@@ -147,14 +147,21 @@ def test_a_parallel_abort_carries_lsn_and_time() -> None:
     ("item", "name"),
     [
         (wire.stream_start(7, first=False), "Stream Start"),
-        (wire.stream_abort(7), "Stream Abort"),
-        (wire.stream_abort(7, 8), "Stream Abort"),
         (wire.stream_commit(7, 1), "Stream Commit"),
     ],
 )
 def test_a_stream_that_was_not_begun_is_an_error(assembler: Assembler, item: Control, name: str) -> None:
     with pytest.raises(MessageOutOfOrder, match=f"{name} outside a transaction: transaction 7 has no first"):
         wire.feed(assembler, item)
+
+
+@pytest.mark.parametrize("item", [wire.stream_abort(7), wire.stream_abort(7, 8)])
+def test_an_abort_of_what_was_never_sent_drops_nothing(assembler: Assembler, item: Control) -> None:
+    """PostgreSQL 18 tells of subtransactions that were rolled back before it sent a segment."""
+    assert wire.feed(assembler, item) == []
+    events = wire.feed(assembler, *segment(7, wire.relation("id", xid=7), wire.rows("1", xid=7)), item)
+    assert events == []
+    assert assembler.open_streams == (0 if item == wire.stream_abort(7) else 1)
 
 
 # --- first segment ------------------------------------------------------------------------------------------
