@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import psycopg2
@@ -10,6 +11,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.stack import PostgresServers, drop_database, new_database_name
 
 WAYS: dict[str, dict[str, Any]] = {
     "version 1": {"source": {"protocol": {"version": 1}}},
@@ -79,3 +81,32 @@ def test_at_least_once_loses_nothing_over_a_kill(
         events = reader.wait([topic], lambda events: len({event.sequence for event in events}) >= 20000, 90)
         assert {event.value["after"]["id"] for event in events} == set(range(20000))
         assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("major", "streaming"), [(14, "on"), (16, "parallel"), (17, "on"), (18, "on"), (18, "parallel")]
+)
+def test_a_rollback_before_the_first_segment_is_sent(
+    streaming: str, major: int, pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """PostgreSQL 18 tells of the abort of a subtransaction of which it sent nothing."""
+    server = pg_server(major)
+    database = new_database_name()
+    server.create_database(database)
+    try:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", dbname=database)
+        server.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
+        with new_daemon(server, database, source={"protocol": {"streaming": streaming}}) as daemon:
+            daemon.start().wait_state("streaming")
+            assert daemon.stop() == 0
+            with contextlib.closing(psycopg2.connect(server.dsn(database))) as connection:
+                with connection.cursor() as cursor:
+                    cursor.execute("SAVEPOINT a")
+                    cursor.execute("INSERT INTO t SELECT g, repeat('v', 200) FROM generate_series(1, 1000) g")
+                connection.rollback()
+            server.execute("INSERT INTO t VALUES (-1, 'after')", dbname=database)
+            daemon.start()
+            events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) > 0)
+            assert [event.key for event in events] == [{"id": -1}]
+    finally:
+        drop_database(server, database)
