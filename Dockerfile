@@ -1,5 +1,5 @@
 # The image of cdcd: the wheel built from this source tree, installed into a bare Python, run by nobody in
-# particular (65532). Nothing is written at run time, so the root file system can be read-only.
+# particular (65532). The root file system can be read-only: only /tmp is written, by open transactions beyond buffer.memory.
 #   docker build --build-arg BASE=python:3.13-slim-bookworm -t cdcd .
 ARG BASE=python:3.13-slim-bookworm
 

@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test check bench faults fuzz chart clean
+.PHONY: help demo test long check bench faults fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seco
 
 test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
 	$(BIN)/pytest $(ARGS)
+
+long: $(STAMP) ## what takes many minutes, with the memory it needed: make long ARGS="-k on"
+	$(BIN)/pytest -s -m long $(ARGS)
 
 check: $(STAMP) ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -315,6 +315,30 @@ class ProgressUnreadable(SinkError):
     code = "CDCD-PROGRESS"
 
 
+# --- the disk beside memory ---
+
+
+class SpillError(CdcdError):
+    """Changes of open transactions cannot be kept on disk, or not be read back; nothing of them is confirmed."""
+
+    code = "CDCD-SPILL"
+    hint = "look at buffer.spill_dir: it has to be a folder that the daemon alone can write to"
+
+
+class SpillFull(SpillError):
+    """There is no room for more of the open transactions, neither in memory nor on disk (F30).
+
+    Not tried again by itself: the server sends the same transactions from their beginning (F27), so the same disk
+    would be filled up again, and others may need it. The halt gives the room back at once.
+    """
+
+    code = "CDCD-SPILL-FULL"
+    hint = (
+        "make room or raise buffer.spill; or set source.protocol.streaming: off, then the server keeps large "
+        "transactions on its own disk until they commit"
+    )
+
+
 # --- the reading side ---
 
 

@@ -90,6 +90,7 @@ def _properties() -> dict[str, Schema]:
         "terminationGracePeriodSeconds": {"type": "integer", "minimum": 6},
         "probes": _owned({name: _probe() for name in ("startup", "liveness", "readiness")}),
         "resources": _ANY_MAP,
+        "tmp": _owned({"sizeLimit": {"type": "string", "pattern": "^[0-9.]+([KMGT]i?)?$"}}),
         "serviceAccount": _owned({"create": _BOOLEAN, "name": _STRING, "annotations": _STRINGS}),
         "podMonitor": _owned(
             {

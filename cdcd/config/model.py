@@ -22,6 +22,7 @@ from cdcd.config.values import Room, Size, Whole, not_yet, refuse
 from cdcd.registry.settings import RegistrySettings
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.source.settings import SourceSettings, StreamOptions, wanted_options
+from cdcd.spill.settings import SpillSettings
 
 ENVIRONMENT_PREFIX = "CDCD_"
 ENVIRONMENT_DELIMITER = "__"
@@ -39,10 +40,6 @@ def _envelope_only(value: str) -> str:
     if value == "flat":
         not_yet("flat", "use envelope")
     return value
-
-
-def _no_spill(value: Any) -> Any:
-    not_yet("spilling to disk", "remove it; transactions are buffered in memory")
 
 
 class Format(Room):
@@ -77,15 +74,16 @@ class Buffer(Room):
 
     memory: Size = Field(
         default=64 << 20,
-        description="rows waiting for Kafka's client, whose own queue comes on top; when full, reading pauses",
+        description="half of it for open transactions, half for rows waiting for Kafka's client (its queue is apart)",
     )
-    spill_dir: Annotated[Path, AfterValidator(_no_spill)] | None = Field(
+    spill_dir: Path | None = Field(
         default=None,
-        description="folder for what memory cannot hold; not in this version",
+        description="where open transactions go that memory cannot hold; default: the folder for temporary files",
         examples=["/var/lib/cdcd/spill"],
     )
-    spill: Annotated[Size, AfterValidator(_no_spill)] | None = Field(
-        default=None, description="the most that folder may hold; not in this version", examples=["20GiB"]
+    spill: Size = Field(
+        default=20 << 30,
+        description="the most that folder may hold; when full, reading pauses, then cdcd halts",
     )
 
 
@@ -218,6 +216,10 @@ class Config(BaseSettings):
             replication_factor=topics.replication_factor,
             properties=topics.properties,
         )
+
+    def spill_settings(self) -> SpillSettings:
+        """Return what the spill room needs."""
+        return SpillSettings(below=self.buffer.spill_dir, disk_bytes=self.buffer.spill)
 
     def registry_settings(self) -> RegistrySettings:
         """Return what the registry room needs."""

@@ -129,7 +129,7 @@ class Protocol(Room):
         WithJsonSchema({"enum": ["auto", "off", "on", "parallel", True, False]}),
     ] = Field(
         default="auto",
-        description="receive large transactions before they commit, buffered in memory; auto: off",
+        description="receive large transactions before they commit; auto: on where the server can (PostgreSQL 14+)",
     )
     two_phase: bool = Field(
         default=False,

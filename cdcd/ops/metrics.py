@@ -188,6 +188,17 @@ class Metrics:
         """This much is encoded or stored and not yet handed to the producer."""
         self._buffer_bytes.set(size_bytes)
 
+    def spill(self, *, size_bytes: int, limit_bytes: int, files: int) -> None:
+        """What open transactions have on disk now, and the most they may have."""
+        self._spill_bytes.set(size_bytes)
+        self._spill_limit.set(limit_bytes)
+        self._spill_files.set(files)
+
+    def spilled(self, *, transactions: int, size_bytes: int) -> None:
+        """So much was written to disk; `transactions` of them for the first time."""
+        self._spilled_transactions.inc(transactions)
+        self._spilled_bytes.inc(size_bytes)
+
     def backpressure(self, is_active: bool, cause: str = "producer") -> None:
         """Reading has stopped because of `cause`, or goes on."""
         now_s = self._clock()
@@ -316,12 +327,22 @@ class Metrics:
         )
         oldest.set_function(lambda: self._age_seconds(self._oldest_prepare_us))
         self._buffer_bytes = self._gauge("buffer_bytes", "Bytes waiting for the producer or for a commit.")
+        self._make_spill()
         self._backpressure = self._gauge("backpressure_active", "1 while reading has stopped.")
         self._backpressure_seconds = self._counter(
             "backpressure_seconds_total", "Seconds in which reading had stopped, by cause.", ("cause",)
         )
         for cause in BACKPRESSURE_CAUSES:
             self._backpressure_seconds.labels(cause)
+
+    def _make_spill(self) -> None:
+        self._spill_bytes = self._gauge("spill_bytes", "Bytes of open transactions on disk.")
+        self._spill_limit = self._gauge("spill_limit_bytes", "The most that may be on disk (buffer.spill).")
+        self._spill_files = self._gauge("spill_files", "Files that hold open transactions.")
+        self._spilled_transactions = self._counter(
+            "spilled_transactions_total", "Open transactions of which a part went to disk."
+        )
+        self._spilled_bytes = self._counter("spilled_bytes_total", "Bytes written to disk.")
 
     def _make_kafka(self) -> None:
         self._kafka_transactions = self._counter(
@@ -352,6 +373,7 @@ class Metrics:
         for component in COMPONENTS:
             for reason in REASONS:
                 self._reconnects.labels(component, reason)
+        for component in (*COMPONENTS, "spill"):
             for mended_by in ("retryable", "fatal"):
                 self._errors.labels(component, mended_by)
         self._status_updates = self._counter("status_updates_total", "Status messages sent to PostgreSQL.")

@@ -10,6 +10,7 @@ Must not: talk to Kafka or PostgreSQL itself.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
@@ -58,12 +59,20 @@ class Counts(Protocol):
     def duplicate(self) -> None: ...  # noqa: D102
 
 
+class Buffers(Protocol):
+    """What watches how much open transactions hold in memory."""
+
+    @property
+    def is_over(self) -> bool: ...  # noqa: D102
+    async def relieve(self) -> None: ...  # noqa: D102
+
+
 NewContext = Callable[[TransactionInfo], TransactionContext]
 Add = Callable[[Chunk], Awaitable[None]]
 
 
 class Pump:
-    """Turns one session's items into chunks. `feed` is awaited per batch, so status updates go on (F14)."""
+    """Turns one session's items into chunks. It gives way to the loop at each run, so status updates go on (F14)."""
 
     def __init__(
         self,
@@ -76,6 +85,7 @@ class Pump:
         *,
         start_lsn: Lsn,
         written_commit_lsn: Lsn,
+        buffers: Buffers | None = None,
     ) -> None:
         self._assembler = assembler
         self._plans = plans
@@ -83,6 +93,7 @@ class Pump:
         self._idle = idle
         self._new_context = new_context
         self._counts = counts
+        self._buffers = buffers
         self._commit_lsn = written_commit_lsn
         self._end_lsn = start_lsn
         self._confirmable_lsn = start_lsn
@@ -108,6 +119,8 @@ class Pump:
                 continue
             for event in self._assembler.feed(item):
                 await self._handle(event)
+            if self._buffers is not None and self._buffers.is_over:
+                await self._buffers.relieve()
 
     async def _handle(self, event: Event) -> None:
         await self._handlers[type(event)](event)
@@ -157,6 +170,8 @@ class Pump:
         size_bytes = len(event.run.frames)
         self._counts.run(size_bytes, operations)
         await self._hand_on(records, size_bytes)
+        # F14, F30: a replay may hold any number of runs, and status updates share this loop.
+        await asyncio.sleep(0)
 
     async def _truncated(self, event: Truncated) -> None:
         if self._tx is None:

@@ -31,6 +31,7 @@ from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Progress, Relation, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
+from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
@@ -45,9 +46,10 @@ from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.publication import PublishedTable, missing_publications, published_tables
-from cdcd.source.settings import choose_options, shortfalls
+from cdcd.source.settings import granted, shortfalls
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot, read_slot
 from cdcd.source.stream import ReplicationStream, open_stream
+from cdcd.spill.pool import SpillPool
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
 
@@ -82,6 +84,8 @@ class Session:
         )
         self._database = ""
         self._writer: Writer | None = None
+        self._spill: SpillPool | None = None
+        self._buffers: Buffers | None = None
         self._told = asyncio.Event()
         self._failure: CdcdError | None = None
 
@@ -93,6 +97,7 @@ class Session:
     async def run(self) -> None:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
         try:
+            self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
             stored, server, begin = await or_stop(self._beginning(), self._stop)
             identity = SourceIdentity(
                 server.system_identifier, server.timeline, server.database, self._source.slot
@@ -103,7 +108,7 @@ class Session:
                     position = await failing.unless(or_stop(self._copy(begin, self._writer), self._stop))
                 else:
                     position = begin
-                await self._stream(position, server, self._writer, failing)
+                await self._stream(position, server, self._writer, spill, failing)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
         except CdcdError as error:
@@ -189,7 +194,7 @@ class Session:
             self._sink,
             identity,
             GroupLimits(commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000),
-            waiting_limit_bytes=self._config.buffer.memory,
+            waiting_limit_bytes=half_of(self._config.buffer.memory),
             confirm=_confirm_nothing,
             observer=self._status,
             durable_lsn=stored.end_lsn if stored is not None else INVALID_LSN,
@@ -283,18 +288,12 @@ class Session:
 
     # --- the stream ---
 
-    async def _stream(self, begin: Resume, server: ServerIdentity, writer: Writer, failing: Beside) -> None:
-        protocol = self._config.source.protocol
-        options = choose_options(
-            server.version_num,
-            version=protocol.version,
-            streaming=protocol.streaming,
-            binary=protocol.binary,
-            messages=protocol.messages,
-            origin=protocol.origin,
-            two_phase=protocol.two_phase,
-        )
-        for one in shortfalls(server.version_num, self._config.wanted_options(server.version_num)):
+    async def _stream(
+        self, begin: Resume, server: ServerIdentity, writer: Writer, spill: SpillPool, failing: Beside
+    ) -> None:
+        wanted = self._config.wanted_options(server.version_num)
+        options = granted(server.version_num, wanted)
+        for one in shortfalls(server.version_num, wanted):
             _LOG.warning("option_left_out", option=one.option, reason=one.why)
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
@@ -305,6 +304,10 @@ class Session:
                 streaming_parallel=options.streaming == "parallel",
                 two_phase=options.two_phase,
                 written_commit_lsn=begin.written_commit_lsn,
+                new_store=spill.new_store,
+            )
+            self._buffers = Buffers(
+                spill, writer.flush, self._config.buffer.memory, self._status.waiting_for_disk
             )
             pump = Pump(
                 assembler,
@@ -315,6 +318,7 @@ class Session:
                 self._status,
                 start_lsn=begin.start_lsn,
                 written_commit_lsn=begin.written_commit_lsn,
+                buffers=self._buffers,
             )
             self._status.streaming(server.version_num, options.protocol_version)
             _LOG.info(
@@ -325,7 +329,7 @@ class Session:
                 streaming=options.streaming,
                 two_phase=options.two_phase,
             )
-            await failing.unless(self._pump_until_stopped(stream, pump, assembler))
+            await failing.unless(self._pump_until_stopped(stream, pump, assembler, spill))
             writer.drop_partial_tail()
             await self._flush_in_time(writer, failing)
         finally:
@@ -358,13 +362,17 @@ class Session:
                 confirmed_lsn=slot.confirmed_flush_lsn,
             )
 
-    async def _pump_until_stopped(self, stream: ReplicationStream, pump: Pump, assembler: Assembler) -> None:
+    async def _pump_until_stopped(
+        self, stream: ReplicationStream, pump: Pump, assembler: Assembler, spill: SpillPool
+    ) -> None:
         try:
             while True:
                 items = await or_stop(stream.read(), self._stop)
                 # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).
                 await or_stop(pump.feed(items), self._stop)
-                self._status.turned(items, is_in_transaction=assembler.in_transaction, held=assembler.held)
+                open_transactions = assembler.open_streams + assembler.in_transaction
+                self._status.turned(items, open_transactions, held=assembler.held)
+                self._status.spill(spill.usage)
         except Stopped:
             return
 
@@ -387,6 +395,7 @@ class Session:
                 _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)
+        await self._close_spill()
         for what, part in (("sink", self._sink), ("registry", self._registry), ("catalog", self._catalog)):
             try:
                 await self._unless_stopped_for_long(in_thread(part.close))
@@ -403,6 +412,15 @@ class Session:
                 await doing
         finally:
             stopping.cancel()
+
+    async def _close_spill(self) -> None:
+        if self._buffers is not None:
+            await self._buffers.settled()
+        if self._spill is not None:
+            try:
+                await in_thread(self._spill.close)
+            except CdcdError as error:
+                _LOG.warning("spill_not_cleared", error=str(error), hint="the next start does it")
 
 
 def _copied(table: PublishedTable) -> CopiedTable:

@@ -19,6 +19,7 @@ from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics
+from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
 from cdcd.version import __version__
 
@@ -44,6 +45,8 @@ class Status:
         self._held: Held | None = None
         self._rows = 0
         self._transactions = 0
+        self._waiting_bytes = 0
+        self._stored_bytes = 0
         self._snapshot_left = 0
         self._snapshot_started_s = 0.0
         self._last_error = ""
@@ -101,12 +104,12 @@ class Status:
 
     # --- the flow, per batch ---
 
-    def turned(self, items: list[Item], *, is_in_transaction: bool, held: Held | None = None) -> None:
-        """A batch went through; `held` is what is prepared and undecided after it."""
+    def turned(self, items: list[Item], open_transactions: int, *, held: Held | None = None) -> None:
+        """A batch went through; so many transactions have begun and not ended, and `held` is what is prepared."""
         last = items[-1]
         if isinstance(last, Keepalive):
             self._received_lsn = max(self._received_lsn, last.wal_end_lsn)
-        self.metrics.open_transactions(int(is_in_transaction))
+        self.metrics.open_transactions(open_transactions)
         self._holds(held)
         self.loop_turned()
 
@@ -165,10 +168,30 @@ class Status:
 
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
         """Encoded bytes wait for the producer; blocked: reading has stopped for them."""
-        self.metrics.buffered(size_bytes)
-        self.metrics.backpressure(is_blocked)
+        self._waiting_bytes = size_bytes
+        self.metrics.buffered(size_bytes + self._stored_bytes)
+        self._blocked(is_blocked, "producer")
+
+    def _blocked(self, is_blocked: bool, cause: str) -> None:
+        self.metrics.backpressure(is_blocked, cause)
         if self.health.state in ("streaming", "backpressure"):
             self.state("backpressure" if is_blocked else "streaming")
+
+    # --- open transactions, per batch and per segment ---
+
+    def spill(self, usage: Usage) -> None:
+        """What open transactions hold in memory and on disk now."""
+        self._stored_bytes = usage.memory_bytes
+        self.metrics.buffered(usage.memory_bytes + self._waiting_bytes)
+        self.metrics.spill(size_bytes=usage.disk_bytes, limit_bytes=usage.disk_limit_bytes, files=usage.files)
+
+    def spilled(self, *, transactions: int, size_bytes: int) -> None:
+        """So much was written to disk, and so many transactions went there for the first time."""
+        self.metrics.spilled(transactions=transactions, size_bytes=size_bytes)
+
+    def waiting_for_disk(self, is_blocked: bool) -> None:
+        """Reading has stopped because there is no room for open transactions, or goes on."""
+        self._blocked(is_blocked, "spill")
 
     def confirmed(self, lsn: Lsn) -> None:
         """PostgreSQL was told that everything up to `lsn` is durable."""

@@ -95,11 +95,14 @@ def wanted_options(
 ) -> StreamOptions:
     """Return what is wanted of a server of this version, `auto` resolved; it need not be able to grant it.
 
-    `streaming="auto"` is "off": a server that keeps big transactions until their commit lets rows flow
-    through cdcd in constant memory.
+    `streaming="auto"` is "on" where server and version can: else the server keeps each large transaction on its
+    own disk until the commit (F25). "parallel" would only add the LSN and time of an abort, for subscribers that
+    apply in parallel.
     """
-    chosen = highest_protocol(server_version_num) if version == "auto" else version
-    wanted: Streaming = "off" if streaming == "auto" else streaming
+    highest = highest_protocol(server_version_num)
+    chosen = highest if version == "auto" else version
+    automatic: Streaming = "on" if min(chosen, highest) >= 2 else "off"
+    wanted = automatic if streaming == "auto" else streaming
     return StreamOptions(chosen, wanted, binary, messages, origin, two_phase)
 
 

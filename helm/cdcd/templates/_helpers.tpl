@@ -108,7 +108,7 @@ capabilities: {drop: [ALL]}
 - name: config
   configMap: {name: {{ include "cdcd.fullname" . }}}
 - name: tmp
-  emptyDir: {sizeLimit: 64Mi}
+  emptyDir: {sizeLimit: {{ .Values.tmp.sizeLimit }}}
 {{- with include "cdcd.secretSources" . }}
 - name: secrets
   projected:

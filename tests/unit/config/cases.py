@@ -328,14 +328,6 @@ CASES: tuple[Wrong, ...] = (
         ("snapshot.workers: must be at least 1, found 0 (from prod.yaml:5)",),
     ),
     Wrong(
-        "spill",
-        _with("buffer: {spill_dir: /var/lib/cdcd, spill: 20GiB}"),
-        (
-            "buffer.spill: spilling to disk is not in this version (from prod.yaml:5) - remove it; transactions are buffered in memory",
-            "buffer.spill_dir: spilling to disk is not in this version (from prod.yaml:5) - remove it; transactions are buffered in memory",
-        ),
-    ),
-    Wrong(
         "admin port",
         _with("admin: {port: 70000}"),
         ("admin.port: must be at most 65535, found 70000 (from prod.yaml:5)",),

@@ -18,7 +18,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.model import Control, Item, Keepalive, Record, Relation, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode, run_of
-from cdcd.runtime.pump import Pump
+from cdcd.runtime.pump import Buffers, Pump
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage
@@ -169,7 +169,9 @@ class Tally:
 class Flow:
     """A pump on real parts; `chunks` and `idles` are what it handed on."""
 
-    def __init__(self, *, start_lsn: int = 0, written_commit_lsn: int = 0) -> None:
+    def __init__(
+        self, *, start_lsn: int = 0, written_commit_lsn: int = 0, buffers: Buffers | None = None
+    ) -> None:
         self.chunks: list[Chunk] = []
         self.idles: list[tuple[Boundary, bool]] = []
         self.plans = RealPlans()
@@ -183,6 +185,7 @@ class Flow:
             self.tally,
             start_lsn=start_lsn,
             written_commit_lsn=written_commit_lsn,
+            buffers=buffers,
         )
 
     async def _add(self, chunk: Chunk) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, SourceUnavailable
@@ -290,3 +292,36 @@ async def test_rows_of_an_undescribed_relation_are_an_error() -> None:
 async def test_rows_outside_a_transaction_are_an_error() -> None:
     with pytest.raises(MessageOutOfOrder):
         await Flow().feed(inserts("a"))
+
+
+async def test_a_replay_gives_way_to_the_loop_at_each_run() -> None:
+    """F14: status updates share the loop; a replayed transaction is one item, however large."""
+    turns = 0
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(beside())
+    items = [relation(xid=7), *(inserts(str(number), xid=7) for number in range(50))]
+    flow = await Flow().feed(*streamed(7, 100, *items))
+    task.cancel()
+    assert len(flow.records) == 50
+    assert turns >= 50
+
+
+async def test_buffers_are_relieved_before_the_next_item() -> None:
+    """F30: the budget is exceeded by one item at most, also within one read."""
+    fed: list[str] = []
+
+    class Tight:
+        is_over = True
+
+        async def relieve(self) -> None:
+            fed.append("relieved")
+
+    items: list[Item] = streamed(7, 100, relation(xid=7), inserts("a", xid=7))
+    await Flow(buffers=Tight()).feed(*items)
+    assert len(fed) == len(items)

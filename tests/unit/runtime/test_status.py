@@ -11,6 +11,7 @@ from cdcd.errors import SlotLost, SourceUnavailable
 from cdcd.model import POSTGRES_EPOCH_US, Keepalive
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime.status import Status
+from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
 
 
@@ -55,8 +56,33 @@ def test_back_pressure_is_a_state_of_streaming_only(status: Status) -> None:
     assert status.health.state == "streaming"
 
 
+def test_open_transactions_and_waiting_rows_share_a_gauge(status: Status) -> None:
+    status.spill(Usage(memory_bytes=100, disk_bytes=7, disk_limit_bytes=1000, files=1))
+    status.waiting(20, is_blocked=False)
+    status.spilled(transactions=1, size_bytes=7)
+    seen = status.metrics.snapshot()
+    assert seen["cdcd_buffer_bytes"] == 120
+    names = (
+        "spill_bytes",
+        "spill_limit_bytes",
+        "spill_files",
+        "spilled_transactions_total",
+        "spilled_bytes_total",
+    )
+    assert [seen[f"cdcd_{name}"] for name in names] == [7, 1000, 1, 1, 7]
+
+
+def test_waiting_for_the_disk_is_back_pressure_with_its_own_cause(status: Status) -> None:
+    status.streaming(180_000, 4)
+    status.waiting_for_disk(True)
+    assert status.health.state == "backpressure"
+    status.waiting_for_disk(False)
+    assert status.health.state == "streaming"
+    assert status.metrics.snapshot()['cdcd_backpressure_seconds_total{cause="spill"}'] > 0
+
+
 def test_the_page_shows_what_is_durable_and_what_was_received(status: Status) -> None:
-    status.turned([Keepalive(0x1_0000_0020, 0, False)], is_in_transaction=False)
+    status.turned([Keepalive(0x1_0000_0020, 0, False)], 0)
     status.committed(Boundary(100, 108, 5), rows=3, transactions=2, seconds=0.1)
     status.confirmed(108)
     page = status.page()
@@ -69,7 +95,7 @@ def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None
     """F33; a stream that is away is not asked, so it holds nothing that is known."""
     now_pg_us = int(time.time() * 1e6) - POSTGRES_EPOCH_US
     held = Held(2, 0x1_0000_0020, now_pg_us - 5_000_000)
-    status.turned([Keepalive(1, 0, False)], is_in_transaction=False, held=held)
+    status.turned([Keepalive(1, 0, False)], 0, held=held)
     page, samples = status.page()["prepared"], status.metrics.snapshot()
     assert (page["transactions"], page["oldest_lsn"]) == (2, "1/20")
     assert 5 <= page["oldest_age_s"] < 60

@@ -1,0 +1,106 @@
+"""One budget in memory: open transactions, and rows that wait for Kafka.
+
+In: how much both hold.  Out: open transactions moved to disk, or a wait, or SpillFull.
+Invariant: each has half of the budget, because a replay fills the other's half while it empties its own. Beyond
+it the largest open transaction goes to disk, in a thread, so that status updates go on (F14); the overshoot is
+one item.
+At the end of the disk's room reading stops (F15): first all that is complete goes to Kafka and is confirmed, then
+others get time to make room on a full disk. After that the session ends with SpillFull. The limit of one's own is
+not waited for: only what is still to be read could end an open transaction.
+Must not: look at what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from cdcd.errors import SpillFull
+from cdcd.runtime.threads import settled, start_in_thread
+from cdcd.spill.pool import OWN_LIMIT, Usage
+
+PATIENCE_S = 30.0
+"""How long a full disk has to get room by what others do."""
+RETRY_S = 0.5
+_LOG = structlog.stdlib.get_logger("cdcd.buffers")
+
+
+class Pool(Protocol):
+    """What is needed of the spill room."""
+
+    usage: Usage
+
+    def spill_largest(self) -> None: ...  # noqa: D102
+
+
+def half_of(budget_bytes: int) -> int:
+    """Return the share of open transactions, and that of rows waiting for Kafka."""
+    return max(1, budget_bytes // 2)
+
+
+class Buffers:
+    """Watches the budget; the pump asks after each item."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        flush: Callable[[], Awaitable[None]],
+        budget_bytes: int,
+        blocked: Callable[[bool], None],
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._pool = pool
+        self._flush = flush
+        self._limit_bytes = half_of(budget_bytes)
+        self._blocked = blocked
+        self._patience_s = patience_s
+        self._moving: asyncio.Future[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether open transactions hold more than their share."""
+        return self._pool.usage.memory_bytes > self._limit_bytes
+
+    async def relieve(self) -> None:
+        """Move open transactions to disk until the budget holds. Raises SpillFull, SpillError."""
+        try:
+            await self._move()
+        except SpillFull as error:
+            await self._wait_for_room(error)
+
+    async def settled(self) -> None:
+        """Wait until no thread writes any more."""
+        await settled(self._moving)
+
+    async def _move(self) -> None:
+        while self.is_over:
+            self._moving = start_in_thread(self._pool.spill_largest)
+            await asyncio.shield(self._moving)
+
+    async def _wait_for_room(self, error: SpillFull) -> None:
+        self._blocked(True)
+        try:
+            _LOG.warning(
+                "spill_full", error=str(error), doing="writing what is complete before anything else"
+            )
+            await self._flush()
+            if error.context.get("cause") == OWN_LIMIT:
+                raise error
+            await self._retry()
+        finally:
+            self._blocked(False)
+
+    async def _retry(self) -> None:
+        give_up_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await self._move()
+            except SpillFull:
+                if time.monotonic() >= give_up_s:
+                    raise
+            await asyncio.sleep(RETRY_S)

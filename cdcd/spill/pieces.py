@@ -1,0 +1,72 @@
+"""How an item lies in a segment: a header, then the wire's own bytes.
+
+In: a run or control message.  Out: its header; and back.
+Invariant: a segment read from its beginning carries all that is needed to understand it: there is no index
+beside it, so memory does not grow with what is on disk. A piece that is damaged is an error, never a row.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import BinaryIO, NamedTuple
+
+from cdcd.errors import SpillError
+from cdcd.model import Control, Run
+
+# kind | crc32 of the bytes | length of the bytes | xid of a streamed run | rows of a run, or a message's LSN
+_HEADER = struct.Struct(">BIIIQ")
+HEADER_BYTES = _HEADER.size
+_RUN, _STREAMED_RUN, _CONTROL = b"rsc"
+
+
+class Header(NamedTuple):
+    """A piece's header, as read."""
+
+    kind: int
+    crc: int
+    length: int
+    xid: int
+    number: int
+
+    @property
+    def run_xid(self) -> int | None:
+        """The xid of a streamed run, None for all else."""
+        return self.xid if self.kind == _STREAMED_RUN else None
+
+
+def bytes_of(item: Run | Control) -> bytes:
+    """Return the wire's bytes of an item."""
+    return item.frames if isinstance(item, Run) else item.payload
+
+
+def header_of(item: Run | Control) -> bytes:
+    """Return the header of an item."""
+    data = bytes_of(item)
+    crc = zlib.crc32(data)
+    if isinstance(item, Control):
+        return _HEADER.pack(_CONTROL, crc, len(data), 0, item.lsn)
+    if item.xid is None:
+        return _HEADER.pack(_RUN, crc, len(data), 0, item.count)
+    return _HEADER.pack(_STREAMED_RUN, crc, len(data), item.xid, item.count)
+
+
+def read_header(file: BinaryIO) -> Header:
+    """Read the next piece's header. Raises SpillError when it is not whole or not known."""
+    data = file.read(HEADER_BYTES)
+    if len(data) != HEADER_BYTES:
+        raise SpillError("a segment ends inside a header")
+    header = Header._make(_HEADER.unpack(data))
+    if header.kind not in (_RUN, _STREAMED_RUN, _CONTROL):
+        raise SpillError("a segment holds a piece of an unknown kind")
+    return header
+
+
+def read_item(file: BinaryIO, header: Header) -> Run | Control:
+    """Read the piece's bytes. Raises SpillError when they are not those that were written."""
+    data = file.read(header.length)
+    if len(data) != header.length or zlib.crc32(data) != header.crc:
+        raise SpillError("a segment does not hold what was written to it", hint="look at the disk's health")
+    if header.kind == _CONTROL:
+        return Control(header.number, data)
+    return Run(data, header.number, header.run_xid)

@@ -1,0 +1,122 @@
+"""All change stores of one session: what they hold together, and which goes to disk next.
+
+In: settings, the stores that the assembler makes.  Out: `Usage`, for budgets and metrics.
+Invariant: `disk_bytes` is what lies in files now and never exceeds the limit; the largest store is written
+first and whole, so that few writes make much room and small transactions stay in memory.
+Must not: decide when memory is too much (memory has other tenants); that is the runtime's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from cdcd.errors import SpillFull
+from cdcd.spill.folder import Folder, Segment
+from cdcd.spill.settings import SpillSettings
+from cdcd.spill.store import SpillStore
+
+SEGMENT_BYTES = 64 << 20
+"""A segment is removed as soon as it has been read, so a replay gives disk back from its beginning."""
+OWN_LIMIT = "buffer.spill"
+"""The cause of a SpillFull that waiting cannot end: only open transactions hold these bytes."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What is in use now."""
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    disk_limit_bytes: int = 0
+    files: int = 0
+
+
+class Observer(Protocol):
+    """Who is told what happens on disk."""
+
+    def spill(self, usage: Usage) -> None: ...  # noqa: D102
+    def spilled(self, *, transactions: int, size_bytes: int) -> None: ...  # noqa: D102
+
+
+class SpillPool:
+    """Makes the stores and moves them to disk. Not for two threads at once."""
+
+    def __init__(
+        self,
+        settings: SpillSettings,
+        observer: Observer,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """Open the folder (blocking); the observer is told, in the caller's thread, what changes on disk."""
+        self._folder = Folder(settings.below)
+        self._observer = observer
+        self._segment_bytes = segment_bytes
+        self._stores: set[SpillStore] = set()
+        self.usage = Usage(disk_limit_bytes=settings.disk_bytes)
+        observer.spill(self.usage)
+
+    def new_store(self) -> SpillStore:
+        """Return an empty store; fits the assembler's `new_store`."""
+        store = SpillStore(self)
+        self._stores.add(store)
+        return store
+
+    def spill_largest(self) -> None:
+        """Write the store that holds most memory (blocking). Raises SpillFull, SpillError; may be tried again."""
+        store = max(self._stores, key=lambda store: store.memory_bytes)
+        was_spilled = store.is_spilled
+        try:
+            store.spill()
+        finally:
+            self._observer.spilled(transactions=int(store.is_spilled and not was_spilled), size_bytes=0)
+            self._observer.spill(self.usage)
+
+    def close(self) -> None:
+        """Remove all files (blocking). Raises SpillError."""
+        self._stores.clear()
+        self.usage.memory_bytes = self.usage.disk_bytes = self.usage.files = 0
+        self._observer.spill(self.usage)
+        self._folder.close()
+
+    # --- for the stores ------------------------------------------------------------------------------------
+
+    def held(self, difference_bytes: int) -> None:
+        """Memory in use has changed by this much."""
+        self.usage.memory_bytes += difference_bytes
+
+    def write(self, segments: list[Segment], data: bytes) -> None:
+        """Append to the last segment, or to a new one when that is long enough. Raises SpillFull."""
+        usage = self.usage
+        if usage.disk_bytes + len(data) > usage.disk_limit_bytes:
+            raise SpillFull(
+                "the open transactions are larger than buffer.spill allows",
+                cause=OWN_LIMIT,
+                limit_bytes=usage.disk_limit_bytes,
+                transactions=len(self._stores),
+            )
+        if segments and segments[-1].size_bytes < self._segment_bytes:
+            self._folder.append(segments[-1], data)
+        else:
+            segment = self._folder.new_segment()
+            self._folder.append(segment, data)
+            segments.append(segment)
+            usage.files += 1
+        usage.disk_bytes += len(data)
+        self._observer.spilled(transactions=0, size_bytes=len(data))
+
+    def reader(self, segment: Segment) -> BinaryIO:
+        """Open a segment."""
+        return self._folder.reader(segment)
+
+    def remove(self, segment: Segment) -> None:
+        """Remove a segment."""
+        self._folder.remove(segment)
+        self.usage.files -= 1
+        self.usage.disk_bytes -= segment.size_bytes
+        self._observer.spill(self.usage)
+
+    def forget(self, store: SpillStore) -> None:
+        """This store is empty and will not be used again."""
+        self._stores.discard(store)

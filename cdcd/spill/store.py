@@ -1,0 +1,189 @@
+"""One streamed transaction: its older part in segments, its newest in memory.
+
+In: items in order, aborts of subtransactions.  Out: the items in order, once, freeing what was read.
+Invariant: equal to `txn.store.MemoryStore` at every moment, wherever its items lie. What is on disk costs no
+memory: its index is the segments' own headers, and an abort notes up to where on disk its xid does not count
+(one entry; nothing is rewritten). Appending and aborting touch memory only, so `txn` stays without I/O.
+Must not: write by itself; its pool decides when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, Protocol
+
+from cdcd.model import Control, Run
+from cdcd.spill.folder import Segment, failure
+from cdcd.spill.pieces import HEADER_BYTES, bytes_of, header_of, read_header, read_item
+from cdcd.txn.store import abortable_xid
+
+BLOCK_BYTES = 1 << 20
+"""Pieces are written together up to about this much."""
+
+# What CPython needs for an item, its bytes' header and its place in the lists; and for the first of an xid.
+_ITEM_BYTES = 220
+_XID_BYTES = 260
+_DROPPED_BYTES = 8
+
+
+class Disk(Protocol):
+    """What a store needs of its pool."""
+
+    def held(self, difference_bytes: int) -> None:
+        """Memory in use has changed by this much."""
+
+    def write(self, segments: list[Segment], data: bytes) -> None:
+        """Append to the last of the segments or to a new one."""
+
+    def reader(self, segment: Segment) -> BinaryIO:
+        """Open a segment."""
+
+    def remove(self, segment: Segment) -> None:
+        """Remove a segment."""
+
+    def forget(self, store: SpillStore) -> None:
+        """This store is empty and will not be used again."""
+
+
+class SpillStore:
+    """A `ChangeStore` that its pool may move to disk, part by part. `memory_bytes`: what it holds now."""
+
+    __slots__ = (
+        "_disk",
+        "_dropped",
+        "_items",
+        "_places_by_xid",
+        "_segments",
+        "_written_bytes",
+        "memory_bytes",
+    )
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._items: list[Run | Control | None] = []
+        self._places_by_xid: dict[int, list[int]] = {}
+        self._segments: list[Segment] = []
+        self._written_bytes = 0
+        self._dropped: dict[int, int] = {}
+        """By xid: how much had been written when its subtransaction was aborted."""
+        self.memory_bytes = 0
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether some of it is, or was, on disk."""
+        return self._written_bytes > 0
+
+    def append(self, item: Run | Control) -> None:
+        """Keep an item at the end, in memory."""
+        size_bytes = _ITEM_BYTES + len(bytes_of(item))
+        xid = abortable_xid(item)
+        if xid is not None:
+            places = self._places_by_xid.get(xid)
+            if places is None:
+                places = self._places_by_xid[xid] = []
+                size_bytes += _XID_BYTES
+            places.append(len(self._items))
+        self._items.append(item)
+        self._hold(size_bytes)
+
+    def abort_subtransaction(self, xid: int) -> None:
+        """Drop the changes of this subtransaction: free those in memory, pass over those on disk."""
+        places = self._places_by_xid.pop(xid, None)
+        if places is not None:
+            for place in places:
+                item = self._items[place]
+                assert item is not None
+                self._items[place] = None
+                self._hold(_DROPPED_BYTES - _ITEM_BYTES - len(bytes_of(item)))
+            self._hold(-_XID_BYTES)
+        if self._written_bytes:
+            self._dropped[xid] = self._written_bytes
+
+    def spill(self) -> None:
+        """Write all that is in memory. An error leaves in memory what was not written, so it may be tried again."""
+        parts: list[bytes] = []
+        size_bytes = written = 0
+        try:
+            for at, item in enumerate(self._items):
+                if item is not None:
+                    parts += (header_of(item), bytes_of(item))
+                    size_bytes += len(parts[-2]) + len(parts[-1])
+                if size_bytes >= BLOCK_BYTES:
+                    self._write(parts)
+                    size_bytes, written = 0, at + 1
+            self._write(parts)
+            written = len(self._items)
+        finally:
+            self._keep_from(written)
+
+    def replay(self) -> Iterator[Run | Control]:
+        """Yield what is kept, in the order of appending, and free it on the way; called once, at the end."""
+        start = 0
+        while self._segments:
+            segment = self._segments[0]
+            with self._disk.reader(segment) as file:
+                yield from self._replay_segment(file, start, segment.size_bytes)
+            start += segment.size_bytes
+            self._disk.remove(self._segments.pop(0))
+        items, self._items = self._items, []
+        items.reverse()
+        while items:
+            item = items.pop()
+            if item is not None:
+                yield item
+        self._hold(-self.memory_bytes)
+
+    def discard(self) -> None:
+        """Give everything back; the store is not used again."""
+        self._keep_from(len(self._items))
+        for segment in self._segments:
+            self._disk.remove(segment)
+        self._segments.clear()
+        self._dropped.clear()
+        self._disk.forget(self)
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _replay_segment(self, file: BinaryIO, start: int, size_bytes: int) -> Iterator[Run | Control]:
+        at = 0
+        while at < size_bytes:
+            length, item = self._next_piece(file, start + at)
+            at += length
+            if item is not None:
+                yield item
+
+    def _next_piece(self, file: BinaryIO, at: int) -> tuple[int, Run | Control | None]:
+        """Return how long the next piece is, and its item unless that was dropped; `at` counts all segments."""
+        try:
+            header = read_header(file)
+            length = HEADER_BYTES + header.length
+            if self._is_dropped(header.run_xid, at):
+                file.seek(header.length, 1)
+                return length, None
+            item = read_item(file, header)
+        except OSError as error:
+            raise failure(error, "reading a segment back") from error
+        return length, None if self._is_dropped(abortable_xid(item), at) else item
+
+    def _is_dropped(self, xid: int | None, at: int) -> bool:
+        return xid is not None and at < self._dropped.get(xid, 0)
+
+    def _write(self, parts: list[bytes]) -> None:
+        if parts:
+            data = b"".join(parts)
+            parts.clear()
+            self._disk.write(self._segments, data)
+            self._written_bytes += len(data)
+
+    def _keep_from(self, place: int) -> None:
+        """Forget the items before `place`."""
+        rest = self._items[place:]
+        self._hold(-self.memory_bytes)
+        self._items, self._places_by_xid = [], {}
+        for item in rest:
+            if item is not None:
+                self.append(item)
+
+    def _hold(self, difference_bytes: int) -> None:
+        self.memory_bytes += difference_bytes
+        self._disk.held(difference_bytes)

@@ -1,0 +1,170 @@
+"""One transaction that is larger than any buffer: memory stays flat, nothing times out, nobody waits for it.
+
+The long runs have a target of their own: `make long`.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, memory_high_water_bytes
+from tests.support.reader import Reader
+from tests.support.stack import PostgresServers
+from tests.support.waiting import eventually
+
+LIMIT_BYTES = 150 * 1_000_000
+PARTS = 10
+
+
+@pytest.mark.parametrize("streaming", ["on", "off"])
+@pytest.mark.timeout(420)
+def test_a_transaction_of_a_million_rows(
+    streaming: str, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F14, F30: wal_sender_timeout is 5 s; streamed, its rows wait on disk until they are committed."""
+    small = {"buffer": {"memory": "8MiB"}}
+    _run(1_000_000, streaming, pg_server, kafka, new_daemon, reader, work_mem="4MB", over=small)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("streaming", ["on", "off"])
+@pytest.mark.timeout(3600)
+def test_a_transaction_of_ten_million_rows(
+    streaming: str, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """The same with ten times as many and every default."""
+    _run(10_000_000, streaming, pg_server, kafka, new_daemon, reader)
+
+
+def _run(
+    rows: int,
+    streaming: str,
+    pg_server: PostgresServers,
+    kafka: KafkaBroker,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    *,
+    work_mem: str = "64MB",
+    over: dict[str, Any] | None = None,
+) -> None:
+    settings = {"max_wal_size": "8GB", "wal_sender_timeout": "5s", "logical_decoding_work_mem": work_mem}
+    server = pg_server.fresh(18, settings=settings)
+    server.start()
+    try:
+        server.create_database("huge")
+        for table in ("big", "small"):
+            server.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text, n int)", dbname="huge")
+        protocol = {"source": {"protocol": {"streaming": streaming}}}
+        with new_daemon(server, "huge", **protocol, **(over or {})) as daemon:
+            daemon.start().wait_state("streaming", deadline_s=300)
+            walsender = _walsender(server)
+            _write(rows, server, daemon, reader, is_streamed=streaming == "on")
+            started = time.monotonic()
+            _await_confirmed(server, daemon, rows)
+            seconds = time.monotonic() - started
+            assert daemon.process is not None
+            peak_bytes = memory_high_water_bytes(daemon.process.pid)
+            print(
+                f"\n{rows} rows in one transaction, streaming {streaming}: VmHWM {peak_bytes / 1e6:.0f} MB,"
+                f" {seconds:.0f} s from its commit to its confirmation"
+            )
+            assert _walsender(server) == walsender, "the walsender gave the daemon up"
+            assert daemon.events("retrying") == []
+            assert peak_bytes <= LIMIT_BYTES
+            assert daemon.stop() == 0
+        _assert_each_key_once(kafka, f"{daemon.name}.public.big", rows)
+    finally:
+        server.stop("immediate")
+
+
+def _write(rows: int, server: PostgresServer, daemon: Daemon, reader: Reader, *, is_streamed: bool) -> None:
+    """The large transaction, and small ones beside it, which arrive while it is open."""
+    with closing(psycopg2.connect(server.dsn("huge"))) as large, large.cursor() as cursor:
+        for part in range(PARTS):
+            first = part * rows // PARTS + 1
+            cursor.execute(
+                "INSERT INTO big SELECT g, 'value ' || g, g %% 97 FROM generate_series(%s::int, %s) g",
+                (first, (part + 1) * rows // PARTS),
+            )
+            server.execute("INSERT INTO small VALUES (%s, 'small', 0)", part, dbname="huge")
+            topic = f"{daemon.name}.public.small"
+            reader.wait([topic], lambda events, number=part: len(events) > number, 120)
+        if is_streamed:
+            eventually(lambda: _metric(daemon, "cdcd_spill_bytes") > 0, "a part of it is on disk")
+        large.commit()
+    server.execute("INSERT INTO small VALUES (%s, 'behind it', 0)", PARTS, dbname="huge")
+
+
+def _walsender(server: PostgresServer) -> list[tuple[Any, ...]]:
+    return server.execute("SELECT active_pid FROM pg_replication_slots")
+
+
+def _await_confirmed(server: PostgresServer, daemon: Daemon, rows: int) -> None:
+    end_lsn = server.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+    eventually(
+        lambda: (
+            server.execute(
+                "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
+                end_lsn,
+                daemon.slot,
+            )
+            == [(True,)]
+        ),
+        "everything is confirmed",
+        60 + rows / 5_000,
+        0.5,
+    )
+
+
+def _metric(daemon: Daemon, name: str) -> float:
+    for line in daemon.get("/metrics")[1].splitlines():
+        if line.startswith(f"{name} "):
+            return float(line.split()[1])
+    raise AssertionError(f"there is no {name}")
+
+
+def _assert_each_key_once(kafka: KafkaBroker, topic: str, rows: int) -> None:
+    """Every id from 1 to `rows` is the key of exactly one committed record."""
+    seen = bytearray(rows + 1)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "independent",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        waiting = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in waiting])
+        while waiting:
+            for message in consumer.consume(10_000, 5):
+                if message.error() is not None:
+                    assert message.error().name() == "_PARTITION_EOF", message.error()
+                    waiting.discard(message.partition())
+                    continue
+                number = _avro_int(message.key())
+                assert seen[number] == 0, f"key {number} came twice"
+                seen[number] = 1
+    finally:
+        consumer.close()
+    assert sum(seen) == rows
+
+
+def _avro_int(key: bytes) -> int:
+    """The one int of a key: Confluent's five bytes, then Avro's zigzag."""
+    value = shift = 0
+    for byte in key[5:]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (value >> 1) ^ -(value & 1)

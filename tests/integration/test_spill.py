@@ -1,0 +1,228 @@
+"""Open transactions larger than memory: on disk while open, whole in Kafka at last, gone from the disk then."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.waiting import eventually
+from tests.support.witness import Witness, assert_same_changes, changes_of
+
+INSERT = "INSERT INTO t SELECT g, %s, repeat('p', 1000) FROM generate_series(%s::int, %s) g"
+
+
+@pytest.fixture
+def source(postgres: PostgresServer, database: str) -> PostgresServer:
+    """The server; its walsender streams a transaction as soon as it has 64 kB of it."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, writer int, pad text)", dbname=database)
+    postgres.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
+    return postgres
+
+
+def spilling(folder: Path, **buffer: str) -> dict[str, Any]:
+    """Configuration with little memory."""
+    return {"buffer": {"memory": "1MiB", "spill_dir": str(folder / "spill"), **buffer}}
+
+
+def files(folder: Path) -> list[Path]:
+    """The segments on disk."""
+    return sorted(folder.glob("spill/cdcd-spill-*/*.spill"))
+
+
+def metric(daemon: Daemon, name: str) -> float:
+    """A metric without labels; it exists from the start."""
+    for line in daemon.get("/metrics")[1].splitlines():
+        if line.startswith(f"{name} "):
+            return float(line.split()[1])
+    raise AssertionError(f"there is no {name}")
+
+
+def await_confirmed(server: PostgresServer, slot: str) -> None:
+    """Wait until everything that was committed is in Kafka."""
+    lsn = server.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+    query = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    eventually(lambda: server.execute(query, lsn, slot) == [(True,)], "everything is confirmed", 240)
+
+
+class Session:
+    """One writer: inserts in savepoints, some of which it rolls back, nested up to three deep."""
+
+    def __init__(self, number: int, dsn: str, chance: random.Random) -> None:
+        self.connection = psycopg2.connect(dsn)
+        self._cursor = self.connection.cursor()
+        self._number = number
+        self._next_id = number * 1_000_000
+        self._chance = chance
+        self._depth = 0
+
+    def step(self) -> None:
+        """Do one more thing in the open transaction."""
+        what = self._chance.choice(
+            ("rows", "rows", "rows", "update", "savepoint", "back", "release", "message")
+        )
+        if what == "savepoint" and self._depth < 3:
+            self._depth += 1
+            self._cursor.execute(f"SAVEPOINT s{self._depth}")
+        elif what in ("back", "release") and self._depth:
+            if what == "back":
+                self._cursor.execute(f"ROLLBACK TO SAVEPOINT s{self._depth}")
+            self._cursor.execute(f"RELEASE SAVEPOINT s{self._depth}")
+            self._depth -= 1
+        elif what == "message":
+            self._cursor.execute("SELECT pg_logical_emit_message(true, 'outbox', repeat('m', 100))")
+        elif what == "update":
+            self._cursor.execute("UPDATE t SET pad = 'u' WHERE writer = %s AND id %% 7 = 0", (self._number,))
+        else:
+            first, self._next_id = self._next_id, self._next_id + 100
+            self._cursor.execute(INSERT, (self._number, first, first + 99))
+
+
+@pytest.mark.parametrize("streaming", ["on", "parallel"])
+def test_interleaved_open_transactions_with_savepoints_equal_the_witness(
+    streaming: str,
+    source: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    tmp_path: Path,
+) -> None:
+    """F26, F28, F29: what is rolled back is nowhere, what is committed is there once, whatever lay on disk."""
+    chance = random.Random(11)
+    over = spilling(tmp_path) | {"source": {"protocol": {"streaming": streaming}}}
+    with new_daemon(source, database, **over) as daemon:
+        daemon.start().wait_state("streaming", deadline_s=180)
+        witness = Witness(source.dsn(database))
+        sessions = [Session(number, source.dsn(database), chance) for number in range(1, 9)]
+        for _ in range(25):
+            for session in sessions:
+                session.step()
+        eventually(lambda: metric(daemon, "cdcd_spill_bytes") > 1 << 20, "transactions are on disk", 120)
+        assert metric(daemon, "cdcd_buffer_bytes") < 3 << 20
+        for file in files(tmp_path):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        with closing(psycopg2.connect(source.dsn(database))) as altering, altering.cursor() as cursor:
+            # It adds a column and rows with it, gives that up, and goes on: the others' rows have no such column.
+            cursor.execute("CREATE TABLE u (id int PRIMARY KEY, v text)")
+            cursor.execute("INSERT INTO u SELECT g, 'before' FROM generate_series(1, 3000) g")
+            cursor.execute("SAVEPOINT s")
+            cursor.execute("ALTER TABLE u ADD COLUMN w text")
+            cursor.execute("INSERT INTO u SELECT g, 'never', 'never' FROM generate_series(4001, 7000) g")
+            cursor.execute("ROLLBACK TO SAVEPOINT s")
+            cursor.execute("INSERT INTO u SELECT g, 'after' FROM generate_series(7001, 9000) g")
+            chance.shuffle(sessions)
+            for number, session in enumerate(sessions):
+                if number % 4 == 3:
+                    session.connection.rollback()
+                else:
+                    session.connection.commit()
+            altering.commit()
+        for session in sessions:
+            session.connection.close()
+        topics = [f"{daemon.name}.public.t", f"{daemon.name}.public.u", f"{daemon.name}.message"]
+        await_confirmed(source, daemon.slot)
+        events = reader.read(*topics)
+        eventually(lambda: files(tmp_path) == [], "the segments are gone")
+        assert metric(daemon, "cdcd_spill_bytes") == metric(daemon, "cdcd_spill_files") == 0
+        assert metric(daemon, "cdcd_spilled_transactions_total") >= 2
+        assert metric(daemon, "cdcd_spilled_bytes_total") > 1 << 20
+        assert daemon.stop() == 0
+    assert_each_once(events)
+    assert_same_changes(
+        witness.read(), changes_of(events, witness.from_lsn, f"{daemon.name}.public", topics[2])
+    )
+    for topic, columns in ((topics[0], "id, writer, pad"), (topics[1], "id, v")):
+        rows = fold([event for event in events if event.topic == topic], lambda row: row["id"])
+        found = sorted(tuple(row[name.strip()] for name in columns.split(",")) for row in rows.values())
+        table = topic.rpartition(".")[2]
+        assert found == sorted(source.execute(f"SELECT {columns} FROM {table}", dbname=database))
+
+
+def test_what_a_killed_daemon_left_on_disk_is_removed_and_its_transactions_come_once(
+    source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    """F27, F30: nothing of a former session's buffers is used."""
+    with new_daemon(source, database, **spilling(tmp_path)) as daemon:
+        daemon.start().wait_state("streaming", deadline_s=180)
+        with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
+            cursor.execute(INSERT, (1, 1, 10_000))
+            source.execute(INSERT, 2, 20_001, 20_002, dbname=database)
+            eventually(lambda: files(tmp_path), "a part is on disk", 120)
+            daemon.kill()
+            left = files(tmp_path)
+            assert left
+            daemon.start().wait_state("streaming", deadline_s=180)
+            assert not set(left) & set(files(tmp_path))
+            eventually(lambda: files(tmp_path), "it is on disk again", 120)
+            cursor.execute(INSERT, (1, 10_001, 11_000))
+            large.commit()
+        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 11_002)
+        assert len(events) == 11_002
+        assert_each_once(events)
+        assert daemon.stop() == 0
+    assert files(tmp_path) == []
+
+
+def test_at_the_limit_of_the_disk_what_is_complete_is_written_and_the_daemon_halts(
+    source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    """F30: a named halt that gives the disk back and confirms nothing of what is open; told to, it goes on."""
+    with new_daemon(source, database, **spilling(tmp_path, spill="1MiB")) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming", deadline_s=180)
+        with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
+            cursor.execute(INSERT, (1, 1, 1000))
+            before_lsn = source.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+            source.execute(INSERT, 2, 100_001, 100_003, dbname=database)
+            cursor.execute(INSERT, (1, 1001, 30_000))
+            page = daemon.wait_state("halted", deadline_s=180)
+            assert "CDCD-SPILL-FULL" in page["reason"]
+            assert files(tmp_path) == []
+            assert len(reader.read(topic)) == 3
+            query = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+            assert source.execute(query, before_lsn, daemon.slot) == [(True,)]
+            source.execute(INSERT, 3, 200_001, 200_001, dbname=database)
+            large.rollback()
+        assert daemon.process is not None
+        daemon.config["buffer"]["spill"] = "1GiB"
+        daemon.kill()
+        daemon.start()
+        events = reader.wait([topic], lambda events: len(events) >= 4)
+        assert sorted(event.value["after"]["writer"] for event in events) == [2, 2, 2, 3]
+        assert daemon.stop() == 0
+
+
+def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
+    source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    """The kernel refuses writes (a limit of the process stands for a full disk), then takes them again."""
+    with new_daemon(source, database, **spilling(tmp_path)) as daemon:
+        daemon.start().wait_state("streaming", deadline_s=180)
+        assert daemon.process is not None
+        with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+            cursor.execute(INSERT, (1, 1, 20_000))
+            daemon.wait_state("backpressure", deadline_s=180)
+            unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
+            daemon.wait_state("streaming", deadline_s=180)
+            large.commit()
+        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 20_000)
+        assert len(events) == 20_000
+        assert_each_once(events)
+        assert daemon.events("halted") == daemon.events("retrying") == []
+        os.kill(daemon.process.pid, signal.SIGTERM)
+        assert daemon.wait_exit() == 0
