@@ -138,7 +138,12 @@ MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not
 
 @pytest.mark.parametrize(
     ("place", "two_phase", "streaming"),
-    [(15, True, "on"), (18, True, "off"), (18, True, "parallel"), (18, False, "off")],
+    [
+        (18, True, "parallel"),
+        (18, False, "off"),
+        pytest.param(15, True, "on", marks=pytest.mark.long),
+        pytest.param(18, True, "off", marks=pytest.mark.long),
+    ],
     indirect=["place"],
 )
 @pytest.mark.parametrize("moment", MOMENTS)
