@@ -77,7 +77,7 @@ def test_a_kill_in_the_snapshot_begins_it_anew_and_forgets_deleted_rows(
     """F37, F40: rows of the cut-off attempt are cleared by a truncate event before they are copied again."""
     postgres.execute("CREATE TABLE big (id int PRIMARY KEY, pad text)", dbname=database)
     postgres.execute(
-        "INSERT INTO big SELECT g, repeat('x', 200) FROM generate_series(1, 30000) g", dbname=database
+        "INSERT INTO big SELECT g, repeat('x', 200) FROM generate_series(1, 60000) g", dbname=database
     )
     with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
         topic = f"{daemon.name}.public.big"
@@ -103,7 +103,7 @@ def test_a_transaction_is_seen_whole_or_not_at_all_when_killed_in_its_middle(
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         postgres.execute(
-            "INSERT INTO t SELECT g, repeat('y', 100) FROM generate_series(1, 30000) g", dbname=database
+            "INSERT INTO t SELECT g, repeat('y', 100) FROM generate_series(1, 60000) g", dbname=database
         )
         eventually(lambda: "cdcd_source_bytes_total" in daemon.get("/metrics")[1], "metrics answer")
         eventually(lambda: _received_bytes(daemon.get("/metrics")[1]) > 500_000, "a part has been received")
