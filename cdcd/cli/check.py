@@ -22,6 +22,7 @@ from cdcd.sink.names import message_topic
 from cdcd.sink.producer import check_transactional_id
 from cdcd.sink.topics import Topics
 from cdcd.source.preflight import preflight
+from cdcd.spill.preflight import check_folder
 
 _VERIFYING = ("verify-ca", "verify-full")
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
@@ -35,6 +36,7 @@ def check(config: Config) -> list[Finding]:
     return [
         *_files(config),
         *_encryption(config),
+        check_folder(config.spill_settings()),
         *_with_beginning(source, begin.finding),
         *sink,
         *_tried("registry", lambda: Registry(config.registry_settings()).check()),

@@ -46,6 +46,12 @@ def failure(error: OSError, doing: str) -> SpillError:
     return SpillError(f"{doing} failed: {os.strerror(error.errno or 0)}", cause=cause)
 
 
+def places(below: Path | None) -> tuple[Path, Path]:
+    """Return the folder around, None being the system's for temporary files, and our own private one in it."""
+    around = below or Path(tempfile.gettempdir())
+    return around, around / f"cdcd-spill-{os.geteuid()}"
+
+
 class Folder:
     """The files of one session. Every call may block on the disk; none is made from two threads at once."""
 
@@ -58,8 +64,7 @@ class Folder:
         self._serial = 0
         self.path = Path("cdcd-spill")
         try:
-            below = below or Path(tempfile.gettempdir())
-            self.path = below / f"cdcd-spill-{os.geteuid()}"
+            below, self.path = places(below)
             self._folder = _open_private(below, self.path)
             try:
                 self._token, self._lock = self._lock_new_token()
@@ -178,12 +183,18 @@ def _open_private(below: Path, path: Path) -> int:
             os.mkdir(wanted, 0o700)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
     found = os.fstat(folder)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if not is_private(found):
         os.close(folder)
         raise SpillError(
             f"{path} is not a folder of this user alone", hint=f"remove it, or chmod 0700 {path}"
         )
     return folder
+
+
+def is_private(found: os.stat_result) -> bool:
+    """Whether this is a folder of this user alone."""
+    mode = found.st_mode
+    return stat.S_ISDIR(mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(mode) & 0o077
 
 
 def _write_all(file: int, data: bytes) -> None:
