@@ -10,21 +10,31 @@ had written to get a truncate event first, so that a row deleted in between does
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
+import structlog
+
 from cdcd.ack.group import Boundary, Chunk
 from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.lsn import Lsn
+from cdcd.errors import SlotActive, SlotUnusable
+from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Relation, Run, TransactionInfo
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.threads import in_thread, settled, start_in_thread
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.source.catalog import Catalog
+from cdcd.source.connection import connect_sql
+from cdcd.source.publication import PublishedTable, published_tables
+from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
 
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 Add = Callable[[Chunk], Any]
 
 
@@ -130,3 +140,36 @@ def _next_run(runs: Iterator[Run]) -> Run | None:
 
 def _close(runs: Any) -> None:
     runs.close()
+
+
+def make_slot(settings: SourceSettings, drop_first: bool, has_snapshot: bool) -> CreatedSlot:
+    """Create the slot, with an exported snapshot if one is wanted (blocking). Raises Source errors."""
+    if drop_first:
+        with contextlib.closing(connect_sql(settings)) as connection:
+            drop_slot(connection, settings.slot)
+        _LOG.info("slot_dropped", slot=settings.slot, why="its snapshot was not completed")
+    try:
+        created = create_slot(settings, export_snapshot=has_snapshot)
+    except SlotUnusable as error:
+        # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
+        raise SlotActive(f"{error.message}: another cdcd was making it", slot=settings.slot) from error
+    _LOG.info("slot_created", slot=settings.slot, consistent_point=format_lsn(created.consistent_point))
+    return created
+
+
+def tables_to_copy(settings: SourceSettings, catalog: Catalog) -> list[tuple[CopiedTable, Relation]]:
+    """Return the published tables with what the stream will call them (blocking). Raises Source errors."""
+    with contextlib.closing(connect_sql(settings)) as connection:
+        published = published_tables(connection, settings.publications)
+    return [(_copied(table), catalog.relation(table.relid, table.columns)) for table in published]
+
+
+def _copied(table: PublishedTable) -> CopiedTable:
+    return CopiedTable(
+        relid=table.relid,
+        schema=table.schema,
+        name=table.name,
+        columns=table.columns,
+        row_filter=table.row_filter,
+        is_partitioned=table.is_partitioned,
+    )

@@ -22,17 +22,15 @@ from cdcd.errors import (
     PublicationMissing,
     RegistryUnavailable,
     SinkUnavailable,
-    SlotActive,
     SlotAhead,
-    SlotUnusable,
     SourceSetup,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import Progress, Relation, SourceIdentity, TransactionInfo
+from cdcd.model import Progress, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
-from cdcd.runtime.copying import Snapshotter
+from cdcd.runtime.copying import Snapshotter, make_slot, tables_to_copy
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
@@ -41,13 +39,13 @@ from cdcd.runtime.threads import in_thread
 from cdcd.runtime.writer import Writer
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.topics import Topics
-from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.snapshot.table import SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import ServerIdentity, identify
-from cdcd.source.publication import PublishedTable, missing_publications, published_tables
+from cdcd.source.publication import missing_publications
 from cdcd.source.settings import granted, shortfalls
-from cdcd.source.slot import CreatedSlot, create_slot, drop_slot, read_slot
+from cdcd.source.slot import CreatedSlot, read_slot
 from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
 from cdcd.txn.assembler import Assembler
@@ -219,7 +217,8 @@ class Session:
         now_us = time.time_ns() // 1000
         marker = Boundary(0, INVALID_LSN, now_us, 0, "snapshot", begin.begun_topics)
         await in_thread(self._write_marker, writer, marker)
-        created = await in_thread(self._make_slot, begin.drop_slot)
+        has_snapshot = self._config.snapshot.mode == "initial"
+        created = await in_thread(make_slot, self._source, begin.drop_slot, has_snapshot)
         try:
             await self._copy_tables(begin, writer, created)
         finally:
@@ -231,33 +230,13 @@ class Session:
         self._sink.begin()
         self._sink.commit(writer.progress(marker))
 
-    def _make_slot(self, drop_first: bool) -> CreatedSlot:
-        if drop_first:
-            connection = connect_sql(self._source)
-            try:
-                drop_slot(connection, self._source.slot)
-            finally:
-                connection.close()
-            _LOG.info("slot_dropped", slot=self._source.slot, why="its snapshot was not completed")
-        try:
-            created = create_slot(self._source, export_snapshot=self._config.snapshot.mode == "initial")
-        except SlotUnusable as error:
-            # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
-            raise SlotActive(
-                f"{error.message}: another cdcd was making it", slot=self._source.slot
-            ) from error
-        _LOG.info(
-            "slot_created", slot=self._source.slot, consistent_point=format_lsn(created.consistent_point)
-        )
-        return created
-
     async def _copy_tables(self, begin: Snapshot, writer: Writer, created: CreatedSlot) -> None:
         point = created.consistent_point
         if created.snapshot_name is None:
             now_us = time.time_ns() // 1000
             await writer.add(Chunk((), 0, Boundary(point - 1, point, now_us, transactions=0)))
         else:
-            tables = await in_thread(self._tables)
+            tables = await in_thread(tables_to_copy, self._source, self._catalog)
             reader = await in_thread(
                 SnapshotReader, lambda: connect_sql(self._source), translate, created.snapshot_name
             )
@@ -277,14 +256,6 @@ class Session:
                 reader.close()
         await writer.flush()
         _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
-
-    def _tables(self) -> list[tuple[CopiedTable, Relation]]:
-        connection = connect_sql(self._source)
-        try:
-            published = published_tables(connection, self._source.publications)
-        finally:
-            connection.close()
-        return [(_copied(table), self._catalog.relation(table.relid, table.columns)) for table in published]
 
     # --- the stream ---
 
@@ -421,14 +392,3 @@ class Session:
                 await in_thread(self._spill.close)
             except CdcdError as error:
                 _LOG.warning("spill_not_cleared", error=str(error), hint="the next start does it")
-
-
-def _copied(table: PublishedTable) -> CopiedTable:
-    return CopiedTable(
-        relid=table.relid,
-        schema=table.schema,
-        name=table.name,
-        columns=table.columns,
-        row_filter=table.row_filter,
-        is_partitioned=table.is_partitioned,
-    )
