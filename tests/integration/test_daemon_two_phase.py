@@ -18,14 +18,19 @@ from tests.support.witness import Witness, assert_same_changes, changes_of
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 WAYS = [
     (15, True, "off"),
-    (15, True, "on"),
-    (15, False, "off"),
-    (16, True, "parallel"),
     (17, True, "on"),
-    (17, False, "on"),
-    (18, True, "off"),
     (18, True, "parallel"),
     (18, False, "parallel"),
+    *(
+        pytest.param(*way, marks=pytest.mark.long)
+        for way in [
+            (15, True, "on"),
+            (15, False, "off"),
+            (16, True, "parallel"),
+            (17, False, "on"),
+            (18, True, "off"),
+        ]
+    ),
 ]
 
 

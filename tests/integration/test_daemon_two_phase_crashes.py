@@ -140,7 +140,7 @@ MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not
     ("place", "two_phase", "streaming"),
     [
         (18, True, "parallel"),
-        (18, False, "off"),
+        pytest.param(18, False, "off", marks=pytest.mark.long),
         pytest.param(15, True, "on", marks=pytest.mark.long),
         pytest.param(18, True, "off", marks=pytest.mark.long),
     ],
