@@ -183,8 +183,10 @@ class Plans:
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
         """Return the record of a logical message, in `<name>.message`."""
-        schemas = message_key_schema(self._name), message_value_schema(self._name)
-        place = await self._own_topic(message_topic(self._name), *schemas)
+        topic = message_topic(self._name)
+        place = self._own_topics.get(topic) or await self._own_topic(
+            topic, message_key_schema(self._name), message_value_schema(self._name)
+        )
         return encode_logical_message(
             **place,
             prefix=message.prefix,
@@ -196,15 +198,16 @@ class Plans:
 
     async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record:
         """Return the transaction's BEGIN or END, in `<name>.transaction`."""
-        schemas = metadata_key_schema(), metadata_value_schema()
-        place = await self._own_topic(transaction_topic(self._name), *schemas)
+        topic = transaction_topic(self._name)
+        place = self._own_topics.get(topic) or await self._own_topic(
+            topic, metadata_key_schema(), metadata_value_schema()
+        )
         return encode_metadata(tx, is_end=is_end, **place)
 
     async def _own_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
-        """Return where the records of a topic that is no table's go, made ready once in a session."""
-        if topic not in self._own_topics:
-            self._own_topics[topic] = await in_thread(self._ready_topic, topic, key, value)
-        return self._own_topics[topic]
+        """Make a topic that is no table's ready, once in a session; return where its records go."""
+        place = self._own_topics[topic] = await in_thread(self._ready_topic, topic, key, value)
+        return place
 
     def _ready_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
         return _Place(
