@@ -6,7 +6,7 @@ In: a broker, a registry, topics.  Out: every committed record, decoded, in the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,15 @@ class Reader:
 
     def read(self, *topics: str) -> list[Event]:
         """Everything committed in these topics now."""
+        return list(self.each(*topics))
+
+    def each(self, *topics: str) -> Iterator[Event]:
+        """The same one by one."""
         consumer = self._consumer()
         try:
             partitions = self._partitions(consumer, topics)
             consumer.assign([TopicPartition(name, number, 0) for name, number in partitions])
-            return self._drain(consumer, set(partitions))
+            yield from self._drain(consumer, set(partitions))
         finally:
             consumer.close()
 
@@ -117,20 +121,19 @@ class Reader:
         metadata = consumer.list_topics(timeout=10).topics
         return [(name, number) for name in topics if name in metadata for number in metadata[name].partitions]
 
-    def _drain(self, consumer: Consumer, waiting: set[tuple[str, int]]) -> list[Event]:
-        events: list[Event] = []
+    def _drain(self, consumer: Consumer, waiting: set[tuple[str, int]]) -> Iterator[Event]:
         end_s = time.monotonic() + DEADLINE_S
         while waiting:
-            assert time.monotonic() < end_s, f"no end of {waiting}"
             message = consumer.poll(1)
             if message is None:
+                assert time.monotonic() < end_s, f"no end of {waiting}"
                 continue
+            end_s = time.monotonic() + DEADLINE_S
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF", message.error()
                 waiting.discard((message.topic(), message.partition()))
                 continue
-            events.append(self._event(message))
-        return events
+            yield self._event(message)
 
     def _event(self, message: Any) -> Event:
         topic = message.topic()

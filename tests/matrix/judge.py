@@ -1,0 +1,239 @@
+"""What a cell's topics must hold, from the witness's account, against what an independent consumer read there.
+
+In: an `Account`, what the workload noted, a cell; decoded records.  Out: counts, or an AssertionError that names the
+first difference.
+Invariant: every transaction, in commit order; every change of it, in order; every value; each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tests.matrix import tables
+from tests.matrix.account import UNCHANGED, Account, Change, Emitted, Row, Transaction, Truncation
+from tests.matrix.cells import Cell
+from tests.matrix.workload import Done
+from tests.support.reader import Event
+
+MESSAGES = "message"
+FLAGS = {"cascade": "truncate.cascade", "restart_seqs": "truncate.restart_identity"}
+Line = tuple[int, str]
+"""LSN of a change, and all the rest of it in one text."""
+Told = list[tuple[int, list[Line]]]
+"""Transactions by id, in order."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What was compared and found equal."""
+
+    transactions: int
+    changes: int
+    messages: int
+
+
+def judge(
+    cell: Cell, major: int, account: Account, done: Done, prefix: str, events: Iterable[Event]
+) -> Counts:
+    """Compare them; `prefix` is the name of the daemon."""
+    found = _Found(prefix)
+    for event in events:
+        found.take(event)
+    doomed = done.doomed if cell.streaming != "off" else set()
+    expected, read = _Expected(cell, major, done).told(account), found.told(doomed)
+    assert [xid for xid, _ in read] == [xid for xid, _ in expected], _other_order(expected, read)
+    for (xid, lines), (_, ours) in zip(expected, read, strict=True):
+        if lines != ours:
+            raise AssertionError(_difference(xid, lines, ours))
+    loose = [(one.lsn, one.content) for one in account.loose] if cell.messages else []
+    assert sorted(found.loose) == sorted(loose), "messages outside transactions"
+    return Counts(len(expected), sum(len(lines) for _, lines in expected), len(loose))
+
+
+class _Found:
+    """What was read, by transaction."""
+
+    def __init__(self, prefix: str) -> None:
+        self.loose: list[tuple[int, str]] = []
+        self._prefix = prefix
+        self._lines: dict[tuple[int, int], tuple[int, Line, str | None]] = {}
+        self._truncated: set[tuple[int, int, int]] = set()
+        self._last: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def take(self, event: Event) -> None:
+        """Note one record; a tombstone says nothing here."""
+        if event.value is None:
+            return
+        if event.topic == f"{self._prefix}.{MESSAGES}" and not event.value["transactional"]:
+            self.loose.append((event.value["lsn"], event.value["content"].decode()))
+            return
+        sequence = event.sequence
+        assert sequence is not None, f"a record without a sequence in {event.topic}"
+        before = self._last.get((event.topic, event.partition))
+        assert before is None or before < sequence, (
+            f"out of order in {event.topic}: {before}, then {sequence}"
+        )
+        self._last[event.topic, event.partition] = sequence
+        if event.op == "t":  # a barrier: one in each partition
+            assert (*sequence, event.partition) not in self._truncated, f"twice: {event.topic} {sequence}"
+            self._truncated.add((*sequence, event.partition))
+            known = self._lines.get(sequence)
+            assert known is None or known[1] == _line_of(event), f"two changes with {sequence}"
+        else:
+            assert sequence not in self._lines, f"twice: {event.topic} {sequence}"
+        content = event.value["content"].decode() if event.op == "m" else None
+        self._lines[sequence] = event.source["txId"], _line_of(event), content
+
+    def told(self, doomed: set[str]) -> Told:
+        """Transactions in the order of their commit, without messages in `doomed`; each numbered from 1."""
+        told: Told = []
+        commit_lsn, number = 0, 0
+        for sequence in sorted(self._lines):
+            xid, line, content = self._lines[sequence]
+            number = number + 1 if sequence[0] == commit_lsn else 1
+            assert sequence[1] == number, f"transaction {xid} has no change {number}"
+            if number == 1:
+                told.append((xid, []))
+            commit_lsn = sequence[0]
+            assert told[-1][0] == xid, f"transactions {told[-1][0]} and {xid} have one commit LSN"
+            if content is None or content not in doomed:
+                told[-1][1].append(line)
+        return [(xid, lines) for xid, lines in told if lines]
+
+
+def _line_of(event: Event) -> Line:
+    if event.op == "m":
+        return event.value["lsn"], _message(event.value["prefix"], event.value["content"].decode())
+    source = event.value["source"]
+    assert event.topic.endswith(f".{source['schema']}.{source['table']}")
+    before, after = event.value["before"], event.value["after"]
+    if after is not None:
+        for column in source["unchanged"]:
+            assert after[column] is None
+            after[column] = UNCHANGED
+    text = _text(source["table"], event.value["op"], before, after, source["special"] or {})
+    return source["lsn"], text
+
+
+def _message(prefix: str, content: str) -> str:
+    return f"{MESSAGES} {prefix}: {content}"
+
+
+def _text(table: str, op: str, before: Row | None, after: Row | None, special: dict[str, str]) -> str:
+    """NULLs of `before` are left out: the witness does not tell them either."""
+    said = None if before is None else sorted((name, one) for name, one in before.items() if one is not None)
+    return f"{table} {op} {said} {after and sorted(after.items())} {special}"
+
+
+class _Expected:
+    """The witness's account as the publications of a cell show it."""
+
+    def __init__(self, cell: Cell, major: int, done: Done) -> None:
+        self._cell = cell
+        self._major = major
+        self._origin_xids = done.origin_xids if cell.origin == "none" else set()
+        self._attached = set(tables.PARTITIONS)
+
+    def told(self, account: Account) -> Told:
+        told: Told = []
+        for transaction in account.transactions:
+            lines = list(self._lines(transaction))
+            if lines and transaction.xid not in self._origin_xids:
+                told.append((transaction.xid, lines))
+        return told
+
+    def _lines(self, transaction: Transaction) -> Iterator[Line]:
+        for change in transaction.changes:
+            if isinstance(change, Emitted):
+                if change.prefix == tables.MARK:
+                    self._note(change.content)
+                if self._cell.messages:
+                    yield change.lsn, _message(change.prefix, change.content)
+            elif isinstance(change, Truncation):
+                special = {FLAGS[flag]: "true" for flag in change.flags}
+                for table in change.tables:
+                    if self._is_truncated(table):
+                        yield change.lsn, _text(table, "t", None, None, special)
+            else:
+                yield from self._rows(change)
+
+    def _note(self, mark: str) -> None:
+        name, verb = mark.split()
+        (self._attached.add if verb == "attached" else self._attached.remove)(name)
+
+    def _is_truncated(self, table: str) -> bool:
+        """A root is published as itself or not at all, and then its partitions are not."""
+        if table == "parted":
+            return self._cell.via_root
+        return not (self._cell.via_root and table in self._attached)
+
+    def _rows(self, change: Change) -> Iterator[Line]:
+        table = change.table
+        if table in tables.PARTITIONS and table in self._attached and self._cell.via_root:
+            table = "parted"
+        old, new = (self._sent(table, row) for row in (change.old, change.new))
+        verb = self._filtered(table, change.verb, old, new)
+        key = tables.key_of(table)
+        if verb is None:
+            return
+        if verb == "INSERT":
+            yield change.lsn, _text(table, "c", None, new, {})
+        elif verb == "DELETE":
+            yield change.lsn, _text(table, "d", old or self._key(new, key), None, {})
+        else:
+            assert new is not None
+            if old is not None:
+                self._fill(old, new)
+            if key and old is not None and any(old[name] != new[name] for name in key):
+                yield change.lsn, _text(table, "d", old, None, {})
+                yield change.lsn, _text(table, "c", None, new, {})
+            else:
+                yield change.lsn, _text(table, "u", old, new, {})
+
+    def _sent(self, table: str, row: Row | None) -> Row | None:
+        columns = tables.sent_columns(table, self._major)
+        if row is None or columns is None:
+            return row
+        return {name: value for name, value in row.items() if name in columns}
+
+    @staticmethod
+    def _key(row: Row | None, key: tuple[str, ...]) -> Row:
+        assert row is not None
+        return {name: row[name] for name in key}
+
+    @staticmethod
+    def _fill(old: Row, new: Row) -> None:
+        """An identity that has the whole row has its TOASTed values too (F46)."""
+        for name, value in new.items():
+            if value == UNCHANGED and name in old:
+                new[name] = old[name]
+
+    def _filtered(self, table: str, verb: str, old: Row | None, new: Row | None) -> str | None:
+        """What a row filter makes of it: an UPDATE may come in or go out."""
+        if table != "filtered" or self._major < 15:
+            return verb
+        was, stays = (row is None or row["id"] % tables.FILTERED_OUT != 0 for row in (old or new, new or old))
+        if verb == "INSERT":
+            return verb if stays else None
+        if verb == "DELETE":
+            return verb if was else None
+        if was and stays:
+            return verb
+        return "DELETE" if was else "INSERT" if stays else None
+
+
+def _other_order(expected: Told, read: Told) -> str:
+    wanted, got = [xid for xid, _ in expected], [xid for xid, _ in read]
+    lost, foreign = sorted(set(wanted) - set(got)), sorted(set(got) - set(wanted))
+    if lost or foreign:
+        return f"transactions lost: {lost}, of nobody: {foreign}"
+    at = next(place for place, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1])
+    return f"transaction {at} is {got[at]}, committed was {wanted[at]}"
+
+
+def _difference(xid: int, expected: list[Line], read: list[Line]) -> str:
+    for number, (one, other) in enumerate(zip(expected, read, strict=False), 1):
+        if one != other:
+            return f"transaction {xid}, change {number}:\n  committed {one}\n  read      {other}"
+    return f"transaction {xid}: {len(expected)} changes committed, {len(read)} read"

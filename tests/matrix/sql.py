@@ -1,0 +1,180 @@
+"""The statements of the generated workload.
+
+In: a seeded `random.Random`, a table, its columns as a session sees them.  Out: SQL text.
+Invariant: a statement is a function of the seed and of what the server holds; it may fail there.
+"""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from tests.matrix.tables import COLUMNS, MARK, PARTITIONS
+
+MAX_ID = 3000
+BASE = {part.split()[0] for part in COLUMNS.split(", ")}
+ROW_TABLES = (
+    *(
+        "plain",
+        "plain",
+        "plain",
+        "wide",
+        "wide",
+        "entire",
+        "indexed",
+        "nothing",
+        "parted",
+        "parted",
+        "parent",
+    ),
+    *("child", "listed", "filtered", "swap"),
+)
+KEPT = {"id", "k", "part", "code"}
+"""Columns of keys: never null, never altered."""
+CONFLICTS = {
+    "plain": "id",
+    "wide": "part, id",
+    "parted": "id, k",
+    "listed": "id",
+    "filtered": "id",
+    "swap": "id",
+    "parent": "id",
+}
+ALTERED = ("plain", "swap", "entire")
+FULL_OR_DEFAULT = ("plain", "wide", "swap")
+ADDED = ("int", "bigint", "text", "numeric", "boolean", "double precision", "bytea", "timestamptz", "int[]")
+WIDER = {"integer": "bigint", "bigint": "numeric", "numeric": "text", "boolean": "text", "bytea": "text"}
+TRUNCATED = (
+    "child",
+    "parent CASCADE",
+    "parent, plain RESTART IDENTITY CASCADE",
+    "swap, wide",
+    "parted",
+    "entire",
+)
+
+Columns = list[tuple[str, str]]
+"""Name and type (as format_type says it) of each column, in order."""
+
+
+def insert(random: Random, table: str, columns: Columns) -> str:
+    """Rows where some may be already: fails, overwrites them, or leaves them."""
+    first, rows = random.randint(1, MAX_ID), _size(random)
+    names = [name for name, _ in columns if (table, name) != ("child", "id")]
+    values = ", ".join(_value(random, name, kind) for name, kind in columns if name in names)
+    if rows <= 5:
+        tuples = (re.sub(r"\bg\b", str(number), values) for number in range(first, first + rows))
+        made = "VALUES " + ", ".join(f"({one})" for one in tuples)
+    else:
+        made = f"SELECT {values} FROM generate_series({first}, {first + rows - 1}) g"
+    statement = f"INSERT INTO {table} ({', '.join(names)}) {made}"
+    way = random.random()
+    if table not in CONFLICTS or way < 0.1:
+        return statement
+    if way < 0.5:
+        return f"{statement} ON CONFLICT DO NOTHING"
+    changed = [name for name in names if name not in CONFLICTS[table].split(", ")]
+    sets = ", ".join(f"{name} = excluded.{name}" for name in changed)
+    return f"{statement} ON CONFLICT ({CONFLICTS[table]}) DO UPDATE SET {sets}"
+
+
+def update(random: Random, table: str, columns: Columns) -> str:
+    """Some columns of some rows, or their key, or the partition they are in."""
+    way = random.random()
+    if way < 0.3 and table not in ("entire", "child"):
+        key = {"indexed": "code = code || 'x'", "parted": f"k = (k + {random.randint(1, 2500)}) % 3000"}
+        return (
+            f"UPDATE {table} SET {key.get(table, f'id = id + {random.randint(1, MAX_ID)}')} {_some(random)}"
+        )
+    free = [(name, kind) for name, kind in columns if name not in KEPT and name != "parent"]
+    chosen = random.sample(free, min(len(free), random.randint(1, 2)))
+    values = [re.sub(r"\bg\b", "id", _value(random, name, kind)) for name, kind in chosen]
+    sets = ", ".join(f"{name} = {value}" for (name, _), value in zip(chosen, values, strict=True))
+    return f"UPDATE {table} SET {sets or 'id = id'} {_some(random)}"
+
+
+def delete(random: Random, table: str) -> str:
+    """Some rows."""
+    return f"DELETE FROM {table} {_some(random)}"
+
+
+def copied(random: Random, table: str) -> tuple[str, str]:
+    """A COPY of `id, v` and its rows."""
+    first = random.randint(MAX_ID, MAX_ID * 50)
+    rows = "".join(f"{number}\tcopied {number}\n" for number in range(first, first + _size(random)))
+    return f"COPY {table} (id, v) FROM STDIN", rows
+
+
+def alter(random: Random, table: str, columns: Columns, number: int) -> str:
+    """Another shape of a table: a column more, less, renamed, of another type; another replica identity."""
+    extra = [(name, kind) for name, kind in columns if name not in BASE and name != "f"]
+    way = random.random()
+    if table in FULL_OR_DEFAULT and way < 0.2:
+        return f"ALTER TABLE {table} REPLICA IDENTITY {random.choice(('FULL', 'DEFAULT'))}"
+    wider = [(name, WIDER[kind]) for name, kind in extra if kind in WIDER]
+    if wider and way < 0.4:
+        name, kind = random.choice(wider)
+        return f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind} USING {name}::text::{kind}"
+    if extra and way < 0.6:
+        return f"ALTER TABLE {table} RENAME COLUMN {random.choice(extra)[0]} TO x{number}"
+    if extra and (way < 0.75 or len(extra) > 4):
+        return f"ALTER TABLE {table} DROP COLUMN {random.choice(extra)[0]}"
+    kind = random.choice(ADDED)
+    default = " DEFAULT 7" if kind in ("int", "bigint", "numeric") and random.random() < 0.5 else ""
+    return f"ALTER TABLE {table} ADD COLUMN x{number} {kind}{default}"
+
+
+def partition(random: Random, attached: set[str]) -> str:
+    """One partition comes or goes; the message in the same transaction tells the witness."""
+    name = random.choice(list(PARTITIONS))
+    if name in attached:
+        done, verb = f"ALTER TABLE parted DETACH PARTITION {name}", "detached"
+    else:
+        first, end = PARTITIONS[name]
+        bounds = f"FOR VALUES FROM ({first}) TO ({end})"
+        done, verb = f"ALTER TABLE parted ATTACH PARTITION {name} {bounds}", "attached"
+    return f"{done}; SELECT pg_logical_emit_message(true, '{MARK}', '{name} {verb}')"
+
+
+def truncate(random: Random) -> str:
+    """One table or several, with and without CASCADE and RESTART IDENTITY."""
+    return f"TRUNCATE {random.choice(TRUNCATED)}"
+
+
+def _size(random: Random) -> int:
+    if random.random() < 0.92:
+        return random.choice((1, 1, 1, 2, 5, 20, 100))
+    return random.randint(500, 2500)
+
+
+def _some(random: Random) -> str:
+    first = random.randint(1, MAX_ID)
+    return f"WHERE id BETWEEN {first} AND {first + random.choice((10, 50, 300))}"
+
+
+def _value(random: Random, name: str, kind: str) -> str:
+    """An expression of this column's type over the row's number `g`."""
+    if name not in KEPT and (random.random() < 0.12 or name == "parent"):
+        return "NULL"
+    if name in ("big", "raw") and random.random() < 0.4:
+        many = f"repeat(md5(g::text), {random.randint(80, 300)})"
+        return many if name == "big" else f"decode({many}, 'hex')"
+    by_name = {
+        "part": "'p' || g % 3",
+        "code": "'c' || g",
+        "k": f"(g * {random.randint(1, 7)}) % 3000",
+        "id": "g",
+    }
+    if name in by_name:
+        return by_name[name]
+    return {
+        "integer": "g",
+        "bigint": "g::bigint * 4000000007",
+        "text": random.choice(("'v' || g", "repeat('x y ', g % 7)", "md5(g::text)", "'it''s \\ \"' || g")),
+        "numeric": random.choice(("g / 8.0", "0 - g", "'NaN'::numeric", "1e30 + g")),
+        "boolean": "g % 2 = 0",
+        "double precision": "sqrt(g)",
+        "bytea": "decode(md5(g::text), 'hex')",
+        "timestamp with time zone": "'2026-01-01 00:00:00+00'::timestamptz + g * interval '1.000001 s'",
+        "integer[]": "ARRAY[g, NULL, 0 - g]",
+    }[kind]

@@ -1,0 +1,99 @@
+"""The tables of the generated workload, their publications, and what a reader has to know of them.
+
+In: a major.  Out: SQL, and each table's key.
+Invariant: what is published is known without asking a server: which columns, which rows, under which name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tests.matrix.cells import Cell
+
+MAIN, ODD, ROOT, LEAVES = "main", 'odd "name", with, commas', "root", "leaves"
+FILTERED_OUT = 3
+"""The row filter of `filtered` leaves out the ids that this divides."""
+PARTITIONS = {"parted_a": (0, 1000), "parted_b": (1000, 2000), "parted_c": (2000, 3000)}
+MARK = "matrix"
+"""Prefix of the messages by which the workload tells the witness that a partition comes or goes."""
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "plain": ("id",),
+    "wide": ("part", "id"),
+    "entire": (),
+    "indexed": ("code",),
+    "nothing": (),
+    "parted": ("id", "k"),
+    "parent": ("id",),
+    "child": ("id",),
+    "listed": ("id",),
+    "filtered": ("id",),
+    "swap": ("id",),
+    "bulk": ("id",),
+    "last": ("id",),
+}
+
+COLUMNS = "id int, v text, n numeric, b boolean, at timestamptz, many int[]"
+SWAP = f"CREATE TABLE swap ({COLUMNS}, PRIMARY KEY (id))"
+
+
+def key_of(table: str) -> tuple[str, ...]:
+    """The columns of the key that a table's records have; `swap_3` and `parted_a` have their family's."""
+    return KEYS[family(table)]
+
+
+def family(table: str) -> str:
+    """The table that this one was made like."""
+    return re.sub("_.*", "", table)
+
+
+def schema(major: int) -> Iterator[str]:
+    """The statements that make the tables."""
+    yield f"CREATE TABLE plain ({COLUMNS}, PRIMARY KEY (id))"
+    yield "CREATE TABLE wide (id bigint, part text, big text, small int, raw bytea, PRIMARY KEY (part, id))"
+    yield "ALTER TABLE wide ALTER COLUMN big SET STORAGE EXTERNAL, ALTER COLUMN raw SET STORAGE EXTERNAL"
+    yield "CREATE TABLE entire (id int, v text, f double precision)"
+    yield "ALTER TABLE entire REPLICA IDENTITY FULL"
+    yield "CREATE TABLE indexed (id int, code text NOT NULL, v text, CONSTRAINT codes UNIQUE (code))"
+    yield "ALTER TABLE indexed REPLICA IDENTITY USING INDEX codes"
+    yield "CREATE TABLE nothing (id int, v text)"
+    yield "ALTER TABLE nothing REPLICA IDENTITY NOTHING"
+    yield "CREATE TABLE parted (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY RANGE (k)"
+    for name, (first, end) in PARTITIONS.items():
+        yield f"CREATE TABLE {name} PARTITION OF parted FOR VALUES FROM ({first}) TO ({end})"
+    yield "CREATE TABLE parent (id int PRIMARY KEY, v text)"
+    yield "CREATE TABLE child (id serial PRIMARY KEY, parent int REFERENCES parent, v text)"
+    yield "CREATE TABLE listed (id int PRIMARY KEY, a text, hidden text)"
+    yield "CREATE TABLE filtered (id int PRIMARY KEY, v text)"
+    yield SWAP
+    yield "CREATE TABLE bulk (id int PRIMARY KEY, v text)"
+    yield "CREATE TABLE last (id int PRIMARY KEY)"
+    yield from _publications(major)
+
+
+def publications(cell: Cell) -> list[str]:
+    """The names that a cell reads."""
+    return [MAIN, ODD, ROOT if cell.via_root else LEAVES]
+
+
+def sent_columns(table: str, major: int) -> frozenset[str] | None:
+    """The published columns where there is a list of them."""
+    return frozenset({"id", "a"}) if table == "listed" and major >= 15 else None
+
+
+def _publications(major: int) -> Iterator[str]:
+    odd = ODD.replace('"', '""')
+    listed, filtered = "listed", "filtered"
+    if major >= 15:
+        listed, filtered = "listed (id, a)", f"filtered WHERE (id % {FILTERED_OUT} <> 0)"
+    main = "plain, wide, entire, indexed, nothing, parent, child, swap, bulk, last"
+    yield f"CREATE PUBLICATION {MAIN} FOR TABLE {main}"
+    yield f'CREATE PUBLICATION "{odd}" FOR TABLE {listed}, {filtered}'
+    # A partition is listed too: it is published when it is detached as well.
+    leaves = ", ".join(PARTITIONS)
+    if major >= 13:
+        yield f"CREATE PUBLICATION {ROOT} FOR TABLE parted, {leaves} WITH (publish_via_partition_root = true)"
+        yield f"CREATE PUBLICATION {LEAVES} FOR TABLE parted, {leaves}"
+    else:
+        yield f"CREATE PUBLICATION {LEAVES} FOR TABLE {leaves}"

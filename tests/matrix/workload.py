@@ -1,0 +1,277 @@
+"""Several sessions at once on a real server, one step at a time, each step chosen by the seed.
+
+In: a server's DSN, a seed.  Out: a `Done`: what the witness cannot know by itself; the log of every statement.
+Invariant: one thread drives all sessions; what waits for another session's lock gives up after LOCK_TIMEOUT_MS, so
+a step always ends. At the end every transaction is decided, the prepared ones too.
+A machine of states with weighted rules: (state of a session) -> what it may do next.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import psycopg2
+
+from tests.matrix import sql
+from tests.matrix.tables import MAIN, SWAP
+
+SESSIONS = 5
+MAX_DEPTH = 5
+MAX_PREPARED = 4
+LOCK_TIMEOUT_MS = 40
+IDLE_RULES = {"begin": 10.0, "alone": 5.0, "loose_message": 0.5, "decide": 2.5}
+OPEN_RULES = {
+    **{"insert": 8.0, "update": 5.0, "delete": 2.0, "copy": 1.0, "message": 0.7, "truncate": 0.7},
+    **{"savepoint": 4.0, "release": 1.2, "rollback_to": 2.0, "ddl": 1.4, "partition": 0.5, "swap": 0.3},
+    **{"commit": 2.5, "rollback": 0.5, "prepare": 0.8},
+}
+
+
+@dataclass
+class Done:
+    """`origin_xids`: transactions under a replication origin. `doomed`: messages sent in a savepoint that was
+    rolled back: the wire gives them the id of the whole transaction, so that they stay once they are streamed.
+    """
+
+    origin_xids: set[int] = field(default_factory=set)
+    doomed: set[str] = field(default_factory=set)
+    log: list[str] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
+    failed: int = 0
+
+
+@dataclass
+class _Session:
+    number: int
+    connection: Any
+    has_origin: bool
+    is_open: bool = False
+    savepoints: list[str] = field(default_factory=list)
+    messages: list[tuple[int, str]] = field(default_factory=list)
+
+
+class Workload:
+    """`run(steps)` may be called again and again; `finish` decides what is open."""
+
+    def __init__(self, dsn: str, origin: str, seed: int) -> None:
+        self.done = Done()
+        self._random = Random(seed)
+        self._number = 0
+        self._prepared: list[str] = []
+        self._sessions = [self._connect(dsn, number) for number in range(SESSIONS)]
+        last = self._sessions[-1]
+        last.has_origin = True
+        self._execute(last, f"SELECT pg_replication_origin_session_setup('{origin}')")
+
+    def run(self, steps: int, after_step: Callable[[str], None] = lambda _rule: None) -> None:
+        """Take so many steps; `after_step` is told each one's name."""
+        for _ in range(steps):
+            session = self._random.choice(self._sessions)
+            rules = OPEN_RULES if session.is_open else IDLE_RULES
+            rule = self._random.choices(list(rules), list(rules.values()))[0]
+            getattr(self, f"_{rule}")(session)
+            self.done.steps[rule] = self.done.steps.get(rule, 0) + 1
+            after_step(rule)
+
+    def large(self, rows: int) -> None:
+        """One transaction of this many rows that stay, and half as many that do not, beside all that is open."""
+        session = next(one for one in self._sessions if not one.is_open and not one.has_origin)
+        insert = "INSERT INTO bulk SELECT g, 'bulk ' || g FROM generate_series({}, {}) g"
+        self._begin(session)
+        self._try(session, insert.format(1, rows // 2))
+        self._savepoint(session)
+        self._try(session, insert.format(rows + 1, rows + rows // 2))
+        self._rollback_to(session)
+        self._try(session, insert.format(rows // 2 + 1, rows))
+        self._commit(session)
+
+    def finish(self) -> None:
+        """Commit what is open, decide what is prepared, and say so in one more row."""
+        for session in self._sessions:
+            if session.is_open:
+                self._commit(session)
+        while self._prepared:
+            self._decide(self._sessions[0])
+        self._execute(self._sessions[0], "INSERT INTO last VALUES (1)")
+        for session in self._sessions:
+            session.connection.close()
+
+    # --- rules of an idle session ---
+
+    def _begin(self, session: _Session) -> None:
+        self._execute(session, "BEGIN")
+        session.is_open = True
+        if session.has_origin:
+            self._note_origin(session)
+
+    def _alone(self, session: _Session) -> None:
+        if session.has_origin:
+            return
+        self._rows(session, self._random.choice(("insert", "update", "delete")))
+
+    def _loose_message(self, session: _Session) -> None:
+        if not session.has_origin:
+            self._number += 1
+            self._execute(session, f"SELECT pg_logical_emit_message(false, 'loose', 'loose {self._number}')")
+
+    def _decide(self, session: _Session) -> None:
+        if session.has_origin or not self._prepared:
+            return
+        gid = self._prepared.pop(self._random.randrange(len(self._prepared)))
+        verb = "COMMIT" if self._random.random() < 0.7 else "ROLLBACK"
+        self._execute(session, f"{verb} PREPARED '{gid}'")
+
+    # --- rules of an open transaction ---
+
+    def _insert(self, session: _Session) -> None:
+        self._rows(session, "insert")
+
+    def _update(self, session: _Session) -> None:
+        self._rows(session, "update")
+
+    def _delete(self, session: _Session) -> None:
+        self._rows(session, "delete")
+
+    def _copy(self, session: _Session) -> None:
+        statement, rows = sql.copied(self._random, self._random.choice(("plain", "entire", "swap")))
+        self._try(session, statement, rows)
+
+    def _message(self, session: _Session) -> None:
+        self._number += 1
+        content = f"message {self._number}"
+        if self._try(session, f"SELECT pg_logical_emit_message(true, 'within', '{content}')"):
+            session.messages.append((len(session.savepoints), content))
+
+    def _truncate(self, session: _Session) -> None:
+        self._try(session, sql.truncate(self._random))
+
+    def _savepoint(self, session: _Session) -> None:
+        if len(session.savepoints) < MAX_DEPTH:
+            self._number += 1
+            session.savepoints.append(f"s{self._number}")
+            self._execute(session, f"SAVEPOINT {session.savepoints[-1]}")
+
+    def _release(self, session: _Session) -> None:
+        if session.savepoints:
+            depth = self._random.randrange(len(session.savepoints))
+            self._execute(session, f"RELEASE SAVEPOINT {session.savepoints[depth]}")
+            del session.savepoints[depth:]
+            session.messages = [(min(at, depth), content) for at, content in session.messages]
+
+    def _rollback_to(self, session: _Session) -> None:
+        if session.savepoints:
+            self._back_to(session, self._random.randrange(len(session.savepoints)))
+
+    def _ddl(self, session: _Session) -> None:
+        table = self._random.choice(sql.ALTERED)
+        self._number += 1
+        self._try(session, sql.alter(self._random, table, self._columns(session, table), self._number))
+
+    def _partition(self, session: _Session) -> None:
+        attached = self._execute(session, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE"
+                                          " inhparent = 'parted'::regclass")  # fmt: skip
+        self._try(session, sql.partition(self._random, {name for (name,) in attached}))
+
+    def _swap(self, session: _Session) -> None:
+        """The table is renamed and made anew; now and then an old one is dropped."""
+        self._number += 1
+        made = SWAP.replace("(", f"(made_{self._number} text, ", 1)
+        renamed = f"ALTER TABLE swap RENAME TO swap_{self._number}"
+        self._try(session, f"{renamed}; {made}; ALTER PUBLICATION {MAIN} ADD TABLE swap")
+
+    def _commit(self, session: _Session) -> None:
+        self._end(session, "COMMIT")
+
+    def _rollback(self, session: _Session) -> None:
+        self._back_to(session, None)
+
+    def _prepare(self, session: _Session) -> None:
+        if session.has_origin or len(self._prepared) >= MAX_PREPARED:
+            return
+        self._number += 1
+        gid = f"gid {self._number}"
+        if self._end(session, f"PREPARE TRANSACTION '{gid}'"):
+            self._prepared.append(gid)
+
+    # --- what they are made of ---
+
+    def _rows(self, session: _Session, verb: str) -> None:
+        table = self._random.choice(sql.ROW_TABLES)
+        if table == "nothing":
+            verb = "insert"
+        columns = self._columns(session, table)
+        if verb == "delete":
+            statement = sql.delete(self._random, table)
+        else:
+            statement = getattr(sql, verb)(self._random, table, columns)
+        self._try(session, statement)
+
+    def _columns(self, session: _Session, table: str) -> sql.Columns:
+        return self._execute(
+            session,
+            "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute JOIN pg_class c ON c.oid = attrelid"
+            f" WHERE relname = '{table}' AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        )
+
+    def _try(self, session: _Session, statement: str, rows: str | None = None) -> bool:
+        """Run it; when it fails, back to the innermost savepoint, or to the beginning."""
+        try:
+            self._execute(session, statement, rows)
+        except psycopg2.Error as error:
+            self.done.log.append(f"-- {type(error).__name__}")
+            self.done.failed += 1
+            if session.is_open:
+                self._back_to(session, len(session.savepoints) - 1 if session.savepoints else None)
+            return False
+        return True
+
+    def _back_to(self, session: _Session, depth: int | None) -> None:
+        if depth is None:
+            self._execute(session, "ROLLBACK")
+            self._closed(session)
+            return
+        self._execute(session, f"ROLLBACK TO SAVEPOINT {session.savepoints[depth]}")
+        del session.savepoints[depth + 1 :]
+        self.done.doomed.update(content for at, content in session.messages if at > depth)
+        session.messages = [(at, content) for at, content in session.messages if at <= depth]
+
+    def _end(self, session: _Session, statement: str) -> bool:
+        try:
+            self._execute(session, statement)
+        except psycopg2.Error as error:  # it is rolled back then
+            self.done.log.append(f"-- {type(error).__name__}")
+            self._execute(session, "ROLLBACK")
+            self._closed(session)
+            return False
+        self._closed(session)
+        return True
+
+    @staticmethod
+    def _closed(session: _Session) -> None:
+        session.is_open = False
+        session.savepoints.clear()
+        session.messages.clear()
+
+    def _note_origin(self, session: _Session) -> None:
+        row = self._execute(session, "SELECT txid_current() % (1::bigint << 32)")
+        self.done.origin_xids.add(int(row[0][0]))
+
+    def _connect(self, dsn: str, number: int) -> _Session:
+        connection = psycopg2.connect(dsn)
+        connection.autocommit = True
+        session = _Session(number, connection, has_origin=False)
+        self._execute(session, f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
+        return session
+
+    def _execute(self, session: _Session, statement: str, rows: str | None = None) -> Any:
+        self.done.log.append(f"/* {session.number} */ {statement[:2000]};")
+        with session.connection.cursor() as cursor:
+            if rows is not None:
+                cursor.copy_expert(statement, io.StringIO(rows))
+                return []
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
