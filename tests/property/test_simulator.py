@@ -10,22 +10,23 @@ from random import Random
 import pytest
 
 from tests.simulator.judge import expected, simulate
-from tests.simulator.workload import Generator, SubAbort
+from tests.simulator.workload import Generator, Prepare, SubAbort, Work
 
 
 @pytest.mark.parametrize("block", range(8))
 def test_exactly_what_was_committed_arrives_in_commit_order(block: int) -> None:
-    """F26 to F29, F43: interleaved streams, nested aborts, relations in and out of streams, reconnects."""
+    """F26 to F29, F33, F43: interleaved streams, nested aborts, what is prepared, relations, reconnects."""
     for seed in range(block * 50, block * 50 + 50):
         simulate(seed)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_connection_may_break_at_each_point(seed: int) -> None:
-    """F27: a new session, from any position that was complete, makes up for it."""
-    messages = simulate(seed, breaks=(), steps=40)
+@pytest.mark.parametrize("two_phase_from", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_connection_may_break_at_each_point(seed: int, two_phase_from: int) -> None:
+    """F27, F33: a new session, from any position that was stored, makes up for it. 2: never two_phase."""
+    messages = simulate(seed, breaks=(), steps=40, two_phase_from=two_phase_from)
     for point in range(messages + 1):
-        simulate(seed, breaks=(point,), steps=40)
+        simulate(seed, breaks=(point,), steps=40, two_phase_from=two_phase_from)
 
 
 def test_the_work_holds_what_it_is_meant_to_test() -> None:
@@ -36,3 +37,15 @@ def test_the_work_holds_what_it_is_meant_to_test() -> None:
     assert kinds == {"I", "U", "D", "T", "M"}
     columns = [what[2] for one in work for _, whats in expected(one) for what in whats if what[0] == "I"]
     assert len(set(columns)) > 20, "tables are altered"
+    assert max(map(most_undecided, work)) == 3, "several are prepared at once"
+    assert any(most_undecided(one, at_the_end=True) for one in work), "some are never decided"
+
+
+def most_undecided(work: Work, *, at_the_end: bool = False) -> int:
+    """How many are prepared at once, or at the end."""
+    undecided, most = 0, 0
+    for record in work.wal:
+        undecided += isinstance(record, Prepare)
+        undecided -= getattr(record, "prepared", None) is not None
+        most = max(most, undecided)
+    return undecided if at_the_end else most

@@ -1,122 +1,26 @@
-"""One simulation: work, sessions that end anywhere, the assembler, and the comparison with what was committed.
+"""One simulation: work, sessions that end anywhere, the daemon's core, and the comparison with what was committed.
 
 In: a seed, perhaps the points where the connection breaks.  Out: nothing, or an AssertionError with the seed.
-Every session has a new Assembler, starts from a position that was complete before, and drops what it has.
+Every session has a new core, starts from a position that was stored before, and what it had not made durable is
+lost. Judged are the transactions in Kafka, each once, in commit order, and each position that is confirmed.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from random import Random
 
-from cdcd.model import Item, Relation, Run
-from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.decode import decode
 from cdcd.source.copyboth import cut_items
 from cdcd.source.settings import Streaming, StreamOptions
-from cdcd.txn.assembler import Assembler
-from cdcd.txn.events import (
-    Event,
-    LogicalMessage,
-    RelationSeen,
-    Rows,
-    TransactionBegun,
-    TransactionCommitted,
-    Truncated,
-)
+from tests.simulator.daemon import Kafka, Seen, Session
 from tests.simulator.walsender import Walsender
-from tests.simulator.workload import Committed, Emitted, Generator, Loose, Work
+from tests.simulator.workload import Committed, Emitted, End, Generator, Loose, Prepare, Work
 
 WAYS: tuple[tuple[int, Streaming], ...] = (
     (1, "off"), (2, "off"), (2, "on"), (3, "on"), (4, "off"), (4, "on"), (4, "parallel"), (4, "parallel"),
 )  # fmt: skip
-
-Seen = tuple[object, ...]
-
-
-@dataclass
-class _Transaction:
-    begun: TransactionBegun
-    whats: list[Seen] = field(default_factory=list)
-
-
-class Reader:
-    """What a client makes of events: complete transactions, each once, rows with the columns in force then."""
-
-    def __init__(self) -> None:
-        self.complete: list[tuple[Seen, list[Seen]]] = []
-        self.ends: list[tuple[int, int]] = []
-        self.loose: list[bytes] = []
-        self._relations: dict[int, Relation] = {}
-        self._open: _Transaction | None = None
-        self._visible: set[int] = set()
-
-    def new_session(self) -> None:
-        """Forget what the session described and what was incomplete."""
-        self._relations = {}
-        self._open = None
-        self._visible = set()
-
-    def saw(self, item: Item) -> None:
-        """Note which transactions may be seen from now on: those of a Begin or a Stream Commit."""
-        payload = getattr(item, "payload", b" ")
-        if payload[:1] == b"B":
-            self._visible.add(int.from_bytes(payload[1:9], "big"))
-        elif payload[:1] == b"c":
-            self._visible.add(int.from_bytes(payload[6:14], "big"))
-
-    def take(self, event: Event) -> None:
-        """Take one event."""
-        if isinstance(event, TransactionBegun):
-            assert self._open is None, "a transaction inside another"
-            assert event.info.commit_lsn in self._visible, "seen before its commit"
-            self._open = _Transaction(event)
-        elif isinstance(event, TransactionCommitted):
-            assert self._open is not None
-            assert event.info == self._open.begun.info
-            self._commit(event)
-        elif isinstance(event, RelationSeen):
-            assert self._open is not None
-            self._relations[event.relation.relid] = event.relation
-        elif isinstance(event, LogicalMessage) and not event.transactional:
-            assert self._open is None
-            self.loose.append(event.content)
-        else:
-            assert self._open is not None, "a change outside of a transaction"
-            self._open.whats += self._whats(event)
-
-    def _commit(self, event: TransactionCommitted) -> None:
-        assert self._open is not None
-        info, whats = event.info, self._open.whats
-        self._open = None
-        if not self.ends or info.commit_lsn > self.ends[-1][0]:
-            self.complete.append(((info.xid, info.commit_lsn, event.end_lsn, info.origin), whats))
-            self.ends.append((info.commit_lsn, event.end_lsn))
-
-    def _whats(self, event: Event) -> Iterator[Seen]:
-        if isinstance(event, Rows):
-            for verb, relid, values in _rows(event.run):
-                columns = tuple(column.name for column in self._relations[relid].columns)
-                yield (verb, relid, columns, values)
-        elif isinstance(event, Truncated):
-            tables = tuple((one.relid, tuple(c.name for c in one.columns)) for one in event.relations)
-            yield ("T", tables, event.cascade, event.restart_identity)
-        elif isinstance(event, LogicalMessage):
-            yield ("M", event.content)
-
-
-def _rows(run: Run) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-    at = 0
-    while at < len(run.frames):
-        end = at + 12 + int.from_bytes(run.frames[at : at + 4], "big")
-        row = decode(run.frames[at + 12 : end], in_stream=run.xid is not None, protocol_version=4)
-        at = end
-        assert isinstance(row, m.Insert | m.Update | m.Delete)
-        data = row.old.data if isinstance(row, m.Delete) else row.new
-        values = tuple((column.value or b"").decode() for column in data.columns)
-        yield type(row).__name__[0], row.relid, values
+TWO_PHASE_WAYS = tuple(way for way in WAYS if way[0] >= 3)
 
 
 def expected(work: Work) -> list[tuple[Seen, list[Seen]]]:
@@ -139,31 +43,97 @@ def _model(one: Committed) -> Iterator[Seen]:
             yield ("T", tables, bool(what.options & 1), bool(what.options & 2))
 
 
-def simulate(seed: int, *, breaks: Iterable[int] | None = None, steps: int | None = None) -> int:
+class Simulation:
+    """The work, what is durable of it, and the slot, over all sessions."""
+
+    def __init__(self, work: Work, random: Random) -> None:
+        self._work = work
+        self._random = random
+        self._kafka = Kafka()
+        self._two_phase_at_lsn: int | None = None
+        """From where on what is prepared comes at its PREPARE; None before two_phase is switched on."""
+        self._prepares = [record for record in work.wal if isinstance(record, Prepare)]
+        ends = [record for record in work.wal if isinstance(record, End)]
+        self._ends = {end.prepared.lsn: end.lsn for end in ends if end.prepared is not None}
+
+    def session(self, limit: int | None, *, two_phase: bool) -> int:
+        """Run one session; after `limit` messages its connection breaks. Return how many were sent."""
+        random = Random(self._random.random())
+        version, streaming = random.choice(TWO_PHASE_WAYS if two_phase else WAYS)
+        options = StreamOptions(version, streaming, messages=True, two_phase=two_phase)
+        start_lsn = self._start_lsn(random)
+        if two_phase and self._two_phase_at_lsn is None:
+            self._two_phase_at_lsn = start_lsn
+        at_lsn = self._two_phase_at_lsn or 0
+        walsender = Walsender(self._work.wal, options, start_lsn, random, two_phase_at_lsn=at_lsn)
+
+        def confirmed(lsn: int) -> None:
+            self._confirmed(lsn, start_lsn, walsender.decided)
+
+        session = Session(self._kafka, options, start_lsn, random, confirmed)
+        sent = _run(session, walsender, limit, random)
+        if limit is None or random.random() < 0.3:
+            session.flush()
+        if limit is None:
+            # Without two_phase what is never decided is a stream that never ends.
+            endless = 0 if two_phase else len(self._prepares) - len(self._ends)
+            assert session.assembler.open_streams <= endless, "streams left open though all have ended"
+        return sent
+
+    def _start_lsn(self, random: Random) -> int:
+        """A position that was stored, mostly the last; none before two_phase was switched on."""
+        ends = [end for end in self._kafka.ends if end >= (self._two_phase_at_lsn or 0)]
+        return random.choice([random.choice(ends), *ends[-1:] * 3])
+
+    def _confirmed(self, lsn: int, start_lsn: int, decided: set[int]) -> None:
+        """F2, F7, F33: what begins before a position that is confirmed does not come again."""
+        for one in self._work.committed:
+            if one.whats and one.commit_lsn < lsn:
+                assert one.commit_lsn in self._kafka.commit_lsns, "confirmed before it is durable"
+        if self._two_phase_at_lsn is not None:
+            for prepare in self._prepares:
+                if start_lsn <= prepare.lsn < lsn:
+                    decision_lsn = self._ends.get(prepare.lsn)
+                    assert decision_lsn in decided, "confirmed beyond a PREPARE that is undecided"
+
+    def compare(self) -> None:
+        """Each committed transaction is there once, in commit order, and nothing else is."""
+        doomed = {("M", content) for content in self._work.doomed}
+        found = self._kafka.transactions
+        got = [(head, [what for what in whats if what not in doomed]) for head, whats in found]
+        assert [(head, whats) for head, whats in got if whats] == expected(self._work)
+        assert self._kafka.loose == [one.content for one in self._work.wal if isinstance(one, Loose)]
+
+
+def simulate(
+    seed: int,
+    *,
+    breaks: Iterable[int] | None = None,
+    steps: int | None = None,
+    two_phase_from: int | None = None,
+) -> int:
     """Run one simulation; the number of CopyData messages sent. AssertionError where model and core differ.
 
-    `breaks`: after how many messages each session but the last one ends; random by default.
+    `breaks`: after how many messages each session but the last one ends; random by default, as is the session
+    that switches two_phase on for itself and all later ones, if any does.
     """
     random = Random(seed)
     work = Generator(random).work(steps or random.choice([10, 40, 40, 120, 300]))
     if breaks is None:
         breaks = [random.randint(0, 200) for _ in range(random.choice([0, 0, 1, 2, 4]))]
-    reader, sent = Reader(), 0
-    for limit in (*breaks, None):
-        sent += _session(work, reader, limit, Random(random.random()))
-    _compare(work, reader)
+    if two_phase_from is None:
+        two_phase_from = random.choice([0, 0, 1, 2, 100])
+    simulation = Simulation(work, random)
+    sent = sum(
+        simulation.session(limit, two_phase=number >= two_phase_from)
+        for number, limit in enumerate((*breaks, None))
+    )
+    simulation.compare()
     return sent
 
 
-def _session(work: Work, reader: Reader, limit: int | None, random: Random) -> int:
-    version, streaming = random.choice(WAYS)
-    options = StreamOptions(version, streaming, messages=True)
-    start_lsn = random.choice(
-        [0, *(end for _, end in reader.ends), *[end for _, end in reader.ends[-1:]] * 3]
-    )
-    reader.new_session()
-    assembler = Assembler(version, streaming_parallel=streaming == "parallel")
-    payloads = iter(Walsender(work.wal, options, start_lsn, random).payloads())
+def _run(session: Session, walsender: Walsender, limit: int | None, random: Random) -> int:
+    payloads = iter(walsender.payloads())
     in_stream, sent = False, 0
     while True:
         size = random.choice([1, 1, 3, 20])
@@ -171,20 +141,7 @@ def _session(work: Work, reader: Reader, limit: int | None, random: Random) -> i
             size = min(size, limit - sent)
         batch = list(itertools.islice(payloads, size))
         if not batch:
-            break
+            return sent
         sent += len(batch)
         items, in_stream = cut_items(batch, in_stream)
-        for item in items:
-            reader.saw(item)
-            for event in assembler.feed(item):
-                reader.take(event)
-    assert limit is not None or assembler.open_streams == 0, "streams left open though all have ended"
-    return sent
-
-
-def _compare(work: Work, reader: Reader) -> None:
-    doomed = {("M", content) for content in work.doomed}
-    got = [(head, [what for what in whats if what not in doomed]) for head, whats in reader.complete]
-    got = [(head, whats) for head, whats in got if whats]
-    assert got == expected(work)
-    assert set(reader.loose) == {record.content for record in work.wal if isinstance(record, Loose)}
+        session.feed(items)

@@ -1,9 +1,11 @@
-"""What a walsender writes for some WAL: plain and streamed transactions, relations as pgoutput remembers them.
+"""What a walsender writes for some WAL: plain, streamed and prepared transactions, relations as pgoutput has them.
 
 In: WAL records, options, a start position, a seeded `random.Random`.  Out: CopyData payloads in wire order.
 Follows the rules of PostgreSQL's reorderbuffer.c and pgoutput.c: a transaction may be streamed at any moment
 from the start position on; what an aborted subtransaction had is dropped from what was not sent yet; a relation
-is sent again after an invalidation, and inside a stream counts as sent for that transaction only.
+is sent again after an invalidation, and inside a stream counts as sent for that transaction only. With two_phase
+a transaction comes at its PREPARE when that does not begin below the start; its decision comes without rows,
+unless it was prepared before two_phase was switched on: then it is sent whole at COMMIT PREPARED (F33, F34).
 """
 
 from __future__ import annotations
@@ -16,7 +18,18 @@ from random import Random
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode
 from cdcd.source.settings import StreamOptions
-from tests.simulator.workload import Change, Emitted, End, Loose, Row, Schema, SubAbort, Truncation, WalRecord
+from tests.simulator.workload import (
+    Change,
+    Emitted,
+    End,
+    Loose,
+    Prepare,
+    Row,
+    Schema,
+    SubAbort,
+    Truncation,
+    WalRecord,
+)
 
 OWN_TYPE = 20_000
 
@@ -31,15 +44,27 @@ class _Entry:
 
 
 class Walsender:
-    """One session."""
+    """One session. `decided`: the LSNs of the decisions about prepared transactions that it has sent."""
 
-    def __init__(self, wal: list[WalRecord], options: StreamOptions, start_lsn: int, random: Random) -> None:
+    def __init__(
+        self,
+        wal: list[WalRecord],
+        options: StreamOptions,
+        start_lsn: int,
+        random: Random,
+        *,
+        two_phase_at_lsn: int = 0,
+    ) -> None:
         self._wal = wal
         self._options = options
         self._start_lsn = start_lsn
+        self._two_phase_at_lsn = two_phase_at_lsn
+        self.decided: set[int] = set()
         self._random = random
         self._eagerness = random.choice([0.02, 0.2, 0.7]) if options.streaming != "off" else 0.0
         self._buffers: dict[int, list[Change]] = {}
+        self._passed_over: dict[int, list[Change]] = {}
+        """What was prepared below the start, until its decision."""
         self._streamed: dict[int, set[int]] = {}
         self._origins = {record.top: record.origin for record in wal if isinstance(record, End)}
         self._entries: dict[int, _Entry] = {}
@@ -50,7 +75,7 @@ class Walsender:
             yield from self._decoded(record)
             if self._random.random() < 0.1:
                 reply = self._random.random() < 0.2
-                yield b"k" + struct.pack(">QqB", record.lsn, 0, reply)
+                yield self._keepalive(getattr(record, "end_lsn", record.lsn), reply_requested=reply)
 
     def _decoded(self, record: WalRecord) -> Iterator[bytes]:
         if isinstance(record, Change):
@@ -59,9 +84,14 @@ class Walsender:
                 yield from self._segment(self._random.choice(list(self._buffers)))
         elif isinstance(record, Loose):
             if record.lsn >= self._start_lsn and self._options.messages:
-                yield self._sent(record.lsn, m.Message(False, record.lsn, "loose", record.content))
+                yield self._sent(record.end_lsn, m.Message(False, record.end_lsn, "loose", record.content))
         elif isinstance(record, SubAbort):
             yield from self._aborted(record.lsn, record.top, record.xids)
+        elif isinstance(record, Prepare):
+            if self._options.two_phase:
+                yield from self._prepared(record)
+        elif record.prepared is not None and self._options.two_phase:
+            yield from self._decided(record, record.prepared)
         elif record.is_commit:
             yield from self._committed(record)
         else:
@@ -87,7 +117,7 @@ class Walsender:
                     streamed.discard(xid)
 
     def _committed(self, end: End) -> Iterator[bytes]:
-        if end.end_lsn <= self._start_lsn:
+        if end.lsn < self._start_lsn:
             self._buffers.pop(end.top, None)
             return
         if end.top in self._streamed:
@@ -104,6 +134,44 @@ class Walsender:
         for change in changes:
             yield from self._change(change, in_stream=False)
         yield self._sent(end.lsn, m.Commit(end.lsn, end.end_lsn, end.lsn * 3))
+
+    def _prepared(self, prepare: Prepare) -> Iterator[bytes]:
+        times = (prepare.lsn, prepare.end_lsn, prepare.lsn * 3, prepare.top, prepare.gid)
+        if prepare.lsn < self._start_lsn:
+            self._passed_over[prepare.top] = self._buffers.pop(prepare.top, [])
+        elif prepare.top in self._streamed:
+            if prepare.top in self._buffers:
+                yield from self._segment(prepare.top)
+            yield self._sent(prepare.lsn, m.StreamPrepare(*times))
+            self._forget(prepare.top, is_commit=False)  # relations are sent again to others
+        else:
+            yield from self._whole(prepare, self._buffers.pop(prepare.top, []))
+
+    def _whole(self, prepare: Prepare, changes: list[Change]) -> Iterator[bytes]:
+        """From Begin Prepare to Prepare; also when it is empty."""
+        times = (prepare.lsn, prepare.end_lsn, prepare.lsn * 3, prepare.top, prepare.gid)
+        yield self._sent(prepare.lsn, m.BeginPrepare(*times))
+        yield from self._origin(prepare.top, prepare.lsn)
+        for change in changes:
+            yield from self._change(change, in_stream=False)
+        yield self._sent(prepare.lsn, m.Prepare(*times))
+
+    def _decided(self, end: End, prepare: Prepare) -> Iterator[bytes]:
+        changes = self._passed_over.pop(end.top, [])
+        if end.lsn < self._start_lsn:
+            return
+        is_late = prepare.lsn < self._two_phase_at_lsn
+        if end.is_commit and is_late:
+            yield from self._whole(prepare, changes)
+            if self._random.random() < 0.3:
+                yield self._keepalive(end.lsn, reply_requested=False)
+        if end.is_commit:
+            decision: m.AnyMessage = m.CommitPrepared(end.lsn, end.end_lsn, end.lsn * 3, end.top, prepare.gid)
+        else:
+            ends = (prepare.end_lsn, end.end_lsn, prepare.lsn * 3, end.lsn * 3)
+            decision = m.RollbackPrepared(*ends, end.top, prepare.gid)
+        self.decided.add(end.lsn)
+        yield self._sent(end.lsn, decision)
 
     def _forget(self, top: int, *, is_commit: bool) -> None:
         """pgoutput's cleanup_rel_sync_cache."""
@@ -170,6 +238,9 @@ class Walsender:
             entry.sent_in_streams.add(change.top)
         else:
             entry.is_sent = True
+
+    def _keepalive(self, wal_end_lsn: int, *, reply_requested: bool) -> bytes:
+        return b"k" + struct.pack(">QqB", wal_end_lsn, 0, reply_requested)
 
     def _sent(self, lsn: int, message: m.AnyMessage, *, in_stream: bool = False) -> bytes:
         payload = encode(

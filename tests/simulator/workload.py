@@ -1,8 +1,9 @@
 """Random work of several sessions at once, as the WAL that it leaves and the transactions that it commits.
 
 In: a seeded `random.Random`.  Out: `Work`: WAL records in LSN order, and what a reader has to end up with.
-Invariant: the work is possible: locks of DDL and TRUNCATE are respected, savepoints nest, an aborted
-subtransaction takes the released ones below it with it, innermost first.
+Invariant: the work is possible: locks of DDL and TRUNCATE are respected, also by what is prepared, savepoints
+nest, an aborted subtransaction takes the released ones below it with it, innermost first; a gid is used again
+only when it is decided.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from random import Random
 
 FIRST_LSN = 0x16_0000_0100
 MAX_DEPTH = 5
+GIDS = ("a", "b", "c")
 # How often each step is taken, in the order of `_step`: mostly rows, or much DDL and rolling back.
 MIXES = ((12, 2.5, 1, 1.5, 0.7, 0.8, 0.5, 0.7, 0.3), (6, 3, 1, 2, 1, 3, 1.5, 0.3, 0.2))
 
@@ -68,6 +70,7 @@ class Loose:
     """A non-transactional logical message."""
 
     lsn: int
+    end_lsn: int
     content: bytes
 
 
@@ -81,8 +84,21 @@ class SubAbort:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """PREPARE TRANSACTION."""
+
+    lsn: int
+    end_lsn: int
+    top: int
+    gid: str
+
+
+@dataclass(frozen=True)
 class End:
-    """COMMIT or ROLLBACK of a transaction; `xids` are its subtransactions, innermost first."""
+    """COMMIT or ROLLBACK of a transaction; `xids` are its subtransactions, innermost first.
+
+    With `prepared` it is COMMIT PREPARED or ROLLBACK PREPARED.
+    """
 
     lsn: int
     end_lsn: int
@@ -90,9 +106,10 @@ class End:
     is_commit: bool
     xids: tuple[int, ...]
     origin: str | None
+    prepared: Prepare | None = None
 
 
-WalRecord = Change | Loose | SubAbort | End
+WalRecord = Change | Loose | SubAbort | Prepare | End
 
 
 @dataclass(frozen=True)
@@ -126,6 +143,7 @@ class _Open:
     released: dict[int, list[int]] = field(default_factory=dict)
     views: list[dict[int, Schema]] = field(default_factory=lambda: [{}])
     changes: list[Change] = field(default_factory=list)
+    prepared: Prepare | None = None
 
     def below(self, xid: int) -> list[int]:
         """This subtransaction after all that were released into it."""
@@ -147,6 +165,9 @@ class Generator:
         self._xid = random.choice([700, 2**32 - 20, 2**31 - 9])  # also across the wrap
         self._serial = 0
         self._open: list[_Open] = []
+        self._undecided: list[_Open] = []
+        self._ends = random.choice([(3, 1, 0), (2, 1, 1), (1, 1, 3)])
+        """How often COMMIT, ROLLBACK and PREPARE are taken."""
         self._waiting: list[int] = []
         self._work = Work()
         self._schemas = {
@@ -155,11 +176,13 @@ class Generator:
         }
 
     def work(self, steps: int) -> Work:
-        """Do this many steps, then end what is open, or leave it open for ever."""
+        """Do this many steps, then end what is open; of what is prepared a part stays so for ever."""
         for _ in range(steps):
             self._step()
         while self._open:
             self._end(self._random.choice(self._open))
+        for one in self._random.sample(self._undecided, self._random.randint(0, len(self._undecided))):
+            self._decide(one)
         return self._work
 
     def _step(self) -> None:
@@ -168,6 +191,9 @@ class Generator:
             xid = self._new_xid()
             origin = random.choice([None, None, "north", "south"])
             self._open.append(_Open(xid, origin, [xid]))
+            return
+        if self._undecided and random.random() < 0.1:
+            self._decide(random.choice(self._undecided))
             return
         one = random.choice(self._open)
         if self._waiting and random.random() < 0.5:
@@ -208,7 +234,7 @@ class Generator:
             self._doom(one, gone)
             del one.path[depth:], one.views[depth:]
             one.changes = [change for change in one.changes if change.xid not in gone]
-            self._work.wal.append(SubAbort(self._next_lsn(), one.top, gone))
+            self._work.wal.append(SubAbort(self._next()[0], one.top, gone))
 
     def _alter(self, one: _Open) -> None:
         relid = self._random.choice(list(self._schemas))
@@ -245,16 +271,30 @@ class Generator:
 
     def _emit_loose(self, _one: _Open) -> None:
         self._serial += 1
-        self._work.wal.append(Loose(self._next_lsn(), b"loose %d" % self._serial))
+        self._work.wal.append(Loose(*self._next(), b"loose %d" % self._serial))
 
     def _end(self, one: _Open) -> None:
-        """COMMIT or ROLLBACK. PREPARE would be a third way, with its own record and a later decision."""
+        """COMMIT, ROLLBACK, or PREPARE where a gid is free."""
         self._open.remove(one)
-        is_commit = self._random.random() < 0.75
-        lsn = self._next_lsn()
-        end_lsn = self._next_lsn()
+        taken = {other.prepared.gid for other in self._undecided if other.prepared}
+        free = [gid for gid in GIDS if gid not in taken]
+        how = self._random.choices(("commit", "rollback", "prepare"), self._ends)[0]
+        if how == "prepare" and free:
+            one.prepared = Prepare(*self._next(), one.top, self._random.choice(free))
+            self._work.wal.append(one.prepared)
+            self._undecided.append(one)
+        else:
+            self._ended(one, is_commit=how != "rollback")
+
+    def _decide(self, one: _Open) -> None:
+        """COMMIT PREPARED or ROLLBACK PREPARED."""
+        self._undecided.remove(one)
+        self._ended(one, is_commit=self._random.random() < 0.7)
+
+    def _ended(self, one: _Open, *, is_commit: bool) -> None:
+        lsn, end_lsn = self._next()
         subs = one.innermost_first(0)[:-1]
-        self._work.wal.append(End(lsn, end_lsn, one.top, is_commit, subs, one.origin))
+        self._work.wal.append(End(lsn, end_lsn, one.top, is_commit, subs, one.origin, one.prepared))
         if is_commit:
             for view in one.views:
                 self._schemas.update(view)
@@ -264,7 +304,7 @@ class Generator:
     # --- what follows from it -----------------------------------------------------------------------------
 
     def _change(self, one: _Open, what: What) -> None:
-        change = Change(self._next_lsn(), one.top, one.path[-1], what)
+        change = Change(self._next()[0], one.top, one.path[-1], what)
         one.changes.append(change)
         self._work.wal.append(change)
 
@@ -283,7 +323,7 @@ class Generator:
 
     def _is_locked(self, relid: int, one: _Open) -> bool:
         """Whether another transaction has altered or truncated the table."""
-        others = [other for other in self._open if other is not one]
+        others = self._others(one)
         return any(relid in view for other in others for view in other.views) or any(
             isinstance(change.what, Truncation) and relid in {schema.relid for schema in change.what.schemas}
             for other in others
@@ -293,14 +333,19 @@ class Generator:
     def _is_used_by_others(self, relid: int, one: _Open) -> bool:
         return any(
             isinstance(change.what, Row) and change.what.schema.relid == relid
-            for other in self._open
-            if other is not one
+            for other in self._others(one)
             for change in other.changes
         )
 
-    def _next_lsn(self) -> int:
-        self._lsn += self._random.randint(8, 64)
-        return self._lsn
+    def _others(self, one: _Open) -> list[_Open]:
+        """Who holds locks beside this one; what is prepared keeps its own."""
+        return [other for other in (*self._open, *self._undecided) if other is not one]
+
+    def _next(self) -> tuple[int, int]:
+        """Where the next record begins and ends: often right behind the one before (F1)."""
+        lsn = self._lsn + self._random.choice([0, 0, 8])
+        self._lsn = lsn + self._random.randint(8, 64)
+        return lsn, self._lsn
 
     def _new_xid(self) -> int:
         xid = self._xid
