@@ -61,9 +61,9 @@ class Simulation:
         random = Random(self._random.random())
         version, streaming = random.choice(TWO_PHASE_WAYS if two_phase else WAYS)
         options = StreamOptions(version, streaming, messages=True, two_phase=two_phase)
-        start_lsn = self._start_lsn(random)
         if two_phase and self._two_phase_at_lsn is None:
-            self._two_phase_at_lsn = start_lsn
+            self._two_phase_at_lsn = self._kafka.ends[-1]  # the daemon asks for the last position
+        start_lsn = self._start_lsn(random)
         at_lsn = self._two_phase_at_lsn or 0
         walsender = Walsender(self._work.wal, options, start_lsn, random, two_phase_at_lsn=at_lsn)
 
