@@ -339,6 +339,17 @@ class SpillFull(SpillError):
     )
 
 
+class SpillLost(SpillError):
+    """The files of open transactions were taken away under the daemon.
+
+    Tried again by itself: the next session makes its folder anew, and the server sends what was in it (F27).
+    """
+
+    code = "CDCD-SPILL-LOST"
+    retry = Retry.AUTO
+    hint = "keep what clears up temporary files away from buffer.spill_dir; what was lost is sent again"
+
+
 # --- the reading side ---
 
 

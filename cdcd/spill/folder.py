@@ -21,10 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cdcd.errors import SpillError, SpillFull
+from cdcd.errors import SpillError, SpillFull, SpillLost
 
 _NAME = re.compile(r"cdcd-(?P<token>[0-9a-f]{16})\.(lock|[0-9]{1,18}\.spill)")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TAKEN_AWAY = {errno.ENOENT, errno.ESTALE}
+_HINTS = {
+    errno.EIO: "look at the disk's health and at the kernel's log",
+    errno.EROFS: "the file system has become read-only: look at the kernel's log, or choose another folder",
+    errno.EACCES: "give the folder back to the daemon's user, with mode 0700",
+    errno.EPERM: "give the folder back to the daemon's user, with mode 0700",
+}
 _NEW = os.O_CREAT | os.O_EXCL
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_BUFFER_BYTES = 1 << 18
@@ -38,12 +45,18 @@ class Segment:
     size_bytes: int = 0
 
 
-def failure(error: OSError, doing: str) -> SpillError:
-    """Translate: no room is an error of its own, with its cause; no path of a row, no value."""
-    cause = errno.errorcode.get(error.errno or 0, "unknown")
-    if error.errno in _NO_ROOM:
-        return SpillFull(f"no room for {doing}: {os.strerror(error.errno or 0)}", cause=cause)
-    return SpillError(f"{doing} failed: {os.strerror(error.errno or 0)}", cause=cause)
+def failure(error: OSError, doing: str, *, is_open: bool = True) -> SpillError:
+    """Translate: no room, and files that are gone, are errors of their own; no path of a row, no value.
+
+    Before the folder `is_open`, what is not there is a wrong setting.
+    """
+    number = error.errno or 0
+    cause, why = errno.errorcode.get(number, "unknown"), os.strerror(number)
+    if number in _NO_ROOM:
+        return SpillFull(f"no room for {doing}: {why}", cause=cause)
+    if is_open and number in _TAKEN_AWAY:
+        return SpillLost(f"{doing} failed: somebody has removed it", cause=cause)
+    return SpillError(f"{doing} failed: {why}", hint=_HINTS.get(number), cause=cause)
 
 
 def places(below: Path | None) -> tuple[Path, Path]:
@@ -73,7 +86,7 @@ class Folder:
                 os.close(self._folder)
                 raise
         except OSError as error:
-            raise failure(error, f"opening {self.path}") from error
+            raise failure(error, f"opening {self.path}", is_open=False) from error
 
     def new_segment(self) -> Segment:
         """Return a segment that the first `append` makes."""
@@ -90,14 +103,15 @@ class Folder:
             file = os.open(segment.name, flags, 0o600, dir_fd=self._folder)
             try:
                 _write_all(file, data)
-            except OSError:
-                os.ftruncate(file, segment.size_bytes)
+            except OSError as error:
+                _cut(file, segment.size_bytes, error)
                 raise
             finally:
                 os.close(file)
         except OSError as error:
             if not segment.size_bytes:
-                self.remove(segment)
+                with contextlib.suppress(SpillError):  # the first error tells more
+                    self.remove(segment)
             raise failure(error, "a segment of an open transaction") from error
         segment.size_bytes += len(data)
 
@@ -120,7 +134,8 @@ class Folder:
     def close(self) -> None:
         """Remove everything of this session."""
         try:
-            self._remove_all(self._token)
+            with contextlib.suppress(FileNotFoundError):  # the folder is gone, and all in it
+                self._remove_all(self._token)
         except OSError as error:
             raise failure(error, f"clearing {self.path}") from error
         finally:
@@ -195,6 +210,15 @@ def is_private(found: os.stat_result) -> bool:
     """Whether this is a folder of this user alone."""
     mode = found.st_mode
     return stat.S_ISDIR(mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(mode) & 0o077
+
+
+def _cut(file: int, size_bytes: int, refused: OSError) -> None:
+    """Cut off what a refused write has left. Raises OSError when it stays, unless the first error ends it anyway."""
+    try:
+        os.ftruncate(file, size_bytes)
+    except OSError:
+        if refused.errno in _NO_ROOM:  # which would be tried again, behind what is left
+            raise
 
 
 def _write_all(file: int, data: bytes) -> None:

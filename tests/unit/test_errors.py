@@ -45,6 +45,9 @@ def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
         ("SlotActive", Retry.AUTO),  # F18, F74
         ("SinkUnavailable", Retry.AUTO),
         ("RegistryUnavailable", Retry.AUTO),
+        ("SpillLost", Retry.AUTO),  # F27
+        ("SpillError", Retry.OPERATOR),
+        ("SpillFull", Retry.OPERATOR),  # F30
         ("SlotLost", Retry.OPERATOR),  # F23
         ("SlotMissing", Retry.OPERATOR),  # F10
         ("SlotAhead", Retry.OPERATOR),  # F3
