@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import stat
 from contextlib import closing
@@ -226,3 +227,54 @@ def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
         assert daemon.events("halted") == daemon.events("retrying") == []
         os.kill(daemon.process.pid, signal.SIGTERM)
         assert daemon.wait_exit() == 0
+
+
+def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
+    source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    """F27: nothing of the open transaction is confirmed, so the server sends it again; nobody has to mend it."""
+    with new_daemon(source, database, **spilling(tmp_path)) as daemon:
+        daemon.start().wait_state("streaming", deadline_s=180)
+        with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
+            cursor.execute(INSERT, (1, 1, 10_000))
+            eventually(lambda: files(tmp_path), "a part is on disk", 120)
+            shutil.rmtree(files(tmp_path)[0].parent)
+            cursor.execute(INSERT, (1, 10_001, 20_000))
+            eventually(lambda: daemon.events("retrying"), "the session ends", 120)
+            large.commit()
+        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 20_000)
+        assert len(events) == 20_000
+        assert_each_once(events)
+        (retrying,) = daemon.events("retrying")
+        assert retrying["code"] == "CDCD-SPILL-LOST"
+        assert daemon.events("halted") == []
+        assert daemon.stop() == 0
+
+
+def test_a_segment_that_cannot_be_read_back_halts_and_nothing_of_its_transaction_is_seen(
+    source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    """F28, F30: the replay fails when a part of the rows is with Kafka already; told to, it sends them all."""
+    with new_daemon(source, database, **spilling(tmp_path)) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming", deadline_s=180)
+        assert daemon.process is not None
+        with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
+            cursor.execute(INSERT, (1, 1, 20_000))
+            eventually(lambda: metric(daemon, "cdcd_spill_bytes") > 8 << 20, "most of it is on disk", 120)
+            with files(tmp_path)[0].open("r+b") as segment:
+                segment.seek(4 << 20)
+                segment.write(os.urandom(1 << 10))
+            commit_lsn = source.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+            large.commit()
+        page = daemon.wait_state("halted", deadline_s=180)
+        assert "CDCD-SPILL: a segment does not hold what was written to it" in page["reason"]
+        assert reader.read(topic) == []
+        query = "SELECT confirmed_flush_lsn <= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        assert source.execute(query, commit_lsn, daemon.slot) == [(True,)]
+        assert files(tmp_path) == []
+        os.kill(daemon.process.pid, signal.SIGHUP)
+        events = reader.wait([topic], lambda events: len(events) >= 20_000)
+        assert len(events) == 20_000
+        assert_each_once(events)
+        assert daemon.stop() == 0
