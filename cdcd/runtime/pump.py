@@ -53,7 +53,7 @@ class Counts(Protocol):
 
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
     def began(self, commit_us: int) -> None: ...  # noqa: D102
-    def run(self, size_bytes: int, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
+    def run(self, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
     def truncated(self, table: str) -> None: ...  # noqa: D102
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
     def duplicate(self) -> None: ...  # noqa: D102
@@ -168,7 +168,7 @@ class Pump:
         begin = await self._begin_of(self._tx)
         records = begin + encode_run(event.run, self._plans.by_relid, self._tx)
         size_bytes = len(event.run.frames)
-        self._counts.run(size_bytes, operations)
+        self._counts.run(operations)
         await self._hand_on(records, size_bytes)
         # F14, F30: a replay may hold any number of runs, and status updates share this loop.
         await asyncio.sleep(0)

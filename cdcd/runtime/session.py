@@ -336,9 +336,12 @@ class Session:
     async def _pump_until_stopped(
         self, stream: ReplicationStream, pump: Pump, assembler: Assembler, spill: SpillPool
     ) -> None:
+        counted_bytes = 0
         try:
             while True:
                 items = await or_stop(stream.read(), self._stop)
+                self._status.received(stream.received_bytes - counted_bytes)
+                counted_bytes = stream.received_bytes
                 # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).
                 await or_stop(pump.feed(items), self._stop)
                 open_transactions = assembler.open_streams + assembler.in_transaction

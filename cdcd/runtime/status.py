@@ -125,9 +125,12 @@ class Status:
         self._tables[relid] = table
         self.metrics.table_known(table)
 
-    def run(self, size_bytes: int, operations: Mapping[tuple[int, int], int]) -> None:
-        """A run of rows was encoded: its size, and its rows by (relid, type byte)."""
+    def received(self, size_bytes: int) -> None:
+        """The stream gave so many bytes, whatever becomes of them and when."""
         self.metrics.received(size_bytes)
+
+    def run(self, operations: Mapping[tuple[int, int], int]) -> None:
+        """A run of rows was encoded: its rows by (relid, type byte)."""
         counts: Counter[tuple[str, str]] = Counter()
         for (relid, kind), count in operations.items():
             counts[self._tables[relid], _OPERATIONS[kind]] += count

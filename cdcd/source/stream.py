@@ -59,6 +59,8 @@ class ReplicationStream:
         self._is_writing = False
         self._is_closed = False
         self.more = False
+        self.received_bytes = 0
+        """Of CopyData messages, whatever they hold."""
         self.send_status()
         self._status_task = self._loop.create_task(self._keep_alive(), name="cdcd-source-status")
         self._status_task.add_done_callback(self._status_ended)
@@ -129,6 +131,7 @@ class ReplicationStream:
     def _note(self, drained: Drained) -> None:
         now_us = self._hear()
         self.more = drained.more
+        self.received_bytes += drained.bytes
         if self._pause is not None:
             pause_us = self._pause.after_drain(drained.messages, now_us)
             self._resume_us = now_us + pause_us if pause_us else 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
@@ -114,6 +117,24 @@ def test_a_transaction_is_seen_whole_or_not_at_all_when_killed_in_its_middle(
         assert len(events) == 60000
         assert_each_once(events)
         assert len({event.value["source"]["commit_lsn"] for event in events}) == 1
+
+
+def test_bytes_are_counted_when_they_are_received_and_once(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Those of a transaction that is open still, too; its replay at the commit receives nothing."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    postgres.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        with closing(psycopg2.connect(postgres.dsn(database))) as open_one, open_one.cursor() as cursor:
+            cursor.execute("INSERT INTO t SELECT g, repeat('y', 100) FROM generate_series(1, 20000) g")
+            eventually(lambda: _received_bytes(daemon.get("/metrics")[1]) > 2_000_000, "they are counted")
+            open_one.commit()
+        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 20000)
+        assert len(events) == 20000
+        assert 2_000_000 < _received_bytes(daemon.get("/metrics")[1]) < 4_000_000
+        assert daemon.stop() == 0
 
 
 def _received_bytes(metrics: str) -> float:

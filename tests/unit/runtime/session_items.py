@@ -153,7 +153,7 @@ class Tally:
     def began(self, commit_us: int) -> None:
         self.seen.append(("began",))
 
-    def run(self, size_bytes: int, operations: Mapping[tuple[int, int], int]) -> None:
+    def run(self, operations: Mapping[tuple[int, int], int]) -> None:
         self.seen.append(("run", sum(operations.values())))
 
     def truncated(self, table: str) -> None:
