@@ -27,6 +27,7 @@ from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
     LogicalMessage,
+    PassedOver,
     RelationSeen,
     Rows,
     TransactionBegun,
@@ -67,12 +68,16 @@ class Buffers(Protocol):
     async def relieve(self) -> None: ...  # noqa: D102
 
 
+TURN_US = 10_000
+"""How long the pump may go on without a turn for the others of its loop (F14)."""
+
 NewContext = Callable[[TransactionInfo], TransactionContext]
 Add = Callable[[Chunk], Awaitable[None]]
 
 
 class Pump:
-    """Turns one session's items into chunks. It gives way to the loop at each run, so status updates go on (F14)."""
+    """Turns one session's items into chunks. It gives way to the loop again and again, so that status updates go on
+    in a replay as well, which is one item, however large (F14)."""
 
     def __init__(
         self,
@@ -101,14 +106,16 @@ class Pump:
         self._commit_us = 0
         self._tx: TransactionContext | None = None
         self._rows = 0
+        self._gave_way_us = _monotonic_us()
         self._handlers: dict[type, Callable[..., Awaitable[None]]] = {
             TransactionBegun: self._begun,
             Rows: self._row_run,
             Truncated: self._truncated,
             LogicalMessage: self._message,
             RelationSeen: self._relation,
-            TypeSeen: self._type,
+            TypeSeen: self._nothing,
             TransactionCommitted: self._committed,
+            PassedOver: self._nothing,
         }
 
     async def feed(self, items: list[Item]) -> None:
@@ -119,8 +126,14 @@ class Pump:
                 continue
             for event in self._assembler.feed(item):
                 await self._handle(event)
+                await self._give_way()
             if self._buffers is not None and self._buffers.is_over:
                 await self._buffers.relieve()
+
+    async def _give_way(self) -> None:
+        if _monotonic_us() - self._gave_way_us > TURN_US:
+            await asyncio.sleep(0)
+            self._gave_way_us = _monotonic_us()
 
     async def _handle(self, event: Event) -> None:
         await self._handlers[type(event)](event)
@@ -135,7 +148,7 @@ class Pump:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
 
     def _leave_at_shutdown(self, wal_end_lsn: Lsn) -> None:
-        if self._shutdown.asked(wal_end_lsn, time.monotonic_ns() // 1000):
+        if self._shutdown.asked(wal_end_lsn, _monotonic_us()):
             raise SourceUnavailable(
                 "the server is shutting down and would wait for a position that a prepared transaction holds back",
                 hint="nothing: when the server is back, it sends what is prepared once more (F13, F33)",
@@ -167,11 +180,8 @@ class Pump:
         await self._plans.ready({relid for relid, _ in operations})
         begin = await self._begin_of(self._tx)
         records = begin + encode_run(event.run, self._plans.by_relid, self._tx)
-        size_bytes = len(event.run.frames)
         self._counts.run(operations)
-        await self._hand_on(records, size_bytes)
-        # F14, F30: a replay may hold any number of runs, and status updates share this loop.
-        await asyncio.sleep(0)
+        await self._hand_on(records, len(event.run.frames))
 
     async def _truncated(self, event: Truncated) -> None:
         if self._tx is None:
@@ -212,8 +222,8 @@ class Pump:
         self._plans.describe(relation)
         self._counts.relation(relation.relid, f"{relation.schema}.{relation.name}")
 
-    async def _type(self, event: TypeSeen) -> None:
-        """A type's name: the plans ask the catalog, which knows its shape too (F44)."""
+    async def _nothing(self, event: TypeSeen | PassedOver) -> None:
+        """A type's name is nothing here: the plans ask the catalog, which knows its shape too (F44)."""
 
     async def _begin_of(self, tx: TransactionContext) -> list[Record]:
         """Return the transaction's BEGIN before its first change, where that is wanted."""
@@ -236,6 +246,10 @@ class Pump:
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
         end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
         await self._add(Chunk(end, 256 * len(end), self._boundary(transactions=1)))
+
+
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
 
 
 def _now_us() -> int:

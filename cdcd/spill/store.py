@@ -25,6 +25,9 @@ _ITEM_BYTES = 220
 _XID_BYTES = 260
 _DROPPED_BYTES = 8
 
+PASSED_OVER_PIECES = 5_000
+"""So many dropped pieces in a row take some milliseconds to read past."""
+
 
 class Disk(Protocol):
     """What a store needs of its pool."""
@@ -116,8 +119,11 @@ class SpillStore:
         finally:
             self._keep_from(written)
 
-    def replay(self) -> Iterator[Run | Control]:
-        """Yield what is kept, in the order of appending, and free it on the way; called once, at the end."""
+    def replay(self) -> Iterator[Run | Control | None]:
+        """Yield what is kept, in the order of appending, and free it on the way; called once, at the end.
+
+        None comes where much in a row was dropped.
+        """
         start = 0
         while self._segments:
             segment = self._segments[0]
@@ -144,12 +150,13 @@ class SpillStore:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _replay_segment(self, file: BinaryIO, start: int, size_bytes: int) -> Iterator[Run | Control]:
-        at = 0
+    def _replay_segment(self, file: BinaryIO, start: int, size_bytes: int) -> Iterator[Run | Control | None]:
+        at = dropped = 0
         while at < size_bytes:
             length, item = self._next_piece(file, start + at)
             at += length
-            if item is not None:
+            dropped = 0 if item is not None else dropped + 1
+            if item is not None or dropped % PASSED_OVER_PIECES == 0:
                 yield item
 
     def _next_piece(self, file: BinaryIO, at: int) -> tuple[int, Run | Control | None]:

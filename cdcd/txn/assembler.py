@@ -24,6 +24,7 @@ from cdcd.txn.contents import event_of, expect, logical_message, with_origin
 from cdcd.txn.events import (
     Event,
     LogicalMessage,
+    PassedOver,
     RelationSeen,
     Rows,
     TransactionBegun,
@@ -333,6 +334,8 @@ class Assembler:
         for item in contents.store.replay():
             if isinstance(item, Run):
                 yield Rows(item)
+            elif item is None:
+                yield PassedOver()
             else:
                 message = self._decode(item, in_stream=contents.is_streamed)
                 yield self._event_of(item, message, relations, State.IN_STREAM)

@@ -28,8 +28,11 @@ class ChangeStore(Protocol):
     def abort_subtransaction(self, xid: int) -> None:
         """Drop the changes of this subtransaction; one without changes here is nothing to drop."""
 
-    def replay(self) -> Iterator[Run | Control]:
-        """Yield what is kept, in the order of appending; called once, and nothing is appended afterwards."""
+    def replay(self) -> Iterator[Run | Control | None]:
+        """Yield what is kept, in the order of appending; called once, and nothing is appended afterwards.
+
+        None stands for nothing: the search for the next takes long, and others may want a turn (F14).
+        """
 
     def discard(self) -> None:
         """The transaction has ended: give back memory, and whatever else holds it; not used again."""
@@ -69,7 +72,7 @@ class MemoryStore:
         for place in self._places_by_xid.pop(xid, ()):
             self._items[place] = None
 
-    def replay(self) -> Iterator[Run | Control]:
+    def replay(self) -> Iterator[Run | Control | None]:
         """Yield what is kept, in the order of appending."""
         return (item for item in self._items if item is not None)
 

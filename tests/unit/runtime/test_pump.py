@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, SourceUnavailable
 from cdcd.model import Item
+from cdcd.runtime import pump
 from tests.unit.runtime.session_items import (
     Flow,
     begin,
@@ -294,8 +296,10 @@ async def test_rows_outside_a_transaction_are_an_error() -> None:
         await Flow().feed(inserts("a"))
 
 
-async def test_a_replay_gives_way_to_the_loop_at_each_run() -> None:
-    """F14: status updates share the loop; a replayed transaction is one item, however large."""
+@pytest.mark.parametrize("what", ["rows", "messages", "rows that were written before"])
+async def test_a_replay_gives_way_to_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F14: status updates share the loop; a replayed transaction is one item, however large and of whatever."""
+    monkeypatch.setattr(pump, "TURN_US", -1)
     turns = 0
 
     async def beside() -> None:
@@ -304,12 +308,28 @@ async def test_a_replay_gives_way_to_the_loop_at_each_run() -> None:
             turns += 1
             await asyncio.sleep(0)
 
+    flow = Flow(written_commit_lsn=100 if "before" in what else 0)
+    one = message(50, transactional=True, xid=7) if what == "messages" else inserts("a", xid=7)
+    *items, commit = streamed(7, 100, relation(xid=7), *[one] * 50)
+    await flow.feed(*items)
     task = asyncio.create_task(beside())
-    items = [relation(xid=7), *(inserts(str(number), xid=7) for number in range(50))]
-    flow = await Flow().feed(*streamed(7, 100, *items))
+    await flow.feed(commit)
     task.cancel()
-    assert len(flow.records) == 50
+    assert len(flow.records) == (0 if "before" in what else 50)
     assert turns >= 50
+
+
+def test_it_gives_way_no_more_often_than_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_us = iter(range(0, 10_000_000, pump.TURN_US // 4))
+    monkeypatch.setattr(pump, "_monotonic_us", lambda: next(clock_us))
+    flow = Flow()
+    feeding = flow.pump.feed(streamed(7, 100, relation(xid=7), *[inserts("a", xid=7)] * 50))
+    turns = 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            feeding.send(None)
+            turns += 1
+    assert 50 // 6 <= turns <= 50 // 4
 
 
 async def test_buffers_are_relieved_before_the_next_item() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cdcd.errors import SpillError, SpillFull
 from cdcd.model import Control, Run
+from cdcd.spill import store as store_module
 from cdcd.spill.pieces import HEADER_BYTES
 from cdcd.spill.pool import OWN_LIMIT, SpillPool, Usage
 from cdcd.spill.settings import SpillSettings
@@ -130,6 +131,20 @@ def test_a_replay_gives_the_disk_back_segment_by_segment(tmp_path: Path) -> None
     left = [len(segments(tmp_path)) for _ in store.replay()]
     assert left == [3, 2, 1]
     assert segments(tmp_path) == []
+    pool.close()
+
+
+def test_a_replay_says_when_it_passes_over_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F14: else who shares the thread waits until the next item is found."""
+    monkeypatch.setattr(store_module, "PASSED_OVER_PIECES", 10)
+    pool, _ = new_pool(tmp_path)
+    store = pool.new_store()
+    kept = wire.rows("kept", xid=2)
+    for item in (*[wire.rows("gone", xid=1)] * 25, kept, *[wire.rows("gone", xid=1)] * 9, kept):
+        store.append(item)
+    pool.spill_largest()
+    store.abort_subtransaction(1)
+    assert list(store.replay()) == [None, None, kept, kept]
     pool.close()
 
 
