@@ -126,14 +126,14 @@ class Pump:
                 continue
             for event in self._assembler.feed(item):
                 await self._handle(event)
-                await self._give_way()
+                if _monotonic_us() - self._gave_way_us > TURN_US:
+                    await self._give_way()
             if self._buffers is not None and self._buffers.is_over:
                 await self._buffers.relieve()
 
     async def _give_way(self) -> None:
-        if _monotonic_us() - self._gave_way_us > TURN_US:
-            await asyncio.sleep(0)
-            self._gave_way_us = _monotonic_us()
+        await asyncio.sleep(0)
+        self._gave_way_us = _monotonic_us()
 
     async def _handle(self, event: Event) -> None:
         await self._handlers[type(event)](event)
@@ -182,6 +182,8 @@ class Pump:
         records = begin + encode_run(event.run, self._plans.by_relid, self._tx)
         self._counts.run(operations)
         await self._hand_on(records, len(event.run.frames))
+        # The writer takes the records of this run before there are those of the next.
+        await self._give_way()
 
     async def _truncated(self, event: Truncated) -> None:
         if self._tx is None:

@@ -323,7 +323,8 @@ def test_it_gives_way_no_more_often_than_it_has_to(monkeypatch: pytest.MonkeyPat
     clock_us = iter(range(0, 10_000_000, pump.TURN_US // 4))
     monkeypatch.setattr(pump, "_monotonic_us", lambda: next(clock_us))
     flow = Flow()
-    feeding = flow.pump.feed(streamed(7, 100, relation(xid=7), *[inserts("a", xid=7)] * 50))
+    one = message(50, transactional=True, xid=7)
+    feeding = flow.pump.feed(streamed(7, 100, *[one] * 50))
     turns = 0
     with contextlib.suppress(StopIteration):
         while True:
