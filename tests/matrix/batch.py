@@ -22,7 +22,7 @@ from cdcd.lsn import parse_lsn
 from tests.matrix import account, tables
 from tests.matrix.cells import Cell
 from tests.matrix.judge import Counts, judge
-from tests.matrix.workload import Workload
+from tests.matrix.workload import Done, Workload
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader
 from tests.support.stack import confirmed_position, run_script, wal_position
@@ -33,6 +33,13 @@ KILLS = {"prepare": 0.3, "decide": 0.2}
 KILLS_ELSE = 0.01
 LEGS = 6
 """At so many points of the workload one daemon has to have received all there is, with what is open then."""
+
+
+WAITS_FOR_LOCK = (
+    "SELECT 1 FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid"
+    " WHERE slot_name = %s AND wait_event_type = 'Lock'"
+)
+"""A walsender of PostgreSQL 13 itself waits for a lock on a partitioned table that an open transaction has."""
 
 
 @dataclass(frozen=True)
@@ -64,92 +71,111 @@ class Outcome:
     kills: int
 
 
+@dataclass
+class _Reading:
+    """One cell's daemon, and what becomes of it."""
+
+    cell: Cell
+    daemon: Daemon
+    kills: int = 0
+    failure: str = ""
+
+    @property
+    def state(self) -> str:
+        """The daemon's state; it is noted when it is a bad one."""
+        process = self.daemon.process
+        assert process is not None
+        state = str(self.daemon.status().get("state"))
+        if state == "halted" or process.poll() is not None:
+            self.failure = f"cdcd is {state}: {self.daemon.log()[-1000:]}"
+        return state
+
+
 def run(stack: Stack, cells: tuple[Cell, ...], plan: Plan) -> list[Outcome]:
     """Run the workload once and judge each cell."""
     name = f"matrix_{stack.postgres.major}_{plan.seed}"
-    with ExitStack() as stack_of, _database(stack.postgres, name) as dsn:
-        daemons = [
-            stack_of.enter_context(_daemon(stack, cell, f"{name}_{number}", dsn, plan.seed))
+    with _database(stack.postgres, name) as dsn, ExitStack() as daemons:
+        readings = [
+            _Reading(cell, daemons.enter_context(_daemon(stack, cell, f"{name}_{number}", dsn, plan.seed)))
             for number, cell in enumerate(cells)
         ]
         account.begin(dsn)
-        for daemon in daemons:
-            daemon.start()
+        for reading in readings:
+            reading.daemon.start()
         workload = Workload(dsn, name, plan.seed)
-        kills = _work(stack.postgres, workload, daemons, plan)
-        _await_confirmed(stack.postgres, daemons, plan)
-        for daemon in daemons:
-            assert daemon.stop() == 0, daemon.log()[-2000:]
+        _work(stack.postgres, workload, readings, plan)
+        for reading in readings:
+            _await_confirmed(stack.postgres, reading, plan)
         told = account.read(dsn)
-        outcomes = []
-        for cell, daemon, killed in zip(cells, daemons, kills, strict=True):
-            try:
-                reader = Reader(stack.kafka.bootstrap, stack.registry.url)
-                events = reader.each(*reader.topics(daemon.name))
-                counts = judge(cell, stack.postgres.major, told, workload.done, daemon.name, events)
-                outcomes.append(Outcome(cell, counts, "", killed))
-            except AssertionError as error:
-                outcomes.append(Outcome(cell, None, str(error), killed))
+        outcomes = [_judged(stack, reading, told, workload.done) for reading in readings]
         if any(outcome.error for outcome in outcomes):
             (stack.folder / f"{name}.sql").write_text("\n".join(workload.done.log))
         return outcomes
 
 
-def _work(server: PostgresServer, workload: Workload, daemons: list[Daemon], plan: Plan) -> list[int]:
-    """The workload's steps, and kills between them; how often each daemon was killed.
+def _judged(stack: Stack, reading: _Reading, told: account.Account, done: Done) -> Outcome:
+    cell, daemon = reading.cell, reading.daemon
+    if reading.failure:
+        return Outcome(cell, None, reading.failure, reading.kills)
+    try:
+        assert daemon.stop() == 0, daemon.log()[-2000:]
+        reader = Reader(stack.kafka.bootstrap, stack.registry.url)
+        events = reader.each(*reader.topics(daemon.name))
+        counts = judge(cell, stack.postgres.major, told, done, daemon.name, events)
+    except AssertionError as error:
+        return Outcome(cell, None, str(error), reading.kills)
+    return Outcome(cell, counts, "", reading.kills)
+
+
+def _work(server: PostgresServer, workload: Workload, readings: list[_Reading], plan: Plan) -> None:
+    """The workload's steps, and kills between them.
 
     A daemon is killed only when it streams, so that there is something to cut off.
     """
     random = Random(plan.seed)
-    kills = [0] * len(daemons)
 
     def after_step(rule: str) -> None:
-        number, chance = random.randrange(len(daemons)), random.random()
-        if chance < KILLS.get(rule, KILLS_ELSE) and daemons[number].status().get("state") == "streaming":
-            daemons[number].kill()
-            daemons[number].start()
-            kills[number] += 1
+        reading, chance = random.choice(readings), random.random()
+        if chance < KILLS.get(rule, KILLS_ELSE) and reading.state == "streaming":
+            reading.daemon.kill()
+            reading.daemon.start()
+            reading.kills += 1
 
     for leg in range(LEGS):
-        _await_received(server, random.choice(daemons))
+        _await_received(server, random.choice(readings))
         if plan.large_rows and leg == LEGS // 2:
             workload.large(plan.large_rows)
         workload.run(plan.steps // LEGS, after_step)
     workload.finish()
-    return kills
 
 
-def _await_received(server: PostgresServer, daemon: Daemon) -> None:
+def _await_received(server: PostgresServer, reading: _Reading) -> None:
     # A commit of its own makes the server write out what open transactions have left in its buffers.
     position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
     end_lsn = int(position[0][1])
 
     def has_received() -> bool:
-        page = daemon.status()
-        assert page.get("state") != "halted", f"cdcd is halted:\n{daemon.log()[-3000:]}"
-        is_there = page.get("state") == "streaming" and parse_lsn(page["received_lsn"]) >= end_lsn
-        # A walsender of PostgreSQL 13 itself waits for a lock on a partitioned table that an open transaction has.
-        return is_there or server.execute(
-            "SELECT 1 FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid"
-            " WHERE slot_name = %s AND wait_event_type = 'Lock'",
-            daemon.slot,
-        )
+        state = reading.state
+        if reading.failure:
+            return True
+        page = reading.daemon.status()
+        is_there = state == "streaming" and parse_lsn(page["received_lsn"]) >= end_lsn
+        return is_there or bool(server.execute(WAITS_FOR_LOCK, reading.daemon.slot))
 
-    eventually(has_received, f"{daemon.name} has received everything", 120)
+    eventually(has_received, f"{reading.daemon.name} has received everything", 120)
 
 
-def _await_confirmed(server: PostgresServer, daemons: list[Daemon], plan: Plan) -> None:
+def _await_confirmed(server: PostgresServer, reading: _Reading, plan: Plan) -> None:
     end_lsn = wal_position(server)
-    for daemon in daemons:
-
-        def is_confirmed(daemon: Daemon = daemon) -> bool:
-            assert daemon.process is not None
-            state = daemon.status().get("state")
-            ended = daemon.process.poll() is not None or state == "halted"
-            assert not ended, f"cdcd is {state}:\n{daemon.log()[-3000:]}"
-            return (confirmed_position(server, daemon.slot) or 0) >= end_lsn
-
-        eventually(is_confirmed, f"{daemon.name} has confirmed everything", 120 + plan.large_rows / 2000, 0.1)
+    eventually(
+        lambda: (
+            (reading.state and reading.failure)
+            or (confirmed_position(server, reading.daemon.slot) or 0) >= end_lsn
+        ),
+        f"{reading.daemon.name} has confirmed everything",
+        120 + plan.large_rows / 2000,
+        0.1,
+    )
 
 
 @contextmanager

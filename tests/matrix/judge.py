@@ -123,7 +123,7 @@ def _message(prefix: str, content: str) -> str:
 def _text(table: str, op: str, before: Row | None, after: Row | None, special: dict[str, str]) -> str:
     """NULLs of `before` are left out: the witness does not tell them either."""
     said = None if before is None else sorted((name, one) for name, one in before.items() if one is not None)
-    return f"{table} {op} {said} {after and sorted(after.items())} {special}"
+    return f"{table} {op} {said} {after and sorted(after.items())} {sorted(special.items())}"
 
 
 class _Expected:
@@ -227,7 +227,8 @@ def _other_order(expected: Told, read: Told) -> str:
     wanted, got = [xid for xid, _ in expected], [xid for xid, _ in read]
     lost, foreign = sorted(set(wanted) - set(got)), sorted(set(got) - set(wanted))
     if lost or foreign:
-        return f"transactions lost: {lost}, of nobody: {foreign}"
+        shown = [(xid, lines[:3]) for xid, lines in (*expected, *read) if xid in {*lost[:1], *foreign[:1]}]
+        return f"transactions lost: {lost}, of nobody: {foreign}: {shown}"
     at = next(place for place, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1])
     return f"transaction {at} is {got[at]}, committed was {wanted[at]}"
 
