@@ -7,8 +7,9 @@ Invariant: every transaction, in commit order; every change of it, in order; eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tests.matrix import tables
 from tests.matrix.account import UNCHANGED, Account, Change, Emitted, Row, Transaction, Truncation
@@ -37,7 +38,9 @@ def judge(
     cell: Cell, major: int, account: Account, done: Done, prefix: str, events: Iterable[Event]
 ) -> Counts:
     """Compare them; `prefix` is the name of the daemon."""
-    found = _Found(prefix)
+    # The origin of a streamed transaction is not known before its end.
+    origins = {done.origin} if cell.streaming == "off" else {done.origin, None}
+    found = _Found(prefix, dict.fromkeys(done.origin_xids, origins))
     for event in events:
         found.take(event)
     doomed = done.doomed if cell.streaming != "off" else set()
@@ -54,15 +57,23 @@ def judge(
 class _Found:
     """What was read, by transaction."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, origins: Mapping[int, set[str | None]]) -> None:
         self.loose: list[tuple[int, str]] = []
         self._prefix = prefix
+        self._origins = origins
+        self._unburied: dict[tuple[str, int], Any] = {}
+        self._partitions: dict[tuple[str, str], int] = {}
         self._lines: dict[tuple[int, int], tuple[int, Line, str | None]] = {}
         self._truncated: set[tuple[int, int, int]] = set()
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
     def take(self, event: Event) -> None:
-        """Note one record; a tombstone says nothing here."""
+        """Note one record; a tombstone follows its delete."""
+        place = (event.topic, event.partition)
+        deleted = self._unburied.pop(place, None)
+        assert deleted == (event.key if event.value is None else None), (
+            f"a tombstone missing or too many: {place}"
+        )
         if event.value is None:
             return
         if event.topic == f"{self._prefix}.{MESSAGES}" and not event.value["transactional"]:
@@ -70,11 +81,13 @@ class _Found:
             return
         sequence = event.sequence
         assert sequence is not None, f"a record without a sequence in {event.topic}"
-        before = self._last.get((event.topic, event.partition))
+        if event.op in ("c", "u", "d"):
+            self._check_row(event)
+        before = self._last.get(place)
         assert before is None or before < sequence, (
             f"out of order in {event.topic}: {before}, then {sequence}"
         )
-        self._last[event.topic, event.partition] = sequence
+        self._last[place] = sequence
         if event.op == "t":  # a barrier: one in each partition
             assert (*sequence, event.partition) not in self._truncated, f"twice: {event.topic} {sequence}"
             self._truncated.add((*sequence, event.partition))
@@ -85,8 +98,22 @@ class _Found:
         content = event.value["content"].decode() if event.op == "m" else None
         self._lines[sequence] = event.source["txId"], _line_of(event), content
 
+    def _check_row(self, event: Event) -> None:
+        """Its key is its row's, in one partition for ever; its origin is the transaction's."""
+        source = event.value["source"]
+        row = event.value["after"] if event.op != "d" else event.value["before"]
+        key = {name: row[name] for name in tables.key_of(source["table"])} or None
+        assert event.key == key, f"the key of {event.topic} {event.sequence} is not its row's"
+        where = self._partitions.setdefault((event.topic, repr(key)), event.partition)
+        assert where == event.partition, f"a key of {event.topic} is in two partitions"
+        if event.op == "d" and key:
+            self._unburied[event.topic, event.partition] = key
+        origins = self._origins.get(source["txId"], {None})
+        assert source["origin"] in origins, f"transaction {source['txId']} has the origin {source['origin']}"
+
     def told(self, doomed: set[str]) -> Told:
         """Transactions in the order of their commit, without messages in `doomed`; each numbered from 1."""
+        assert not self._unburied, f"a delete at the end of {list(self._unburied)} without a tombstone"
         told: Told = []
         commit_lsn, number = 0, 0
         for sequence in sorted(self._lines):
@@ -159,7 +186,7 @@ class _Expected:
                 yield from self._rows(change)
 
     def _note(self, mark: str) -> None:
-        name, verb = mark.split()
+        name, verb, _ = mark.split()
         (self._attached.add if verb == "attached" else self._attached.remove)(name)
 
     def _is_truncated(self, table: str) -> bool:

@@ -33,10 +33,13 @@ OPEN_RULES = {
 
 @dataclass
 class Done:
-    """`origin_xids`: transactions under a replication origin. `doomed`: messages sent in a savepoint that was
-    rolled back: the wire gives them the id of the whole transaction, so that they stay once they are streamed.
+    """`origin_xids`: transactions under the replication origin `origin`.
+
+    `doomed`: messages sent in a savepoint that was rolled back: the wire gives them the id of the whole transaction,
+    so that they stay once they are streamed.
     """
 
+    origin: str
     origin_xids: set[int] = field(default_factory=set)
     doomed: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
@@ -58,7 +61,7 @@ class Workload:
     """`run(steps)` may be called again and again; `finish` decides what is open."""
 
     def __init__(self, dsn: str, origin: str, seed: int) -> None:
-        self.done = Done()
+        self.done = Done(origin)
         self._random = Random(seed)
         self._number = 0
         self._prepared: list[str] = []
@@ -174,7 +177,10 @@ class Workload:
     def _partition(self, session: _Session) -> None:
         attached = self._execute(session, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE"
                                           " inhparent = 'parted'::regclass")  # fmt: skip
-        self._try(session, sql.partition(self._random, {name for (name,) in attached}))
+        self._number += 1
+        statement, mark = sql.partition(self._random, {name for (name,) in attached}, self._number)
+        if self._try(session, statement):
+            session.messages.append((len(session.savepoints), mark))
 
     def _swap(self, session: _Session) -> None:
         """The table is renamed and made anew; now and then an old one is dropped."""

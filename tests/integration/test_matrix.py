@@ -1,0 +1,30 @@
+"""The matrix in its small form: each major of PostgreSQL, three ways to read it, one generated workload with kills.
+
+`make matrix` runs every combination of options.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.matrix.batch import Plan, Stack, run
+from tests.matrix.cells import MAJORS, few_of
+from tests.support.stack import PostgresServers
+
+
+@pytest.mark.parametrize("major", MAJORS)
+@pytest.mark.timeout(300)
+def test_what_is_read_is_postgresqls_own_account(
+    major: int, pg_server: PostgresServers, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
+) -> None:
+    """F4, F26 to F29, F33 to F35, F46, F47, F49 to F52: every transaction, change and value, once and in order."""
+    cells = few_of(major)
+    outcomes = run(Stack(pg_server(major), kafka, registry, tmp_path), cells, Plan(seed=major, steps=450))
+    for outcome in outcomes:
+        print(f"PostgreSQL {major}, {outcome.cell}, {outcome.kills} kills: {outcome.counts}")
+    assert not [f"{outcome.cell}: {outcome.error}" for outcome in outcomes if outcome.error]
+    assert len(outcomes) == len(cells)
