@@ -1,0 +1,284 @@
+"""Two hundred streamed transactions open at once, with savepoints rolled back, against test_decoding's account.
+
+Each writer follows its own plan, drawn from a printed seed: savepoints up to five deep, released or rolled back,
+rows between them; some alter and truncate a table of their own. The judge is PostgreSQL's test_decoding on a
+second slot: the same transactions in the same order, every change in its place, with its values and LSN, once.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.reader import Event, Reader, assert_each_once
+from tests.support.stack import PostgresServers, confirmed_position, run_script, wal_position
+from tests.support.waiting import eventually
+
+WRITERS = 200
+ALTERING_WRITERS = 8
+ROLLED_BACK_WRITERS = 20
+STEPS = 24
+DEEPEST = 5
+STRIDE = 10_000
+"""How many ids a writer has to itself, so that none waits for another's lock."""
+TABLES = ("t", *(f"own_{number}" for number in range(ALTERING_WRITERS)))
+SLOT = "witness"
+LINE = re.compile(r"table public\.(?P<table>\w+): (?P<verb>INSERT|UPDATE|DELETE|TRUNCATE): (?P<rest>.*)")
+ROW = re.compile(r"id\[integer\]:(?P<id>\d+)(?: v\[text\]:'(?P<v>\w*)')?")
+OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
+
+
+class Change(NamedTuple):
+    """One change. A delete and a truncate have no `v`, a truncate has no id either."""
+
+    table: str
+    op: str
+    id: int | None
+    v: str | None
+    lsn: int
+
+
+class Transaction(NamedTuple):
+    """One committed transaction, its changes in order."""
+
+    xid: int
+    changes: list[Change]
+
+
+class Writer:
+    """One open transaction. `steps` counts on, so that the rows of each step tell who wrote them and when."""
+
+    def __init__(self, number: int, dsn: str, chance: random.Random) -> None:
+        self.connection = psycopg2.connect(dsn)
+        self._cursor = self.connection.cursor()
+        self._chance = chance
+        self._table = TABLES[number + 1] if number < ALTERING_WRITERS else "t"
+        self._first_id = self._next_id = number * STRIDE
+        self._depth = 0
+        self._steps = 0
+        self.insert()
+
+    def step(self) -> None:
+        """Do one more thing."""
+        self._steps += 1
+        deeper, back = self._depth < DEEPEST, self._depth > 0
+        wide = self._table != "t"
+        ways = [self.insert, self.insert, self.insert, self.update, self.delete, self.move]
+        ways += [self.savepoint] * 4 * deeper + [self.roll_back, self.release] * 2 * back
+        ways += [self.alter, self.truncate] * (wide and back)
+        self._chance.choice(ways)()
+
+    def insert(self) -> None:
+        """Some rows; an id is never used twice, whatever becomes of it."""
+        count = self._chance.randint(5, 25)
+        first, self._next_id = self._next_id, self._next_id + count
+        self._do(
+            f"INSERT INTO {self._table} (id, v) SELECT g, repeat('i', 100) || %s || 'g' || g"
+            " FROM generate_series(%s::int, %s) g",
+            f"s{self._steps}",
+            first,
+            first + count - 1,
+        )
+
+    def update(self) -> None:
+        """The values of some rows."""
+        self._some(f"UPDATE {self._table} SET v = 'u' || %s || 'g' || id", f"s{self._steps}")
+
+    def move(self) -> None:
+        """The keys of some rows."""
+        first, last, every = self._some_ids()
+        shift = max(self._next_id, last + 1) - first
+        self._next_id = last + shift + 1
+        where = f"UPDATE {self._table} SET id = id + %s WHERE id BETWEEN %s AND %s AND id %% %s = 0"
+        self._do(where, shift, first, last, every)
+
+    def delete(self) -> None:
+        """Some rows."""
+        self._some(f"DELETE FROM {self._table}")
+
+    def alter(self) -> None:
+        """One more column, and a row that has it."""
+        column = f"w{self._steps}"
+        self._do(f"ALTER TABLE {self._table} ADD COLUMN {column} text DEFAULT 'w'")
+        self.insert()
+
+    def truncate(self) -> None:
+        """Everything in the table that nobody else uses."""
+        self._do(f"TRUNCATE {self._table}")
+
+    def savepoint(self) -> None:
+        """One deeper."""
+        self._depth += 1
+        self._do(f"SAVEPOINT s{self._depth}")
+
+    def roll_back(self) -> None:
+        """Give up one level or several; sometimes the savepoint itself stays and is used again."""
+        to = self._chance.randint(1, self._depth)
+        self._do(f"ROLLBACK TO SAVEPOINT s{to}")
+        self._depth = to
+        if self._chance.random() < 0.7:
+            self.release()
+
+    def release(self) -> None:
+        """Keep what was done since the last savepoint, as far as the next one."""
+        self._do(f"RELEASE SAVEPOINT s{self._depth}")
+        self._depth -= 1
+
+    def end(self, *, commit: bool) -> None:
+        """Commit, or roll all of it back."""
+        (self.connection.commit if commit else self.connection.rollback)()
+        self.connection.close()
+
+    def _some(self, statement: str, *params: object) -> None:
+        first, last, every = self._some_ids()
+        self._do(f"{statement} WHERE id BETWEEN %s AND %s AND id %% %s = 0", *params, first, last, every)
+
+    def _some_ids(self) -> tuple[int, int, int]:
+        first = self._chance.randint(self._first_id, self._next_id)
+        return first, first + self._chance.randint(0, 40), self._chance.randint(1, 5)
+
+    def _do(self, statement: str, *params: object) -> None:
+        self._cursor.execute(statement, params or None)
+
+
+@pytest.fixture
+def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """A server with room for all of the writers."""
+    server = pg_server.fresh(request.param, settings={"max_connections": str(WRITERS + 30)})
+    server.start()
+    yield server
+    server.stop("immediate")
+
+
+@pytest.mark.parametrize(
+    ("server", "streaming", "setting"),
+    [
+        (18, "on", "logical_decoding_work_mem = '64kB'"),
+        (18, "parallel", "debug_logical_replication_streaming = 'immediate'"),
+        (14, "on", "logical_decoding_work_mem = '64kB'"),
+    ],
+    indirect=["server"],
+)
+def test_two_hundred_interleaved_streams_equal_the_witness(
+    server: PostgresServer, streaming: str, setting: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F26, F28, F29: in commit order, what was rolled back nowhere, everything else in its place, once."""
+    seed = 4
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    server.create_database("crowd")
+    dsn = server.dsn("crowd")
+    run_script(
+        dsn,
+        f"ALTER DATABASE crowd SET {setting}",
+        *(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in TABLES),
+    )
+    with new_daemon(server, "crowd", source={"protocol": {"streaming": streaming}}) as daemon:
+        daemon.start().wait_state("streaming")
+        make_witness(dsn)
+        writers = [Writer(number, dsn, chance) for number in range(WRITERS)]
+        for _ in range(STEPS):
+            for writer in writers:
+                writer.step()
+        eventually(
+            lambda: f"cdcd_open_transactions {float(WRITERS)}\n" in daemon.get("/metrics")[1],
+            f"{WRITERS} streams are open at once",
+        )
+        assert reader.read(*topics_of(daemon.name)) == [], "rows are visible before they are committed"
+        end_all(writers, chance)
+        end_lsn = wal_position(server)
+        eventually(lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn, "all is confirmed", 60)
+        events = reader.read(*topics_of(daemon.name))
+        assert daemon.stop() == 0
+    assert_each_once(events)
+    seen = witnessed(dsn)
+    print(f"{len(seen)} transactions, {sum(len(one.changes) for one in seen)} changes")
+    assert_equal(transactions_of(events), seen)
+
+
+def end_all(writers: list[Writer], chance: random.Random) -> None:
+    """In no order; while one ends the others go on."""
+    fates = [True] * (WRITERS - ROLLED_BACK_WRITERS) + [False] * ROLLED_BACK_WRITERS
+    chance.shuffle(writers)
+    chance.shuffle(fates)
+    while writers:
+        writers.pop().end(commit=fates.pop())
+        for writer in chance.sample(writers, min(2, len(writers))):
+            writer.step()
+
+
+def topics_of(name: str) -> list[str]:
+    """The tables' topics."""
+    return [f"{name}.public.{table}" for table in TABLES]
+
+
+def transactions_of(events: list[Event]) -> list[Transaction]:
+    """What was read, in commit order; a truncate once. Its numbers count from 1 in each transaction."""
+    found = {event.sequence: event for event in events if event.sequence is not None}
+    transactions: dict[int, Transaction] = {}
+    for sequence in sorted(found):
+        event = found[sequence]
+        commit_lsn, tx_seq = sequence
+        one = transactions.setdefault(commit_lsn, Transaction(event.source["txId"], []))
+        assert (event.source["txId"], tx_seq) == (one.xid, len(one.changes) + 1)
+        one.changes.append(change_of(event))
+    return list(transactions.values())
+
+
+def change_of(event: Event) -> Change:
+    """The change that a record tells of."""
+    row = event.value["before" if event.op == "d" else "after"] or {"id": None, "v": None}
+    assert event.op is not None
+    value = None if event.op == "d" else row["v"]
+    return Change(event.source["table"], event.op, row["id"], value, event.source["lsn"])
+
+
+def make_witness(dsn: str) -> None:
+    """From here on it sees what is committed."""
+    run_script(dsn, f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')")
+
+
+def witnessed(dsn: str) -> list[Transaction]:
+    """What test_decoding saw, by its own lines, transactions without a change left out."""
+    query = f"SELECT lsn - '0/0'::pg_lsn, data FROM pg_logical_slot_get_changes('{SLOT}', NULL, NULL)"
+    transactions: list[Transaction] = []
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        for lsn, line in cursor:
+            if line.startswith("BEGIN "):
+                transactions.append(Transaction(int(line.split()[1]), []))
+            elif not line.startswith("COMMIT "):
+                transactions[-1].changes.extend(changes_of_line(line, int(lsn)))
+    return [one for one in transactions if one.changes]
+
+
+def changes_of_line(line: str, lsn: int) -> list[Change]:
+    """The changes of one line: two of an update that moves a key."""
+    found = LINE.fullmatch(line)
+    assert found is not None, "a line of an unknown kind"
+    table, op = found["table"], OPS[found["verb"]]
+    if op == "t":
+        return [Change(table, op, None, None, lsn)]
+    rows = [(int(row["id"]), row["v"]) for row in ROW.finditer(found["rest"])]
+    if len(rows) == 1:
+        return [Change(table, op, *rows[0], lsn)]
+    (old_id, _), (new_id, value) = rows
+    return [Change(table, "d", old_id, None, lsn), Change(table, "c", new_id, value, lsn)]
+
+
+def assert_equal(read: list[Transaction], seen: list[Transaction]) -> None:
+    """Equal in every respect; the first difference is named."""
+    assert seen, "the witness saw nothing"
+    assert [one.xid for one in read] == [one.xid for one in seen]
+    for mine, theirs in zip(read, seen, strict=True):
+        for place, pair in enumerate(zip(mine.changes, theirs.changes, strict=False), 1):
+            assert pair[0] == pair[1], f"transaction {mine.xid}, change {place}"
+        assert len(mine.changes) == len(theirs.changes), f"transaction {mine.xid}"
