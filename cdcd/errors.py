@@ -155,6 +155,20 @@ class SourceUnavailable(SourceError):
     retry = Retry.AUTO
 
 
+class ServerInternal(SourceError):
+    """The server reports an internal error: a defect of its own, or damaged data."""
+
+    code = "CDCD-SOURCE-INTERNAL"
+
+
+class StreamingFailed(SourceError):
+    """An error that the server's streaming of open transactions may be the reason of."""
+
+    code = "CDCD-SOURCE-STREAMING"
+    retry = Retry.AUTO
+    hint = "the next session reads without streaming; to have that always, set source.protocol.streaming: off"
+
+
 class SourceAuthentication(SourceError):
     """The server refused the role or its password."""
 

@@ -31,6 +31,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter, make_slot, tables_to_copy
+from cdcd.runtime.fallback import allowed, doubting
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
@@ -60,10 +61,13 @@ def _confirm_nothing(_lsn: int) -> None:
 
 
 class Session:
-    """The parts of one session. `run` is called once."""
+    """The parts of one session. `run` is called once. `after`: what ended the one before it."""
 
-    def __init__(self, config: Config, status: Status, stop: asyncio.Event) -> None:
+    def __init__(
+        self, config: Config, status: Status, stop: asyncio.Event, after: CdcdError | None = None
+    ) -> None:
         self._config = config
+        self._after = after
         self._status = status
         self._stop = stop
         self._source = config.source_settings()
@@ -262,7 +266,7 @@ class Session:
     async def _stream(
         self, begin: Resume, server: ServerIdentity, writer: Writer, spill: SpillPool, failing: Beside
     ) -> None:
-        wanted = self._config.wanted_options(server.version_num)
+        wanted = allowed(self._config.wanted_options(server.version_num), self._after)
         options = granted(server.version_num, wanted)
         for one in shortfalls(server.version_num, wanted):
             _LOG.warning("option_left_out", option=one.option, reason=one.why)
@@ -300,7 +304,8 @@ class Session:
                 streaming=options.streaming,
                 two_phase=options.two_phase,
             )
-            await failing.unless(self._pump_until_stopped(stream, pump, assembler, spill))
+            with doubting(options):
+                await failing.unless(self._pump_until_stopped(stream, pump, assembler, spill))
             writer.drop_partial_tail()
             await self._flush_in_time(writer, failing)
         finally:

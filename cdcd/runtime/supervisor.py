@@ -56,9 +56,10 @@ class Supervisor:
     async def run(self) -> int:
         """Return the exit status once stopped, or once an error ends the process."""
         failures = 0
+        error: CdcdError | None = None
         while not self.stop.is_set():
             started_s = time.monotonic()
-            error = await self._session()
+            error = await self._session(error)
             if error is None:
                 break
             self._status.failed(error)
@@ -75,9 +76,9 @@ class Supervisor:
         _LOG.info("stopped")
         return EXIT_OK
 
-    async def _session(self) -> CdcdError | None:
+    async def _session(self, after: CdcdError | None) -> CdcdError | None:
         try:
-            self._running = Session(self._config, self._status, self.stop)
+            self._running = Session(self._config, self._status, self.stop, after)
             await self._running.run()
         except CdcdError as error:
             return error

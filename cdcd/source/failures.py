@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cdcd.errors import (
     PublicationMissing,
+    ServerInternal,
     SlotActive,
     SlotLost,
     SlotMissing,
@@ -44,6 +45,7 @@ _BY_SQLSTATE: dict[str, type[SourceError]] = {
     "57014": SourceUnavailable,  # cancelled, by a timeout or somebody
     "55P03": SourceUnavailable,  # lock not available
     "25006": SourceUnavailable,  # read-only: this is a standby by now
+    "XX000": ServerInternal,
 }
 
 _BY_CLASS: dict[str, type[SourceError]] = {

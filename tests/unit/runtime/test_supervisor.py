@@ -35,8 +35,12 @@ class Sessions:
     def __init__(self, *endings: object) -> None:
         self.endings = list(endings)
         self.started = 0
+        self.after: list[CdcdError | None] = []
 
-    def __call__(self, config: object, status: Status, stop: asyncio.Event) -> Ending:
+    def __call__(
+        self, config: object, status: Status, stop: asyncio.Event, after: CdcdError | None
+    ) -> Ending:
+        self.after.append(after)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
         self.started += 1
         return Ending(ending, stop)
@@ -108,6 +112,7 @@ async def test_auto_is_tried_again_with_growing_pauses(monkeypatch: pytest.Monke
     async with daemon(monkeypatch, gone, gone, gone, STREAM) as one:
         await one.until(lambda: one.sessions.started == 4)
         assert tries == [1, 2, 3]
+        assert one.sessions.after == [None, gone, gone, gone]
 
 
 async def test_a_session_that_lived_long_starts_the_pauses_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from cdcd.errors import (
     PublicationMissing,
+    ServerInternal,
     SlotActive,
     SlotLost,
     SlotMissing,
@@ -37,7 +38,8 @@ CASES = [
     ("55000", 'replication slot "s" was not created in this database', None, SlotUnusable),
     ("58P01", "requested WAL segment 0001 has already been removed", None, SlotLost),
     ("40P01", "deadlock detected", None, SourceUnavailable),
-    ("XX000", "something nobody thought of", None, SourceError),
+    ("XX000", "could not map filenumber to relation OID", None, ServerInternal),
+    ("XX001", "something nobody thought of", None, SourceError),
     (None, "server closed the connection unexpectedly", None, SourceUnavailable),
 ]
 

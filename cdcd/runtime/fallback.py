@@ -1,0 +1,37 @@
+"""What the server gets wrong while it streams open transactions is read again without streaming.
+
+In: the options that a session wants, an error that ended it.  Out: the options it may have, the error to go on with.
+PostgreSQL 14 to 18 mix up catalog rows when a streamed transaction changes a table in a subtransaction that is
+rolled back before its rows are decoded, and then changes the table again. They fail with an internal error, each
+time anew, also after the commit, so that the slot would never get past it; or they describe a table without its key.
+Decoded after its commit, without streaming, the transaction is right.
+Invariant: an error that comes without streaming as well is what it was, and halts.
+Must not: confirm or skip anything; the next session begins where the failed one had to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cdcd.errors import CdcdError, KeyChanged, ServerInternal, StreamingFailed
+from cdcd.source.settings import StreamOptions
+
+
+def allowed(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
+    """Return what the session after one that `ended_by` ended may ask for."""
+    return replace(wanted, streaming="off") if isinstance(ended_by, StreamingFailed) else wanted
+
+
+@contextlib.contextmanager
+def doubting(options: StreamOptions) -> Iterator[None]:
+    """Raise StreamingFailed for what streaming itself may be the reason of."""
+    try:
+        yield
+    except (ServerInternal, KeyChanged) as error:
+        if options.streaming == "off":
+            raise
+        failed = StreamingFailed(f"while open transactions were streamed: {error.message}")
+        failed.context.update(error.context)
+        raise failed from error
