@@ -69,7 +69,7 @@ def read_header(file: BinaryIO) -> CaptureHeader:
     """Read the first line. Raises CaptureError for a file that `cdcd capture` of this format did not make."""
     try:
         fields = json.loads(file.readline(_HEADER_LIMIT_BYTES))
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
         hint = "lines of hex go to standard input"
@@ -78,9 +78,12 @@ def read_header(file: BinaryIO) -> CaptureHeader:
     if version != FORMAT_VERSION:
         raise CaptureError(f"a capture file of format {version}; this version reads {FORMAT_VERSION}")
     try:
-        return CaptureHeader(**{**fields, "publication_names": tuple(fields["publication_names"])})
+        header = CaptureHeader(**{**fields, "publication_names": tuple(fields["publication_names"])})
     except (TypeError, KeyError):
         raise CaptureError("the header of the capture file lacks fields or has others") from None
+    if type(header.proto_version) is not int or not isinstance(header.streaming, str):
+        raise CaptureError("a field in the header of the capture file is of another kind")
+    return header
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -219,15 +219,29 @@ def test_a_file_that_is_cut_is_shown_up_to_there(cdcd: Cdcd, tmp_path: Path) -> 
         assert f"ends inside a frame [at_byte={len(whole) - 4 - len(xlog(BEGIN))}]" in err
 
 
+def header_line(**over: object) -> bytes:
+    """A header with a field that is wrong."""
+    fields: dict[str, object] = {
+        "format": "cdcd-capture", "format_version": 1, "server_version_num": 180000, "system_identifier": "1",
+        "timeline": 1, "database": "d", "start_lsn": "0/0", "publication_names": ["p"], "proto_version": 4,
+        "streaming": "on", "binary": False, "messages": True, "origin": "any", "two_phase": False,
+    }  # fmt: skip
+    return json.dumps(fields | over).encode() + b"\n"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"", "no header"),
         (b"\xff\xfe\n", "no header"),
         (b"[]\n", "no header"),
+        (b"[" * 100_000 + b"\n", "no header"),
         (b'{"format": "other"}\n', "no header"),
         (b'{"format": "cdcd-capture", "format_version": 2}\n', "format 2; this version reads 1"),
         (b'{"format": "cdcd-capture", "format_version": 1}\n', "lacks fields"),
+        (header_line(proto_version=None), "of another kind"),
+        (header_line(proto_version="4"), "of another kind"),
+        (header_line(streaming=[]), "of another kind"),
     ],
 )
 def test_what_is_not_a_capture_file_is_refused(content: bytes, said: str, cdcd: Cdcd, tmp_path: Path) -> None:
