@@ -133,6 +133,13 @@ class PreparedMissing(ProtocolError):
     )
 
 
+class MessagesUnsure(ProtocolError):
+    """A streamed transaction whose logical messages may be of a subtransaction that was rolled back (F26)."""
+
+    code = "CDCD-PROTOCOL-MESSAGES"
+    hint = "nothing was confirmed; without source.protocol.streaming the server sends only those that are committed"
+
+
 class FeatureUnsupported(CdcdError):
     """The server sent what this version of cdcd cannot take yet."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError
+from cdcd.errors import FeatureUnsupported, MessagesUnsure, PreparedMissing, ProtocolError
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import Control, Item, Run, TransactionInfo
 from cdcd.pgoutput import messages
@@ -93,7 +93,8 @@ class Assembler:
         """Return the events of one item; they have to be consumed before the next item is fed.
 
         Raises ProtocolError for what the protocol does not allow, PreparedMissing for a COMMIT PREPARED without
-        its rows, FeatureUnsupported for what is prepared when the session is not one of two_phase.
+        its rows, MessagesUnsure for what has to be read without streaming, FeatureUnsupported for what is
+        prepared when the session is not one of two_phase.
         """
         if self._is_replaying:
             raise RuntimeError("the replay of a transaction was not consumed")
@@ -216,6 +217,7 @@ class Assembler:
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         gathering = expect(self._gathering, Waiting)
         self._event_of(item, message, gathering.relations, self._state)  # its errors belong to this moment
+        gathering.has_messages |= isinstance(message, messages.Message) and message.xid == gathering.xid
         gathering.store.append(item)
         return iter(())
 
@@ -233,11 +235,14 @@ class Assembler:
             self._forget(abort.xid)
         else:
             stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
+            stream.is_unsure |= stream.has_messages
         return iter(())
 
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.StreamCommit)
         stream = self._stream(commit.xid, "Stream Commit")
+        if commit.commit_lsn > self._written_commit_lsn:
+            _refuse_unsure(stream)
         del self._streams[commit.xid]
         return self._committed_at(stream, commit)
 
@@ -286,6 +291,7 @@ class Assembler:
     def _stream_prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         prepare = expect(message, messages.StreamPrepare)
         stream = self._stream(prepare.xid, "Stream Prepare")
+        _refuse_unsure(stream)
         del self._streams[prepare.xid]
         return self._hold(stream, prepare)
 
@@ -352,6 +358,14 @@ class Assembler:
     ) -> RelationSeen | TypeSeen | Truncated | LogicalMessage:
         self._relation_ordinal += isinstance(message, messages.Relation)
         return event_of(item, message, relations, self._relation_ordinal, state)
+
+
+def _refuse_unsure(stream: Waiting) -> None:
+    """Raise MessagesUnsure rather than pass on what may have been rolled back: the wire does not tell."""
+    if stream.is_unsure:
+        raise MessagesUnsure(
+            "logical messages were streamed before a savepoint was rolled back, maybe its own", xid=stream.xid
+        )
 
 
 _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event]]] = {

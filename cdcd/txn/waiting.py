@@ -42,6 +42,10 @@ class Waiting:
     origin: messages.Origin | None = None
     known_before: list[Relation] = field(default_factory=list)
     """Relations that the session had described before the first row here that needed them."""
+    has_messages: bool = False
+    """There are logical messages here under the top-level xid, whichever subtransaction emitted them."""
+    is_unsure: bool = False
+    """A subtransaction was rolled back after such a message, which may have been its own."""
 
     def adopt(self, relids: Iterable[int], session: RelationCache) -> None:
         """Note how the session describes these relations now. Raises RelationUnknown (F43)."""

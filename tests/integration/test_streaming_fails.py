@@ -3,7 +3,7 @@
 Found by trying 14 to 18: a walsender that streams a transaction and meets the rows of a subtransaction that changed
 a table and was rolled back meanwhile takes wrong catalog rows for the rest of the transaction, if that changes the
 table again. It fails, each time anew, also after the commit; or it describes the table without its key. A walsender
-without streaming decodes the same transaction rightly.
+without streaming decodes the same transaction rightly, and sends no logical message of what was rolled back.
 """
 
 from __future__ import annotations
@@ -101,3 +101,38 @@ def test_a_table_that_is_streamed_without_its_key_is_read_again(
     assert [event.key for event in sorted(events, key=lambda event: event.sequence or (0, 0))] == [
         {"id": number} for number in range(ROWS + 1)
     ]
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_a_logical_message_that_was_rolled_back_is_not_written(
+    two_phase: bool, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F26: streamed, it cannot be told from the others."""
+    server, dbname = place
+    emit = "SELECT pg_logical_emit_message(true, 'outbox', %s)"
+    with new_daemon(server, dbname, source={"protocol": {"two_phase": two_phase}}) as daemon:
+        topics = [f"{daemon.name}.public.t", f"{daemon.name}.message"]
+        daemon.start().wait_state("streaming")
+        with closing(psycopg2.connect(server.dsn(dbname))) as open_one, open_one.cursor() as cursor:
+            open_one.autocommit = True
+            cursor.execute("BEGIN")
+            cursor.execute(INSERT, (1, ROWS))
+            cursor.execute(emit, ("before",))
+            cursor.execute("SAVEPOINT s")
+            cursor.execute(emit, ("rolled back",))
+            cursor.execute(INSERT, (ROWS + 1, 2 * ROWS))
+            cursor.execute("ROLLBACK TO SAVEPOINT s")
+            cursor.execute(emit, ("after",))
+            server.execute("INSERT INTO beside VALUES (1, 'x')", dbname=dbname)
+            eventually(lambda: "cdcd_open_transactions 1.0" in daemon.get("/metrics")[1], "it is streamed")
+            if two_phase:
+                cursor.execute("PREPARE TRANSACTION 'one'")
+                cursor.execute("COMMIT PREPARED 'one'")
+            else:
+                cursor.execute("COMMIT")
+        events = reader.wait(topics, lambda events: len(events) >= ROWS + 2)
+        assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
+        assert daemon.stop() == 0
+    assert_each_once(events)
+    assert [event.value["content"] for event in events if event.op == "m"] == [b"before", b"after"]
+    assert len(events) == ROWS + 2

@@ -125,12 +125,10 @@ class Committed:
 
 @dataclass
 class Work:
-    """`doomed`: messages of aborted subtransactions. Streamed before the abort they stay, as the wire gives them
-    the top transaction's xid; not streamed they never come."""
+    """What was done, and what a reader has to see of it."""
 
     wal: list[WalRecord] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
-    doomed: set[bytes] = field(default_factory=set)
 
 
 @dataclass
@@ -231,7 +229,6 @@ class Generator:
         if len(one.path) > 1:
             depth = self._random.randint(1, len(one.path) - 1)
             gone = one.innermost_first(depth)
-            self._doom(one, gone)
             del one.path[depth:], one.views[depth:]
             one.changes = [change for change in one.changes if change.xid not in gone]
             self._work.wal.append(SubAbort(self._next()[0], one.top, gone))
@@ -307,13 +304,6 @@ class Generator:
         change = Change(self._next()[0], one.top, one.path[-1], what)
         one.changes.append(change)
         self._work.wal.append(change)
-
-    def _doom(self, one: _Open, gone: tuple[int, ...]) -> None:
-        self._work.doomed |= {
-            change.what.content
-            for change in one.changes
-            if change.xid in gone and isinstance(change.what, Emitted)
-        }
 
     def _view(self, one: _Open, relid: int) -> Schema:
         for view in reversed(one.views):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.errors import MessageOutOfOrder, RelationUnknown
+from cdcd.errors import MessageOutOfOrder, MessagesUnsure, RelationUnknown
 from cdcd.model import Control, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode
@@ -121,6 +121,34 @@ def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others
     kept = [("kept 1", 7), ("released", 73), ("kept 2", 7), ("kept 3", 74)]
     assert wire.runs(events) == [wire.rows(value, xid=xid) for value, xid in kept]
     assert not [event for event in events if isinstance(event, Truncated | LogicalMessage)]
+
+
+def test_messages_that_may_have_been_rolled_back_are_not_passed_on(assembler: Assembler) -> None:
+    """F26: the server gives a Message the top-level xid, so an abort after it leaves its own xid unknown."""
+    wire.feed(
+        assembler,
+        *segment(7, wire.relation("id", xid=7), wire.rows("1", xid=71), wire.message(True, 7)),
+        wire.stream_abort(7, 71),
+        *segment(8, wire.message(True, 8)),
+    )
+    assert len(wire.feed(assembler, wire.stream_commit(8, 0x400))) == 3
+    with pytest.raises(MessagesUnsure, match="xid=7"):
+        wire.feed(assembler, wire.stream_commit(7, 0x500))
+
+
+def test_messages_after_the_abort_and_those_of_what_was_written_before_are_sure() -> None:
+    assembler = Assembler(2, written_commit_lsn=0x400)
+    wire.feed(
+        assembler,
+        *segment(7, wire.message(True, 7)),
+        wire.stream_abort(7, 71),
+        *segment(8, wire.relation("id", xid=8), wire.rows("1", xid=81)),
+        wire.stream_abort(8, 81),
+        *segment(8, wire.message(True, 8), first=False),
+    )
+    wire.feed(assembler, wire.stream_commit(7, 0x400))
+    events = wire.feed(assembler, wire.stream_commit(8, 0x500))
+    assert len([event for event in events if isinstance(event, LogicalMessage)]) == 1
 
 
 def test_a_relation_described_in_an_aborted_subtransaction_stays(assembler: Assembler) -> None:
