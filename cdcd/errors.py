@@ -133,11 +133,13 @@ class PreparedMissing(ProtocolError):
     )
 
 
-class MessagesUnsure(ProtocolError):
-    """A streamed transaction whose logical messages may be of a subtransaction that was rolled back (F26)."""
+class StreamUnsure(ProtocolError):
+    """What was sent of a transaction while it was open may not be what it has committed (F26)."""
 
-    code = "CDCD-PROTOCOL-MESSAGES"
-    hint = "nothing was confirmed; without source.protocol.streaming the server sends only those that are committed"
+    code = "CDCD-PROTOCOL-UNSURE"
+    hint = (
+        "nothing of it was confirmed; source.protocol.streaming: off lets the server send it after its commit"
+    )
 
 
 class FeatureUnsupported(CdcdError):

@@ -80,10 +80,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Any pgoutput message that is not a row, undecoded, with the LSN of its XLogData header."""
+    """Any pgoutput message that is not a row, undecoded, with its XLogData header's LSN and time of sending."""
 
     lsn: Lsn
     payload: bytes
+    sent_at_pg_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

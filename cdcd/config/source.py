@@ -129,7 +129,8 @@ class Protocol(Room):
         WithJsonSchema({"enum": ["auto", "off", "on", "parallel", True, False]}),
     ] = Field(
         default="auto",
-        description="receive large transactions before they commit; auto: on where the server can (PostgreSQL 14+)",
+        description="receive large transactions before they commit; auto: the most the server can "
+        "(on from PostgreSQL 14, parallel from 16)",
     )
     two_phase: bool = Field(
         default=False,

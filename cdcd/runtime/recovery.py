@@ -50,10 +50,14 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Stream from `start_lsn`; drop what has a commit LSN up to `written_commit_lsn` (F4)."""
+    """Stream from `start_lsn`; drop what has a commit LSN up to `written_commit_lsn` (F4).
+
+    `is_own_position`: cdcd has been there, so that nothing was confirmed that it has not read.
+    """
 
     start_lsn: Lsn
     written_commit_lsn: Lsn
+    is_own_position: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
             slot=wanted.slot,
         )
     start_lsn = slot.confirmed_flush_lsn or 0
-    return Resume(start_lsn=start_lsn, written_commit_lsn=0)
+    return Resume(start_lsn=start_lsn, written_commit_lsn=0, is_own_position=False)
 
 
 def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) -> Resume:

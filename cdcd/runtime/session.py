@@ -44,6 +44,7 @@ from cdcd.snapshot.table import SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.prepared import PreparedBefore, prepared_before
 from cdcd.source.publication import missing_publications
 from cdcd.source.settings import granted, shortfalls
 from cdcd.source.slot import CreatedSlot, read_slot
@@ -273,6 +274,7 @@ class Session:
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
             await or_stop(in_thread(self._nobody_moved_the_slot, begin), self._stop)
+            before = await or_stop(in_thread(self._prepared_before, begin), self._stop)
             self._confirm_by(stream, writer)
             assembler = Assembler(
                 options.protocol_version,
@@ -280,6 +282,8 @@ class Session:
                 two_phase=options.two_phase,
                 written_commit_lsn=begin.written_commit_lsn,
                 new_store=spill.new_store,
+                refuse_doubtful=True,
+                may_have_rows=None if before is None else before.may_have_rows,
             )
             self._buffers = Buffers(
                 spill, writer.flush, self._config.buffer.memory, self._status.waiting_for_disk
@@ -321,6 +325,15 @@ class Session:
         writer.confirm_with(confirm)
         if writer.safe_lsn > INVALID_LSN:
             confirm(writer.safe_lsn)
+
+    def _prepared_before(self, begin: Resume) -> PreparedBefore | None:
+        if not self._source.two_phase:
+            return None
+        connection = connect_sql(self._source)
+        try:
+            return prepared_before(connection, is_own_position=begin.is_own_position)
+        finally:
+            connection.close()
 
     def _nobody_moved_the_slot(self, begin: Resume) -> None:
         """F3: the slot may have been advanced between the verdict and START_REPLICATION."""

@@ -25,6 +25,7 @@ KEEPALIVE = 0x6B  # 'k'
 _LENGTH = struct.Struct(">I")
 _XID = struct.Struct(">I")
 _LSN = struct.Struct(">Q")
+_CLOCK = struct.Struct(">q")
 
 _STREAM_START = 0x53  # 'S'
 _STREAM_STOP = 0x45  # 'E'
@@ -200,7 +201,7 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
                 xid = row_xid
                 frames += (pack(size), data[1:9], data[header:])
                 continue
-            item: Item = Control(_LSN.unpack_from(data, 1)[0], data[header:])
+            item: Item = Control(_LSN.unpack_from(data, 1)[0], data[header:], _CLOCK.unpack_from(data, 17)[0])
             if kind == _STREAM_START:
                 in_stream = True
             elif kind == _STREAM_STOP:

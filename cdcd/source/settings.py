@@ -60,6 +60,9 @@ class StreamOptions:
 PROTOCOL_SINCE_MAJOR = {1: 10, 2: 14, 3: 15, 4: 16}
 """The first major of PostgreSQL that speaks each protocol version."""
 
+_STREAMING_OF: dict[int, Streaming] = {2: "on", 3: "on", 4: "parallel"}
+"""The most of streaming that each protocol version has."""
+
 FAILOVER_SINCE_MAJOR = 17
 
 
@@ -95,13 +98,13 @@ def wanted_options(
 ) -> StreamOptions:
     """Return what is wanted of a server of this version, `auto` resolved; it need not be able to grant it.
 
-    `streaming="auto"` is "on" where server and version can: else the server keeps each large transaction on its
-    own disk until the commit (F25). "parallel" would only add the LSN and time of an abort, for subscribers that
-    apply in parallel.
+    `streaming="auto"` is the most that server and version can: without, the server keeps each large transaction on
+    its own disk until the commit (F25). "parallel" adds the time of an abort, by which it is known whether a
+    rollback to a savepoint came before its rows were decoded.
     """
     highest = highest_protocol(server_version_num)
     chosen = highest if version == "auto" else version
-    automatic: Streaming = "on" if min(chosen, highest) >= 2 else "off"
+    automatic: Streaming = _STREAMING_OF.get(min(chosen, highest), "off")
     wanted = automatic if streaming == "auto" else streaming
     return StreamOptions(chosen, wanted, binary, messages, origin, two_phase)
 

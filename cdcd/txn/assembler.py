@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cdcd.errors import FeatureUnsupported, MessagesUnsure, PreparedMissing, ProtocolError
+from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, StreamUnsure
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import Control, Item, Run, TransactionInfo
 from cdcd.pgoutput import messages
@@ -53,8 +53,15 @@ class Assembler:
         *,
         new_store: Callable[[], ChangeStore] = MemoryStore,
         written_commit_lsn: Lsn = INVALID_LSN,
+        refuse_doubtful: bool = False,
+        may_have_rows: Callable[[int], bool] | None = None,
     ) -> None:
-        """Take the options that the session was started with, and what was written before it (F4)."""
+        """Take the options that the session was started with, and what was written before it (F4).
+
+        `refuse_doubtful`: raise StreamUnsure where a real server may decode by a catalog that is no longer true.
+        `may_have_rows`: whether rows that the server does not send at a COMMIT PREPARED, by its xid, are a loss:
+        one that has changed nothing comes like this as well.
+        """
         if protocol_version not in _PROTOCOL_VERSIONS:
             raise ValueError(f"protocol version {protocol_version}")
         self._protocol_version = protocol_version
@@ -62,6 +69,9 @@ class Assembler:
         self._two_phase = two_phase
         self._new_store = new_store
         self._written_commit_lsn = written_commit_lsn
+        self._refuse_doubtful = refuse_doubtful
+        self._may_have_rows = may_have_rows
+        self._strays: set[int] = set()
         self._state = State.OUTSIDE
         self._info: TransactionInfo | None = None
         self._is_begun_held = False
@@ -93,7 +103,7 @@ class Assembler:
         """Return the events of one item; they have to be consumed before the next item is fed.
 
         Raises ProtocolError for what the protocol does not allow, PreparedMissing for a COMMIT PREPARED without
-        its rows, MessagesUnsure for what has to be read without streaming, FeatureUnsupported for what is
+        its rows, StreamUnsure for what has to be read without streaming, FeatureUnsupported for what is
         prepared when the session is not one of two_phase.
         """
         if self._is_replaying:
@@ -205,7 +215,15 @@ class Assembler:
             # The server sends the whole transaction anew: what came before must not stay (F27).
             self._forget(start.xid)
             self._streams[start.xid] = Waiting(start.xid, self._new_store(), is_streamed=True)
-        self._gathering = self._stream(start.xid, "Stream Start")
+            self._streams[start.xid].is_doubtful = start.xid in self._strays
+            self._strays.discard(start.xid)
+        self._gathering = stream = self._stream(start.xid, "Stream Start")
+        if stream.is_doubtful and self._refuse_doubtful:
+            raise StreamUnsure(
+                "the server decodes more of a transaction of which it may have met a subtransaction rolled back "
+                "already, and then misses what others have changed in the catalog meanwhile",
+                xid=start.xid,
+            )
         return iter(())
 
     def _gathered_origin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
@@ -222,20 +240,25 @@ class Assembler:
         return iter(())
 
     def _stream_stop(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        expect(self._gathering, Waiting).stopped_at_pg_us = item.sent_at_pg_us
         self._gathering = None
         return iter(())
 
     def _stream_abort(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         abort = expect(message, messages.StreamAbort)
         stream = self._streams.get(abort.xid)
-        if stream is None:
-            # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
-            return iter(())
         if abort.subxid == abort.xid:
             self._forget(abort.xid)
+            self._strays.discard(abort.xid)
+        elif stream is None:
+            # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
+            self._strays.add(abort.xid)
         else:
             stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
             stream.is_unsure |= stream.has_messages
+            # Only protocol version 4 says when it was; a later one cannot have disturbed what was sent before.
+            is_later = abort.abort_pg_us is not None and abort.abort_pg_us > stream.stopped_at_pg_us
+            stream.is_doubtful |= not is_later
         return iter(())
 
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
@@ -288,6 +311,11 @@ class Assembler:
         self._gathering = None
         return self._hold(gathering, prepare)
 
+    def _prepare_empty(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        """PostgreSQL 18 sends no Begin Prepare for what has changed nothing at all, such as rows that are locked."""
+        prepare = expect(message, messages.Prepare)
+        return self._hold(Waiting(prepare.xid, self._new_store(), is_streamed=False), prepare)
+
     def _stream_prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         prepare = expect(message, messages.StreamPrepare)
         stream = self._stream(prepare.xid, "Stream Prepare")
@@ -306,6 +334,8 @@ class Assembler:
             return self._committed_at(contents, commit)
         if commit.commit_lsn <= self._written_commit_lsn:
             return iter(())  # F4: its rows were written before this session, so they were not sent again
+        if self._may_have_rows is not None and not self._may_have_rows(commit.xid):
+            return iter(())
         raise PreparedMissing(
             "COMMIT PREPARED of a transaction whose rows the server has not sent (F34)",
             xid=commit.xid,
@@ -361,9 +391,9 @@ class Assembler:
 
 
 def _refuse_unsure(stream: Waiting) -> None:
-    """Raise MessagesUnsure rather than pass on what may have been rolled back: the wire does not tell."""
+    """Raise StreamUnsure rather than pass on what may have been rolled back: the wire does not tell."""
     if stream.is_unsure:
-        raise MessagesUnsure(
+        raise StreamUnsure(
             "logical messages were streamed before a savepoint was rolled back, maybe its own", xid=stream.xid
         )
 
@@ -384,6 +414,7 @@ _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event
     Action.PREPARED_ORIGIN: Assembler._gathered_origin,
     Action.PREPARED_STORE: Assembler._prepared_store,
     Action.PREPARE: Assembler._prepare,
+    Action.PREPARE_EMPTY: Assembler._prepare_empty,
     Action.STREAM_PREPARE: Assembler._stream_prepare,
     Action.COMMIT_PREPARED: Assembler._commit_prepared,
     Action.ROLLBACK_PREPARED: Assembler._rollback_prepared,

@@ -44,6 +44,7 @@ class Action(enum.Enum):
     PREPARED_ORIGIN = "note the gid's origin"
     PREPARED_STORE = "store under the gid"
     PREPARE = "hold"
+    PREPARE_EMPTY = "hold nothing"
     STREAM_PREPARE = "hold the xid's store"
     COMMIT_PREPARED = "replay what is held"
     ROLLBACK_PREPARED = "drop what is held"
@@ -60,6 +61,7 @@ TWO_PHASE = frozenset(
     {
         Action.PREPARE_BEGIN,
         Action.PREPARE,
+        Action.PREPARE_EMPTY,
         Action.STREAM_PREPARE,
         Action.COMMIT_PREPARED,
         Action.ROLLBACK_PREPARED,
@@ -79,6 +81,7 @@ _FLOW = (
     (_OUTSIDE, b"c", _OUTSIDE, Action.STREAM_COMMIT),
     (_OUTSIDE, b"A", _OUTSIDE, Action.STREAM_ABORT),
     (_OUTSIDE, b"b", _PREPARED, Action.PREPARE_BEGIN),
+    (_OUTSIDE, b"P", _OUTSIDE, Action.PREPARE_EMPTY),
     (_OUTSIDE, b"p", _OUTSIDE, Action.STREAM_PREPARE),
     (_OUTSIDE, b"K", _OUTSIDE, Action.COMMIT_PREPARED),
     (_OUTSIDE, b"r", _OUTSIDE, Action.ROLLBACK_PREPARED),

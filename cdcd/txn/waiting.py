@@ -13,9 +13,10 @@ What a session is sent of a prepared transaction, as PostgreSQL 15, 16, 17 and 1
   rows. So `prepare_lsn` itself may be confirmed, and nothing beyond it before the decision.
 - what was prepared before two_phase was switched on (a START_REPLICATION with it does so for good, from its start
   LSN on) is sent whole right before its Commit Prepared, in every session; its `prepare_lsn` then lies behind.
-- one that changed no published table comes as well, empty, and so does its decision; one that was streamed may
-  come again unstreamed. A Relation that was sent in a stream is sent again to others after Stream Prepare; one
-  sent between Begin Prepare and Prepare is not.
+- one that changed no published table comes as well, empty, and so does its decision; one that changed nothing at
+  all (it has locked rows) comes as Commit Prepared alone, from 18 on as Prepare and Commit Prepared.
+- one that was streamed may come again unstreamed. A Relation that was sent in a stream is sent again to others
+  after Stream Prepare; one sent between Begin Prepare and Prepare is not.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class Waiting:
     """There are logical messages here under the top-level xid, whichever subtransaction emitted them."""
     is_unsure: bool = False
     """A subtransaction was rolled back after such a message, which may have been its own."""
+    stopped_at_pg_us: int = 0
+    """When the server sent its last Stream Stop, by the server's clock."""
+    is_doubtful: bool = False
+    """A subtransaction may have been rolled back already when the server decoded its rows."""
 
     def adopt(self, relids: Iterable[int], session: RelationCache) -> None:
         """Note how the session describes these relations now. Raises RelationUnknown (F43)."""

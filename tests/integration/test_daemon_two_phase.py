@@ -246,6 +246,31 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
         assert daemon.get("/readyz")[0] == 503
 
 
+@pytest.mark.parametrize("place", [16, 18], indirect=True)
+def test_what_has_only_locked_rows_is_no_loss(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """The server sends its COMMIT PREPARED alone, and from 18 on its Prepare without a Begin Prepare."""
+    server, dbname = place
+    for number in (1, 2):
+        insert(server, dbname, number)
+    with new_daemon(server, dbname, source={"protocol": {"two_phase": True}}) as daemon:
+        daemon.start().wait_state("streaming")
+        for number, gid in ((1, "while it streams"), (2, "over a restart")):
+            prepare(server.dsn(dbname), gid, f"SELECT * FROM t WHERE id = {number} FOR UPDATE")
+        decide(server, dbname, "while it streams")
+        insert(server, dbname, 3)
+        topic = f"{daemon.name}.public.t"
+        reader.wait([topic], lambda events: ids(events) == [1, 2, 3])
+        daemon.kill()
+        daemon.start().wait_state("streaming")
+        decide(server, dbname, "over a restart")
+        insert(server, dbname, 4)
+        reader.wait([topic], lambda events: ids(events) == [1, 2, 3, 4])
+        assert daemon.stop() == 0
+        assert daemon.events("halted") == []
+
+
 def test_a_server_that_cannot_is_told_before_anything_is_made(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:

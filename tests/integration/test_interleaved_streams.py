@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
@@ -17,7 +17,9 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.lsn import parse_lsn
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import PostgresServers, confirmed_position, run_script, wal_position
 from tests.support.waiting import eventually
@@ -66,15 +68,15 @@ class Writer:
         self._steps = 0
         self.insert()
 
-    def step(self) -> None:
-        """Do one more thing."""
+    def next_step(self) -> Callable[[], None]:
+        """Choose one more thing to do."""
         self._steps += 1
         deeper, back = self._depth < DEEPEST, self._depth > 0
         wide = self._table != "t"
         ways = [self.insert, self.insert, self.insert, self.update, self.delete, self.move]
         ways += [self.savepoint] * 4 * deeper + [self.roll_back, self.release] * 2 * back
         ways += [self.alter, self.truncate] * (wide and back)
-        self._chance.choice(ways)()
+        return self._chance.choice(ways)
 
     def insert(self) -> None:
         """Some rows; an id is never used twice, whatever becomes of it."""
@@ -158,12 +160,19 @@ def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterat
     server.stop("immediate")
 
 
+def await_received(server: PostgresServer, daemon: Daemon) -> None:
+    """Wait until all that is written has been decoded; a commit makes the server write out what is in its buffers."""
+    position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+    end_lsn = int(position[0][1])
+    eventually(lambda: parse_lsn(daemon.status()["received_lsn"]) >= end_lsn, "all of it is received")
+
+
 @pytest.mark.parametrize(
     ("server", "streaming", "setting"),
     [
-        (18, "on", "logical_decoding_work_mem = '64kB'"),
+        (18, "parallel", "logical_decoding_work_mem = '64kB'"),
         (18, "parallel", "debug_logical_replication_streaming = 'immediate'"),
-        (14, "on", "logical_decoding_work_mem = '64kB'"),
+        (16, "parallel", "logical_decoding_work_mem = '64kB'"),
     ],
     indirect=["server"],
 )
@@ -186,8 +195,15 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
         make_witness(dsn)
         writers = [Writer(number, dsn, chance) for number in range(WRITERS)]
         for _ in range(STEPS):
-            for writer in writers:
-                writer.step()
+            steps = [(writer, writer.next_step()) for writer in writers]
+            for writer, step in steps:
+                if step != writer.roll_back:
+                    step()
+            # What is rolled back before it is decoded would be read again without streaming.
+            await_received(server, daemon)
+            for writer, step in steps:
+                if step == writer.roll_back:
+                    step()
         eventually(
             lambda: f"cdcd_open_transactions {float(WRITERS)}\n" in daemon.get("/metrics")[1],
             f"{WRITERS} streams are open at once",
@@ -198,6 +214,7 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
         eventually(lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn, "all is confirmed", 60)
         events = reader.read(*topics_of(daemon.name))
         assert daemon.stop() == 0
+        assert [line["streaming"] for line in daemon.events("streaming")] == [streaming]
     assert_each_once(events)
     seen = witnessed(dsn)
     print(f"{len(seen)} transactions, {sum(len(one.changes) for one in seen)} changes")
@@ -212,7 +229,7 @@ def end_all(writers: list[Writer], chance: random.Random) -> None:
     while writers:
         writers.pop().end(commit=fates.pop())
         for writer in chance.sample(writers, min(2, len(writers))):
-            writer.step()
+            writer.insert()
 
 
 def topics_of(name: str) -> list[str]:

@@ -99,9 +99,11 @@ def run(stack: Stack, cells: tuple[Cell, ...], plan: Plan) -> list[Outcome]:
             _Reading(cell, daemons.enter_context(_daemon(stack, cell, f"{name}_{number}", dsn, plan.seed)))
             for number, cell in enumerate(cells)
         ]
-        account.begin(dsn)
         for reading in readings:
             reading.daemon.start()
+        for reading in readings:
+            reading.daemon.wait_state("streaming")
+        account.begin(dsn)
         workload = Workload(dsn, name, plan.seed)
         _work(stack.postgres, workload, readings, plan)
         for reading in readings:
@@ -193,7 +195,7 @@ def _database(server: PostgresServer, name: str) -> Iterator[str]:
 
 @contextmanager
 def _daemon(stack: Stack, cell: Cell, name: str, dsn: str, seed: int) -> Iterator[Daemon]:
-    """A daemon with its slot, not yet started; its topics are deleted at the end."""
+    """A daemon, not yet started; its topics are deleted at the end."""
     settings = ["logical_decoding_work_mem=64kB"] if stack.postgres.major >= 13 else []
     if stack.postgres.major >= 16 and seed % 2:
         settings.append("debug_logical_replication_streaming=immediate")  # F32
@@ -208,12 +210,6 @@ def _daemon(stack: Stack, cell: Cell, name: str, dsn: str, seed: int) -> Iterato
         snapshot={"mode": "never"},
         registry={"compatibility": "NONE"},
         buffer={"memory": "1MiB"},
-    )
-    two_phase = ", false, true" if cell.two_phase else ""
-    stack.postgres.execute(
-        f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput'{two_phase})",
-        daemon.slot,
-        dbname=dsn.rpartition("/")[2],
     )
     try:
         with daemon:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from random import Random
 
-from cdcd.errors import MessagesUnsure
+from cdcd.errors import StreamUnsure
 from cdcd.source.copyboth import cut_items
 from cdcd.source.settings import Streaming, StreamOptions
 from tests.simulator.daemon import Kafka, Seen, Session
@@ -152,5 +152,5 @@ def _run(session: Session, walsender: Walsender, limit: int | None, random: Rand
         items, in_stream = cut_items(batch, in_stream)
         try:
             session.feed(items)
-        except MessagesUnsure:
+        except StreamUnsure:
             return sent, False

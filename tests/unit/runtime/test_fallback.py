@@ -7,11 +7,11 @@ import pytest
 from cdcd.errors import (
     CdcdError,
     KeyChanged,
-    MessagesUnsure,
     Retry,
     ServerInternal,
     SourceUnavailable,
     StreamingFailed,
+    StreamUnsure,
 )
 from cdcd.runtime.fallback import allowed, doubting
 from cdcd.source.settings import StreamOptions, choose_options
@@ -22,7 +22,7 @@ UNSTREAMED = choose_options(180_000, streaming="off")
 
 @pytest.mark.parametrize(
     "error",
-    [ServerInternal("broken", sqlstate="XX000"), KeyChanged("now ()", table="t"), MessagesUnsure("x", xid=7)],
+    [ServerInternal("broken", sqlstate="XX000"), KeyChanged("now ()", table="t"), StreamUnsure("x", xid=7)],
 )
 def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdError) -> None:
     with pytest.raises(StreamingFailed, match=error.message) as failed, doubting(STREAMED):

@@ -55,8 +55,8 @@ PREPARED = replace(WANTED, two_phase=True)
         # nothing stored
         (None, None, WANTED, Snapshot(drop_slot=False, begun_topics=())),
         (None, None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
-        (None, Slot(), NO_SNAPSHOT, Resume(500, 0)),
-        (None, Slot(confirmed_flush_lsn=None), NO_SNAPSHOT, Resume(0, 0)),
+        (None, Slot(), NO_SNAPSHOT, Resume(500, 0, is_own_position=False)),
+        (None, Slot(confirmed_flush_lsn=None), NO_SNAPSHOT, Resume(0, 0, is_own_position=False)),
         # streaming: always from the stored position, whatever the slot has persisted (F3, F4)
         (STORED, Slot(confirmed_flush_lsn=500), WANTED, Resume(500, 480)),
         (STORED, Slot(confirmed_flush_lsn=300), WANTED, Resume(500, 480)),

@@ -156,11 +156,11 @@ def test_consecutive_rows_are_one_run_and_controls_and_keepalives_end_it() -> No
     ]
     items, in_stream = cut_items(messages, False)
     assert items == [
-        Control(9, b"B..."),
+        Control(9, b"B...", 77),
         Run(frame(insert, 1) + frame(update, 2), 2, None),
         Keepalive(0x16_B374_D848, -5, True),
         Run(frame(delete, 3), 1, None),
-        Control(4, b"C..."),
+        Control(4, b"C...", 77),
     ]
     assert not in_stream
 
@@ -177,7 +177,7 @@ def test_inside_a_stream_segment_a_run_is_of_one_subtransaction() -> None:
 
 def test_the_stream_bit_lasts_over_batches() -> None:
     items, in_stream = cut_items([xlog(b"S")], False)
-    assert (items, in_stream) == ([Control(0x1_0000_0002, b"S")], True)
+    assert (items, in_stream) == ([Control(0x1_0000_0002, b"S", 77)], True)
     items, in_stream = cut_items([xlog(b"D\0\0\1\0....")], in_stream)
     assert (items, in_stream) == ([Run(frame(b"D\0\0\1\0...."), 1, 256)], True)
 

@@ -204,6 +204,23 @@ def test_a_commit_that_was_written_before_the_session_is_no_loss() -> None:
         wire.feed(assembler, wire.commit_prepared(8, 0x501))
 
 
+def test_a_commit_of_what_had_no_rows_is_nothing() -> None:
+    """PostgreSQL 15 to 17 send Commit Prepared alone for what has only locked rows."""
+    assembler = Assembler(3, two_phase=True, may_have_rows=lambda xid: xid != 7)
+    assert wire.feed(assembler, wire.commit_prepared(7, 0x500)) == []
+    with pytest.raises(PreparedMissing):
+        wire.feed(assembler, wire.commit_prepared(8, 0x500))
+
+
+def test_a_prepare_without_its_begin_holds_nothing_but_the_position(assembler: Assembler) -> None:
+    """PostgreSQL 18 sends Prepare and Commit Prepared of it."""
+    wire.feed(assembler, wire.prepare(7, 0x300))
+    assert assembler.held is not None
+    assert assembler.held.oldest_lsn == 0x300
+    assert _committed(wire.feed(assembler, wire.commit_prepared(7, 0x500))) == [(7, 0x500)]
+    assert assembler.held is None
+
+
 def test_a_rollback_of_what_did_not_come_is_nothing(assembler: Assembler) -> None:
     """F34."""
     wire.feed(assembler, *prepared(7, 0x300))

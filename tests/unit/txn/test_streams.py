@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cdcd.errors import MessageOutOfOrder, MessagesUnsure, RelationUnknown
-from cdcd.model import Control, TransactionInfo
+from cdcd.errors import MessageOutOfOrder, RelationUnknown, StreamUnsure
+from cdcd.model import Control, Item, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode
 from cdcd.txn.assembler import Assembler
@@ -132,7 +134,7 @@ def test_messages_that_may_have_been_rolled_back_are_not_passed_on(assembler: As
         *segment(8, wire.message(True, 8)),
     )
     assert len(wire.feed(assembler, wire.stream_commit(8, 0x400))) == 3
-    with pytest.raises(MessagesUnsure, match="xid=7"):
+    with pytest.raises(StreamUnsure, match="xid=7"):
         wire.feed(assembler, wire.stream_commit(7, 0x500))
 
 
@@ -298,3 +300,50 @@ def test_a_replay_that_was_left_unfinished_is_not_passed_over(assembler: Assembl
     next(replay)
     with pytest.raises(RuntimeError, match="not consumed"):
         assembler.feed(wire.begin(8, 0x600))
+
+
+def _segment(xid: int, *, first: bool, sent_at_pg_us: int) -> list[Item]:
+    stop = replace(wire.stream_stop(), sent_at_pg_us=sent_at_pg_us)
+    return [wire.stream_start(xid, first=first), stop]
+
+
+def _aborted(xid: int, subxid: int, at_pg_us: int) -> Control:
+    message = m.StreamAbort(xid, subxid, 5, at_pg_us)
+    return Control(1, encode(message, in_stream=False, streaming_parallel=True))
+
+
+@pytest.mark.parametrize(("aborted_at_pg_us", "is_doubtful"), [(99, True), (100, True), (101, False)])
+def test_a_rollback_is_doubtful_unless_it_came_after_what_was_sent(
+    aborted_at_pg_us: int, is_doubtful: bool
+) -> None:
+    """The server forgets what others changed in the catalog when it meets rows that are rolled back already."""
+    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    wire.feed(assembler, *_segment(7, first=True, sent_at_pg_us=100), _aborted(7, 8, aborted_at_pg_us))
+    wire.feed(assembler, *_segment(9, first=True, sent_at_pg_us=200))  # another one is not concerned
+    if is_doubtful:
+        with pytest.raises(StreamUnsure, match="CDCD-PROTOCOL-UNSURE"):
+            wire.feed(assembler, wire.stream_start(7, first=False))
+    else:
+        wire.feed(assembler, *_segment(7, first=False, sent_at_pg_us=300), wire.stream_commit(7, 0x500))
+
+
+def test_without_the_time_of_a_rollback_each_is_doubtful() -> None:
+    """Protocol versions 2 and 3."""
+    assembler = Assembler(2, refuse_doubtful=True)
+    wire.feed(assembler, *_segment(7, first=True, sent_at_pg_us=100), wire.stream_abort(7, 8))
+    with pytest.raises(StreamUnsure):
+        wire.feed(assembler, wire.stream_start(7, first=False))
+
+
+def test_a_transaction_that_ends_with_its_rollback_is_not_doubtful() -> None:
+    assembler = Assembler(2, refuse_doubtful=True)
+    wire.feed(assembler, *_segment(7, first=True, sent_at_pg_us=100), wire.stream_abort(7, 8))
+    wire.feed(assembler, wire.stream_commit(7, 0x500))
+
+
+def test_a_rollback_before_the_first_segment_is_doubtful() -> None:
+    """PostgreSQL 18 tells of it."""
+    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    wire.feed(assembler, _aborted(7, 8, 50))
+    with pytest.raises(StreamUnsure):
+        wire.feed(assembler, wire.stream_start(7, first=True))
