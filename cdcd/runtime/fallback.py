@@ -6,8 +6,9 @@ throw away with its rows what was to be learnt of the catalog meanwhile: changes
 they mix up rows of the catalog that the transaction changes itself. They then fail with an internal error, each
 time anew, also after the commit, so that the slot would never get past it; or describe a table without its key; or,
 without a sign, leave out columns and newly published tables. And they give a logical message the id of the top-level
-transaction, so that one of a subtransaction that was rolled back cannot be told from the others. Decoded after its
-commit, without streaming, the transaction is right.
+transaction, so that one of a subtransaction that was rolled back cannot be told from the others; and they do not
+tell of each rollback (`Assembler.subtransactions_ended_by`). Decoded after its commit, without streaming, the
+transaction is right.
 Invariant: an error that comes without streaming as well is what it was, and halts.
 Must not: confirm or skip anything; the next session begins where the failed one had to.
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk
@@ -20,7 +20,7 @@ from cdcd.ack.shutdown import ShutdownWatch
 from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.errors import SourceUnavailable
+from cdcd.errors import SourceUnavailable, StreamUnsure
 from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Record, Relation, TransactionInfo
 from cdcd.txn.assembler import Assembler
@@ -73,6 +73,7 @@ TURN_US = 10_000
 
 NewContext = Callable[[TransactionInfo], TransactionContext]
 Add = Callable[[Chunk], Awaitable[None]]
+AnyRolledBack = Callable[[Collection[int]], Awaitable[bool]]
 
 
 class Pump:
@@ -91,6 +92,7 @@ class Pump:
         start_lsn: Lsn,
         written_commit_lsn: Lsn,
         buffers: Buffers | None = None,
+        any_rolled_back: AnyRolledBack | None = None,
     ) -> None:
         self._assembler = assembler
         self._plans = plans
@@ -99,6 +101,7 @@ class Pump:
         self._new_context = new_context
         self._counts = counts
         self._buffers = buffers
+        self._any_rolled_back = any_rolled_back
         self._commit_lsn = written_commit_lsn
         self._end_lsn = start_lsn
         self._confirmable_lsn = start_lsn
@@ -124,12 +127,19 @@ class Pump:
             if isinstance(item, Keepalive):
                 self._keepalive(item)
                 continue
+            await self._ask_before(item)
             for event in self._assembler.feed(item):
                 await self._handle(event)
                 if _monotonic_us() - self._gave_way_us > TURN_US:
                     await self._give_way()
             if self._buffers is not None and self._buffers.is_over:
                 await self._buffers.relieve()
+
+    async def _ask_before(self, item: Item) -> None:
+        """Raise StreamUnsure where the stream that ends here has what was rolled back without a Stream Abort."""
+        xids = self._assembler.subtransactions_ended_by(item)
+        if xids and self._any_rolled_back is not None and await self._any_rolled_back(xids):
+            raise StreamUnsure("the server streamed a subtransaction, rolled it back and did not say so")
 
     async def _give_way(self) -> None:
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 
 import structlog
 
@@ -49,6 +49,7 @@ from cdcd.source.publication import missing_publications
 from cdcd.source.settings import granted, shortfalls
 from cdcd.source.slot import CreatedSlot, read_slot
 from cdcd.source.stream import ReplicationStream, open_stream
+from cdcd.source.subtransactions import any_rolled_back
 from cdcd.spill.pool import SpillPool
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
@@ -298,6 +299,7 @@ class Session:
                 start_lsn=begin.start_lsn,
                 written_commit_lsn=begin.written_commit_lsn,
                 buffers=self._buffers,
+                any_rolled_back=lambda xids: in_thread(self._rolled_back_any, xids),
             )
             self._status.streaming(server.version_num, options.protocol_version)
             _LOG.info(
@@ -332,6 +334,13 @@ class Session:
         connection = connect_sql(self._source)
         try:
             return prepared_before(connection, is_own_position=begin.is_own_position)
+        finally:
+            connection.close()
+
+    def _rolled_back_any(self, xids: Collection[int]) -> bool:
+        connection = connect_sql(self._source)
+        try:
+            return any_rolled_back(connection, xids)
         finally:
             connection.close()
 

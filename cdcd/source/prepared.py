@@ -1,7 +1,7 @@
 """What is prepared when a session begins: which COMMIT PREPARED without rows is a loss. Blocking.
 
-In: a SQL connection, before START_REPLICATION; whether the position that the session begins at is cdcd's own.
-Out: `PreparedBefore`.
+In: a SQL connection, once START_REPLICATION holds the slot; whether the position that the session begins at is
+cdcd's own.  Out: `PreparedBefore`.
 Invariant: the server sends a transaction whose PREPARE lies in the session's WAL with all it has changed. What it
 does not send had nothing, or its PREPARE lies before. cdcd itself never confirms beyond a PREPARE that is undecided
 (F33), so before its own position there is none; somebody else may have confirmed one before a slot became cdcd's.

@@ -40,6 +40,9 @@ from cdcd.txn.waiting import Held, Prepared, Undecided, Waiting
 
 _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
+_STREAM_COMMIT, _STREAM_PREPARE = b"c", b"p"
+SUBTRANSACTIONS_LIMIT = 100_000
+"""So many of open streams can be remembered, in some 10 MB."""
 
 
 class Assembler:
@@ -114,6 +117,24 @@ class Assembler:
             return self._control(item)
         return iter(())
 
+    def subtransactions_ended_by(self, item: Item) -> frozenset[int]:
+        """Return the xids that have to be asked for before this item is fed: empty but for the end of a stream.
+
+        PostgreSQL 14 to 18 do not tell that a subtransaction was rolled back if they had its changes on their
+        disk, more than 4096 of them, when they streamed it last. Only the server's own account of xids does.
+        """
+        if not isinstance(item, Control) or not self._streams:
+            return frozenset()
+        is_prepare = item.payload[:1] == _STREAM_PREPARE and self._two_phase
+        if item.payload[:1] != _STREAM_COMMIT and not is_prepare:
+            return frozenset()
+        message = self._decode(item, in_stream=False)
+        if isinstance(message, messages.StreamCommit) and message.commit_lsn <= self._written_commit_lsn:
+            return frozenset()
+        assert isinstance(message, messages.StreamCommit | messages.StreamPrepare)
+        stream = self._streams.get(message.xid)
+        return frozenset() if stream is None else frozenset(stream.subxids)
+
     # --- rows ---------------------------------------------------------------------------------------------
 
     def _run(self, run: Run) -> Iterator[Event]:
@@ -126,10 +147,23 @@ class Assembler:
             raise out_of_order(self._state, "a run of rows", why)
         if self._gathering is None:
             return self._released(Rows(run))
-        if not is_of_stream:
+        if is_of_stream:
+            self._note_subtransaction(self._gathering, run.xid)
+        else:
             self._gathering.adopt((relid for relid, _ in count_operations(run)), self._session_relations)
         self._gathering.store.append(run)
         return iter(())
+
+    def _note_subtransaction(self, stream: Waiting, xid: int | None) -> None:
+        if xid is None or xid == stream.xid or xid in stream.subxids:
+            return
+        stream.subxids.add(xid)
+        if self._refuse_doubtful and len(stream.subxids) % 1000 == 0:
+            known = sum(len(one.subxids) for one in self._streams.values())
+            if known > SUBTRANSACTIONS_LIMIT:
+                raise StreamUnsure(
+                    "more subtransactions are streamed than the server can be asked about", xid=xid
+                )
 
     @property
     def _is_in_stream(self) -> bool:
@@ -235,6 +269,8 @@ class Assembler:
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         gathering = expect(self._gathering, Waiting)
         self._event_of(item, message, gathering.relations, self._state)  # its errors belong to this moment
+        if isinstance(message, messages.Truncate | messages.Message):
+            self._note_subtransaction(gathering, message.xid)
         gathering.has_messages |= isinstance(message, messages.Message) and message.xid == gathering.xid
         gathering.store.append(item)
         return iter(())
@@ -254,6 +290,7 @@ class Assembler:
             # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
             self._strays.add(abort.xid)
         else:
+            stream.subxids.discard(abort.subxid)
             stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
             stream.is_unsure |= stream.has_messages
             # Only protocol version 4 says when it was; a later one cannot have disturbed what was sent before.

@@ -49,6 +49,8 @@ class Waiting:
     """A subtransaction was rolled back after such a message, which may have been its own."""
     stopped_at_pg_us: int = 0
     """When the server sent its last Stream Stop, by the server's clock."""
+    subxids: set[int] = field(default_factory=set)
+    """Subtransactions that something was streamed of and whose rollback was not told."""
     is_doubtful: bool = False
     """A subtransaction may have been rolled back already when the server decoded its rows."""
 

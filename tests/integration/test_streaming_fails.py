@@ -204,3 +204,49 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
         found = server.execute(f"SELECT id, jsonb_strip_nulls(to_jsonb(x)) FROM {table} x", dbname=dbname)
         assert told == dict(found)
     assert creates == 1 + 2000 + 1
+
+
+@pytest.mark.parametrize(
+    ("place", "two_phase"), [(14, False), (16, False), (18, False), (18, True)], indirect=["place"]
+)
+def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
+    two_phase: bool, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F26: what it had on its disk, more than 4096 changes, is streamed, rolled back, and no Stream Abort comes."""
+    server, dbname = place
+
+    def beside(number: int) -> None:
+        server.execute("INSERT INTO beside VALUES (%s, 'x')", number, dbname=dbname)
+        reader.wait(topics[1:], lambda events: len(events) == number)
+
+    with new_daemon(server, dbname, source={"protocol": {"two_phase": two_phase}}) as daemon:
+        topics = [f"{daemon.name}.public.{table}" for table in ("t", "beside")]
+        daemon.start().wait_state("streaming")
+        with closing(psycopg2.connect(server.dsn(dbname))) as open_one, open_one.cursor() as cursor:
+            open_one.autocommit = True
+            cursor.execute("BEGIN")
+            cursor.execute("INSERT INTO t VALUES (0, 'kept')")
+            cursor.execute("SAVEPOINT s")
+            cursor.execute("INSERT INTO t SELECT g, 'gone' FROM generate_series(1, 6000) g")
+            beside(1)
+            assert daemon.stop() == 0
+            daemon.start().wait_state("streaming")  # what lies before is decoded to the server's disk
+            more = iter(range(2, 20))
+            while "cdcd_open_transactions 1.0" not in daemon.get("/metrics")[1]:  # streamed once, no more
+                cursor.execute(
+                    "INSERT INTO t SELECT max(id) + g, 'gone' FROM t, generate_series(1, 50) g GROUP BY g"
+                )
+                beside(next(more))
+            cursor.execute("ROLLBACK TO SAVEPOINT s")
+            cursor.execute("INSERT INTO t VALUES (-1, 'kept')")
+            if two_phase:
+                cursor.execute("PREPARE TRANSACTION 'one'")
+                cursor.execute("COMMIT PREPARED 'one'")
+            else:
+                cursor.execute("COMMIT")
+        beside(next(more))
+        events = reader.read(topics[0])
+        assert daemon.stop() == 0
+        assert sorted(event.key["id"] for event in events) == [-1, 0]
+        assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
+    assert_each_once(events)

@@ -130,6 +130,12 @@ def test_a_streamed_one_is_held_from_stream_prepare_on(assembler: Assembler) -> 
     ]
 
 
+def test_the_subtransactions_of_a_streamed_one_are_asked_for_at_its_prepare(assembler: Assembler) -> None:
+    """The server does not tell of each that was rolled back."""
+    wire.feed(assembler, *segment(7, wire.rows("1", xid=7), wire.rows("2", xid=71)))
+    assert assembler.subtransactions_ended_by(wire.stream_prepare(7, 0x300)) == {71}
+
+
 def test_streams_and_prepared_transactions_interleave(assembler: Assembler) -> None:
     """F28: segments lie between Begin Prepare and Prepare of nobody."""
     events = wire.feed(

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, StreamUnsure
-from cdcd.model import Control, Item, TransactionInfo
+from cdcd.model import Control, Item, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode
-from cdcd.txn.assembler import Assembler
+from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
 from cdcd.txn.events import (
     LogicalMessage,
     RelationSeen,
@@ -347,3 +347,37 @@ def test_a_rollback_before_the_first_segment_is_doubtful() -> None:
     wire.feed(assembler, _aborted(7, 8, 50))
     with pytest.raises(StreamUnsure):
         wire.feed(assembler, wire.stream_start(7, first=True))
+
+
+def test_the_subtransactions_that_end_with_a_stream_are_known() -> None:
+    """The server may have rolled one back without a Stream Abort, so that it has to be asked."""
+    assembler = Assembler(2, written_commit_lsn=0x100)
+    wire.feed(
+        assembler,
+        *segment(7, wire.relation("id", xid=7), wire.rows("1", xid=7), wire.rows("2", xid=71)),
+        *segment(7, wire.truncate(wire.ITEMS_RELID, xid=72), wire.rows("3", xid=73), first=False),
+        wire.stream_abort(7, 73),
+        *segment(8, wire.rows("4", xid=81)),
+    )
+    asked = {
+        name: assembler.subtransactions_ended_by(item)
+        for name, item in {
+            "its end": wire.stream_commit(7, 0x500),
+            "its end, written": wire.stream_commit(7, 0x100),
+            "nobody's end": wire.stream_commit(9, 0x500),
+            "its prepare, which was not asked for": wire.stream_prepare(7, 0x500),
+            "its rollback": wire.stream_abort(7),
+            "a row": wire.rows("5"),
+        }.items()
+    }
+    assert asked.pop("its end") == {71, 72}
+    assert set(asked.values()) == {frozenset()}
+
+
+def test_more_subtransactions_than_can_be_asked_for_are_not_streamed() -> None:
+    assembler = Assembler(2, refuse_doubtful=True)
+    wire.feed(assembler, wire.stream_start(7))
+    last = SUBTRANSACTIONS_LIMIT + 1000
+    wire.feed(assembler, *(Run(b"", 0, 7 + number) for number in range(1, last)))
+    with pytest.raises(StreamUnsure, match="more subtransactions"):
+        wire.feed(assembler, Run(b"", 0, 7 + last))
