@@ -29,9 +29,12 @@ def _sessions() -> Iterator[bytes]:
         random = Random(seed)
         version, streaming = random.choice(WAYS)
         work = Generator(random).work(random.choice([5, 20, 60]))
-        options = StreamOptions(version, streaming, messages=True)
+        two_phase = version >= 3 and seed % 2 == 0
+        options = StreamOptions(version, streaming, messages=True, two_phase=two_phase)
         payloads = itertools.islice(Walsender(work.wal, options, 0, random).payloads(), 60)
-        first = session_byte(protocol_version=version, streaming_parallel=streaming == "parallel")
+        first = session_byte(
+            protocol_version=version, streaming_parallel=streaming == "parallel", two_phase=two_phase
+        )
         data = joined(first, list(payloads))
         if len(data) <= MAX_INPUT_BYTES:
             yield data

@@ -22,10 +22,14 @@ MAX_INPUT_BYTES = 4096
 
 
 def session_byte(
-    *, in_stream: bool = False, protocol_version: int = 4, streaming_parallel: bool = False
+    *,
+    in_stream: bool = False,
+    protocol_version: int = 4,
+    streaming_parallel: bool = False,
+    two_phase: bool = False,
 ) -> int:
-    """The first byte of an input: the facts of the session."""
-    return (protocol_version - 1) | in_stream << 2 | streaming_parallel << 3
+    """The first byte of an input: the facts of the session. Its sixth bit: doubts are refused."""
+    return (protocol_version - 1) | in_stream << 2 | streaming_parallel << 3 | two_phase << 4
 
 
 def decoder(data: bytes) -> None:
@@ -65,10 +69,16 @@ def assembler(data: bytes) -> None:
     if not data:
         return
     version, is_parallel = (data[0] & 3) + 1, bool(data[0] & 8)
-    core = Assembler(version, streaming_parallel=is_parallel)
+    core = Assembler(
+        version,
+        streaming_parallel=is_parallel,
+        two_phase=bool(data[0] & 16),
+        refuse_doubtful=bool(data[0] & 32),
+    )
     try:
         items, _ = cut_items(list(_split(data[1:])), False)
         for item in items:
+            core.subtransactions_ended_by(item)
             for event in core.feed(item):
                 if isinstance(event, Rows):
                     _read(event.run, version)

@@ -43,8 +43,7 @@ def judge(
     found = _Found(prefix, dict.fromkeys(done.origin_xids, origins))
     for event in events:
         found.take(event)
-    doomed = done.doomed if cell.streaming != "off" else set()
-    expected, read = _Expected(cell, major, done).told(account), found.told(doomed)
+    expected, read = _Expected(cell, major, done).told(account), found.told()
     assert [xid for xid, _ in read] == [xid for xid, _ in expected], _other_order(expected, read)
     for (xid, lines), (_, ours) in zip(expected, read, strict=True):
         if lines != ours:
@@ -63,7 +62,7 @@ class _Found:
         self._origins = origins
         self._unburied: dict[tuple[str, int], Any] = {}
         self._partitions: dict[tuple[str, str], int] = {}
-        self._lines: dict[tuple[int, int], tuple[int, Line, str | None]] = {}
+        self._lines: dict[tuple[int, int], tuple[int, Line]] = {}
         self._truncated: set[tuple[int, int, int]] = set()
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
@@ -95,8 +94,7 @@ class _Found:
             assert known is None or known[1] == _line_of(event), f"two changes with {sequence}"
         else:
             assert sequence not in self._lines, f"twice: {event.topic} {sequence}"
-        content = event.value["content"].decode() if event.op == "m" else None
-        self._lines[sequence] = event.source["txId"], _line_of(event), content
+        self._lines[sequence] = event.source["txId"], _line_of(event)
 
     def _check_row(self, event: Event) -> None:
         """Its key is its row's, in one partition for ever; its origin is the transaction's."""
@@ -111,22 +109,21 @@ class _Found:
         origins = self._origins.get(source["txId"], {None})
         assert source["origin"] in origins, f"transaction {source['txId']} has the origin {source['origin']}"
 
-    def told(self, doomed: set[str]) -> Told:
-        """Transactions in the order of their commit, without messages in `doomed`; each numbered from 1."""
+    def told(self) -> Told:
+        """Transactions in the order of their commit; each numbered from 1."""
         assert not self._unburied, f"a delete at the end of {list(self._unburied)} without a tombstone"
         told: Told = []
         commit_lsn, number = 0, 0
         for sequence in sorted(self._lines):
-            xid, line, content = self._lines[sequence]
+            xid, line = self._lines[sequence]
             number = number + 1 if sequence[0] == commit_lsn else 1
             assert sequence[1] == number, f"transaction {xid} has no change {number}"
             if number == 1:
                 told.append((xid, []))
             commit_lsn = sequence[0]
             assert told[-1][0] == xid, f"transactions {told[-1][0]} and {xid} have one commit LSN"
-            if content is None or content not in doomed:
-                told[-1][1].append(line)
-        return [(xid, lines) for xid, lines in told if lines]
+            told[-1][1].append(line)
+        return told
 
 
 def _line_of(event: Event) -> Line:

@@ -33,15 +33,10 @@ OPEN_RULES = {
 
 @dataclass
 class Done:
-    """`origin_xids`: transactions under the replication origin `origin`.
-
-    `doomed`: messages sent in a savepoint that was rolled back: the wire gives them the id of the whole transaction,
-    so that they stay once they are streamed.
-    """
+    """`origin_xids`: transactions under the replication origin `origin`."""
 
     origin: str
     origin_xids: set[int] = field(default_factory=set)
-    doomed: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
     steps: dict[str, int] = field(default_factory=dict)
     failed: int = 0
@@ -54,7 +49,6 @@ class _Session:
     has_origin: bool
     is_open: bool = False
     savepoints: list[str] = field(default_factory=list)
-    messages: list[tuple[int, str]] = field(default_factory=list)
 
 
 class Workload:
@@ -145,9 +139,7 @@ class Workload:
 
     def _message(self, session: _Session) -> None:
         self._number += 1
-        content = f"message {self._number}"
-        if self._try(session, f"SELECT pg_logical_emit_message(true, 'within', '{content}')"):
-            session.messages.append((len(session.savepoints), content))
+        self._try(session, f"SELECT pg_logical_emit_message(true, 'within', 'message {self._number}')")
 
     def _truncate(self, session: _Session) -> None:
         self._try(session, sql.truncate(self._random))
@@ -163,7 +155,6 @@ class Workload:
             depth = self._random.randrange(len(session.savepoints))
             self._execute(session, f"RELEASE SAVEPOINT {session.savepoints[depth]}")
             del session.savepoints[depth:]
-            session.messages = [(min(at, depth), content) for at, content in session.messages]
 
     def _rollback_to(self, session: _Session) -> None:
         if session.savepoints:
@@ -178,9 +169,7 @@ class Workload:
         attached = self._execute(session, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE"
                                           " inhparent = 'parted'::regclass")  # fmt: skip
         self._number += 1
-        statement, mark = sql.partition(self._random, {name for (name,) in attached}, self._number)
-        if self._try(session, statement):
-            session.messages.append((len(session.savepoints), mark))
+        self._try(session, sql.partition(self._random, {name for (name,) in attached}, self._number))
 
     def _swap(self, session: _Session) -> None:
         """The table is renamed and made anew; now and then an old one is dropped."""
@@ -242,8 +231,6 @@ class Workload:
             return
         self._execute(session, f"ROLLBACK TO SAVEPOINT {session.savepoints[depth]}")
         del session.savepoints[depth + 1 :]
-        self.done.doomed.update(content for at, content in session.messages if at > depth)
-        session.messages = [(at, content) for at, content in session.messages if at <= depth]
 
     def _end(self, session: _Session, statement: str) -> bool:
         try:
@@ -260,7 +247,6 @@ class Workload:
     def _closed(session: _Session) -> None:
         session.is_open = False
         session.savepoints.clear()
-        session.messages.clear()
 
     def _note_origin(self, session: _Session) -> None:
         row = self._execute(session, "SELECT txid_current() % (1::bigint << 32)")
