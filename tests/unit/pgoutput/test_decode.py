@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cdcd.errors import MessageTrailing, MessageTruncated, MessageUnknown, ProtocolError
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode
-from cdcd.pgoutput.messages import FORMAT_OF, MESSAGES, ROWS
+from cdcd.pgoutput.messages import FORMAT_OF, MESSAGES, ROWS, is_present
 
 from .golden import GOLDEN, Golden
 
@@ -34,15 +34,19 @@ def test_a_message_is_read_whole(golden: Golden) -> None:
 @every_message
 def test_a_message_cut_anywhere_names_itself_and_the_field(golden: Golden) -> None:
     row = FORMAT_OF[type(golden.message)]
-    fields = {one.name for one in row.fields}
+    fields = [one.name for one in row.fields if is_present(one.wire.when, **golden.session)]
+    named = []
     for size in range(1, len(golden.payload)):
         with pytest.raises(MessageTruncated) as caught:
             decode(golden.payload[:size], **golden.session)
         assert caught.value.context["message_name"] == row.name
         field = str(caught.value.context["field"])
-        assert field.split(".")[0].split("[")[0] in fields
+        named.append(field.split(".")[0].split("[")[0])
         assert row.name in str(caught.value)
         assert field in str(caught.value)
+    if row.cls is messages.Truncate:
+        fields.remove("options")  # the count before it is not believed without the relids behind it
+    assert list(dict.fromkeys(named)) == fields  # each field, while bytes of it are missing
 
 
 @every_message
