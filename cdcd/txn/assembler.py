@@ -205,6 +205,7 @@ class Assembler:
     def _begin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         begin = expect(message, messages.Begin)
         self._info = TransactionInfo(begin.xid, begin.final_lsn, begin.commit_pg_us)
+        self._strays.discard(begin.xid)
         self._is_begun_held = True  # until it is known that no Origin follows
         return iter(())
 

@@ -25,6 +25,8 @@ def test_what_is_read_is_postgresqls_own_account(
     cells = few_of(major)
     outcomes = run(Stack(pg_server(major), kafka, registry, tmp_path), cells, Plan(seed=major, steps=450))
     for outcome in outcomes:
-        print(f"PostgreSQL {major}, {outcome.cell}, {outcome.kills} kills: {outcome.counts}")
+        told = f"{outcome.kills} kills, {outcome.streamed} streamed"
+        print(f"PostgreSQL {major}, {outcome.cell}, {told}: {outcome.counts}")
     assert not [f"{outcome.cell}: {outcome.error}" for outcome in outcomes if outcome.error]
     assert len(outcomes) == len(cells)
+    assert [outcome.streamed > 0 for outcome in outcomes] == [cell.streaming != "off" for cell in cells]

@@ -54,7 +54,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-_COUNTED = ("cells", "equal", "failed", "transactions", "changes", "kills")
+_COUNTED = ("cells", "equal", "failed", "transactions", "streamed", "changes", "kills")
 
 
 def _options() -> argparse.Namespace:
@@ -101,6 +101,7 @@ def _count(total: Counter[str], outcomes: list[Outcome]) -> None:
         total["cells"] += 1
         total["equal" if one.counts else "failed"] += 1
         total["kills"] += one.kills
+        total["streamed"] += one.streamed
         if one.counts:
             total["transactions"] += one.counts.transactions
             total["changes"] += one.counts.changes

@@ -63,12 +63,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one cell: an `error` when it was not equal."""
+    """What became of one cell: an `error` when it was not equal. `streamed`: transactions, by the server's count."""
 
     cell: Cell
     counts: Counts | None
     error: str
     kills: int
+    streamed: int = 0
 
 
 @dataclass
@@ -119,14 +120,23 @@ def _judged(stack: Stack, reading: _Reading, told: account.Account, done: Done) 
     cell, daemon = reading.cell, reading.daemon
     if reading.failure:
         return Outcome(cell, None, reading.failure, reading.kills)
+    streamed = _streamed(stack.postgres, daemon.slot)
     try:
         assert daemon.stop() == 0, daemon.log()[-2000:]
         reader = Reader(stack.kafka.bootstrap, stack.registry.url)
         events = reader.each(*reader.topics(daemon.name))
         counts = judge(cell, stack.postgres.major, told, done, daemon.name, events)
     except AssertionError as error:
-        return Outcome(cell, None, str(error), reading.kills)
-    return Outcome(cell, counts, "", reading.kills)
+        return Outcome(cell, None, str(error), reading.kills, streamed)
+    return Outcome(cell, counts, "", reading.kills, streamed)
+
+
+def _streamed(server: PostgresServer, slot: str) -> int:
+    """How many transactions the server has streamed; a session that reads again without streaming adds none."""
+    if server.major < 14:
+        return 0
+    stated = server.execute("SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot)
+    return int(stated[0][0])
 
 
 def _work(server: PostgresServer, workload: Workload, readings: list[_Reading], plan: Plan) -> None:

@@ -349,6 +349,13 @@ def test_a_rollback_before_the_first_segment_is_doubtful() -> None:
         wire.feed(assembler, wire.stream_start(7, first=True))
 
 
+def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten() -> None:
+    """Its xid may be another's after a wraparound."""
+    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    wire.feed(assembler, _aborted(7, 8, 50), wire.begin(7, 0x100), wire.commit(0x100))
+    wire.feed(assembler, wire.stream_start(7, first=True))
+
+
 def test_the_subtransactions_that_end_with_a_stream_are_known() -> None:
     """The server may have rolled one back without a Stream Abort, so that it has to be asked."""
     assembler = Assembler(2, written_commit_lsn=0x100)
