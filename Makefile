@@ -21,7 +21,7 @@ demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seco
 test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
-long: $(STAMP) ## what takes many minutes, with the memory it needed: make long ARGS="-k on"
+long: $(STAMP) ## what takes many minutes, with the memory it needed: make long ARGS="-k huge"
 	$(BIN)/pytest -s -m long $(ARGS)
 
 check: $(STAMP) ## lint, format, types, import rules

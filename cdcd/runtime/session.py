@@ -270,7 +270,7 @@ class Session:
     ) -> None:
         wanted = allowed(self._config.wanted_options(server.version_num), self._after)
         options = granted(server.version_num, wanted)
-        for one in shortfalls(server.version_num, wanted):
+        for one in shortfalls(server.version_num, wanted, failover=self._source.failover):
             _LOG.warning("option_left_out", option=one.option, reason=one.why)
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:

@@ -18,26 +18,24 @@ from cdcd.source.connection import fetch
 _XIDS = 1 << 32
 
 _PREPARED = """
-    SELECT p.transaction::text::bigint,
-           EXISTS (SELECT FROM pg_locks own JOIN pg_locks held USING (virtualtransaction)
-                   WHERE own.locktype = 'transactionid' AND own.transactionid = p.transaction AND own.granted
-                   AND own.pid IS NULL AND held.pid IS NULL AND held.locktype = 'relation'
-                   AND held.mode NOT IN ('AccessShareLock', 'RowShareLock'))
-    FROM pg_prepared_xacts p WHERE p.database = current_database()
+    SELECT p.transaction::text::bigint FROM pg_prepared_xacts p WHERE p.database = current_database() AND EXISTS (
+        SELECT FROM pg_locks own JOIN pg_locks held USING (virtualtransaction)
+        WHERE own.locktype = 'transactionid' AND own.transactionid = p.transaction AND own.granted
+        AND own.pid IS NULL AND held.pid IS NULL AND held.locktype = 'relation'
+        AND held.mode NOT IN ('AccessShareLock', 'RowShareLock'))
 """
 """A prepared transaction has no pid; what it has written it has locked more than for reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBefore:
-    """Prepared transactions that were undecided when the session began, by what they had locked.
+    """What was prepared and undecided when the session began.
 
-    `wrote` and `only_read` hold 32-bit xids; `next_xid` is the first that was not yet given. `is_own_position`: the
-    session begins where cdcd itself has stored that it was.
+    `wrote`: the 32-bit xids of those that had locked a table for writing; `next_xid`: the first that was not yet
+    given. `is_own_position`: the session begins where cdcd itself has stored that it was.
     """
 
     wrote: frozenset[int]
-    only_read: frozenset[int]
     next_xid: int
     is_own_position: bool
 
@@ -45,7 +43,7 @@ class PreparedBefore:
         """Return whether a COMMIT PREPARED of this xid that comes without rows may have lost them."""
         if xid in self.wrote:
             return True
-        if self.is_own_position or xid in self.only_read:
+        if self.is_own_position:
             return False
         is_later = (xid - self.next_xid) % _XIDS < _XIDS // 2
         return not is_later
@@ -54,10 +52,8 @@ class PreparedBefore:
 def prepared_before(connection: Connection, *, is_own_position: bool) -> PreparedBefore:
     """Look at what is prepared now. Raises Source errors."""
     ((next_xid,),) = fetch(connection, "SELECT txid_snapshot_xmax(txid_current_snapshot())")
-    rows = fetch(connection, _PREPARED)
     return PreparedBefore(
-        wrote=frozenset(xid for xid, has_written in rows if has_written),
-        only_read=frozenset(xid for xid, has_written in rows if not has_written),
+        wrote=frozenset(xid for (xid,) in fetch(connection, _PREPARED)),
         next_xid=next_xid % _XIDS,
         is_own_position=is_own_position,
     )

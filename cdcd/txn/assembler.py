@@ -270,11 +270,16 @@ class Assembler:
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         gathering = expect(self._gathering, Waiting)
         self._event_of(item, message, gathering.relations, self._state)  # its errors belong to this moment
-        if isinstance(message, messages.Truncate | messages.Message):
+        if isinstance(message, messages.Truncate):
             self._note_subtransaction(gathering, message.xid)
-        gathering.has_messages |= isinstance(message, messages.Message) and message.xid == gathering.xid
         gathering.store.append(item)
         return iter(())
+
+    def _stream_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+        """The server gives it the top-level xid, so nobody can tell whether its own subtransaction is rolled back."""
+        gathering = expect(self._gathering, Waiting)
+        self._event_of(item, message, gathering.relations, self._state)
+        raise StreamUnsure("a logical message was streamed without its subtransaction", xid=gathering.xid)
 
     def _stream_stop(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         expect(self._gathering, Waiting).stopped_at_pg_us = item.sent_at_pg_us
@@ -293,7 +298,6 @@ class Assembler:
         else:
             stream.subxids.discard(abort.subxid)
             stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
-            stream.is_unsure |= stream.has_messages
             # Only protocol version 4 says when it was; a later one cannot have disturbed what was sent before.
             is_later = abort.abort_pg_us is not None and abort.abort_pg_us > stream.stopped_at_pg_us
             stream.is_doubtful |= not is_later
@@ -302,8 +306,6 @@ class Assembler:
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.StreamCommit)
         stream = self._stream(commit.xid, "Stream Commit")
-        if commit.commit_lsn > self._written_commit_lsn:
-            _refuse_unsure(stream)
         del self._streams[commit.xid]
         return self._committed_at(stream, commit)
 
@@ -357,7 +359,6 @@ class Assembler:
     def _stream_prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         prepare = expect(message, messages.StreamPrepare)
         stream = self._stream(prepare.xid, "Stream Prepare")
-        _refuse_unsure(stream)
         del self._streams[prepare.xid]
         return self._hold(stream, prepare)
 
@@ -428,14 +429,6 @@ class Assembler:
         return event_of(item, message, relations, self._relation_ordinal, state)
 
 
-def _refuse_unsure(stream: Waiting) -> None:
-    """Raise StreamUnsure rather than pass on what may have been rolled back: the wire does not tell."""
-    if stream.is_unsure:
-        raise StreamUnsure(
-            "logical messages were streamed before a savepoint was rolled back, maybe its own", xid=stream.xid
-        )
-
-
 _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event]]] = {
     Action.BEGIN: Assembler._begin,
     Action.ORIGIN: Assembler._origin,
@@ -445,6 +438,7 @@ _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event
     Action.STREAM_START: Assembler._stream_start,
     Action.STREAM_ORIGIN: Assembler._gathered_origin,
     Action.STORE: Assembler._store,
+    Action.STREAM_MESSAGE: Assembler._stream_message,
     Action.STREAM_STOP: Assembler._stream_stop,
     Action.STREAM_ABORT: Assembler._stream_abort,
     Action.STREAM_COMMIT: Assembler._stream_commit,

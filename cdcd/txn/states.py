@@ -37,6 +37,7 @@ class Action(enum.Enum):
     STREAM_START = "open the xid's store"
     STREAM_ORIGIN = "note the xid's origin"
     STORE = "store"
+    STREAM_MESSAGE = "read again without streaming"
     STREAM_STOP = "close the segment"
     STREAM_COMMIT = "replay the store"
     STREAM_ABORT = "drop from the store"
@@ -89,7 +90,8 @@ _FLOW = (
     (_TRANSACTION, b"RYIUDTM", _TRANSACTION, Action.CONTENT),
     (_TRANSACTION, b"C", _OUTSIDE, Action.COMMIT),
     (_STREAM, b"O", _STREAM, Action.STREAM_ORIGIN),
-    (_STREAM, b"RYIUDTM", _STREAM, Action.STORE),
+    (_STREAM, b"RYIUDT", _STREAM, Action.STORE),
+    (_STREAM, b"M", _STREAM, Action.STREAM_MESSAGE),
     (_STREAM, b"E", _OUTSIDE, Action.STREAM_STOP),
     (_PREPARED, b"O", _PREPARED, Action.PREPARED_ORIGIN),
     (_PREPARED, b"RYIUDTM", _PREPARED, Action.PREPARED_STORE),

@@ -43,10 +43,6 @@ class Waiting:
     origin: messages.Origin | None = None
     known_before: list[Relation] = field(default_factory=list)
     """Relations that the session had described before the first row here that needed them."""
-    has_messages: bool = False
-    """There are logical messages here under the top-level xid, whichever subtransaction emitted them."""
-    is_unsure: bool = False
-    """A subtransaction was rolled back after such a message, which may have been its own."""
     stopped_at_pg_us: int = 0
     """When the server sent its last Stream Stop, by the server's clock."""
     subxids: set[int] = field(default_factory=set)

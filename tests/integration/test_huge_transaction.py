@@ -25,7 +25,7 @@ LIMIT_BYTES = 150 * 1_000_000
 PARTS = 10
 
 
-@pytest.mark.parametrize("streaming", ["on", "off"])
+@pytest.mark.parametrize("streaming", ["parallel", "off"])
 @pytest.mark.timeout(420)
 def test_a_transaction_of_a_million_rows(
     streaming: str, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
@@ -36,7 +36,7 @@ def test_a_transaction_of_a_million_rows(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("streaming", ["on", "off"])
+@pytest.mark.parametrize("streaming", ["parallel", "off"])
 @pytest.mark.timeout(3600)
 def test_a_transaction_of_ten_million_rows(
     streaming: str, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
@@ -67,7 +67,7 @@ def _run(
         with new_daemon(server, "huge", **protocol, **(over or {})) as daemon:
             daemon.start().wait_state("streaming", deadline_s=300)
             walsender = _walsender(server)
-            _write(rows, server, daemon, reader, is_streamed=streaming == "on")
+            _write(rows, server, daemon, reader, is_streamed=streaming != "off")
             started = time.monotonic()
             _await_confirmed(server, daemon, rows)
             seconds = time.monotonic() - started

@@ -296,7 +296,7 @@ async def test_rows_outside_a_transaction_are_an_error() -> None:
         await Flow().feed(inserts("a"))
 
 
-@pytest.mark.parametrize("what", ["rows", "messages", "rows that were written before"])
+@pytest.mark.parametrize("what", ["rows", "descriptions", "rows that were written before"])
 async def test_a_replay_gives_way_to_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F14: status updates share the loop; a replayed transaction is one item, however large and of whatever."""
     monkeypatch.setattr(pump, "TURN_US", -1)
@@ -309,13 +309,13 @@ async def test_a_replay_gives_way_to_the_loop(what: str, monkeypatch: pytest.Mon
             await asyncio.sleep(0)
 
     flow = Flow(written_commit_lsn=100 if "before" in what else 0)
-    one = message(50, transactional=True, xid=7) if what == "messages" else inserts("a", xid=7)
+    one = relation(xid=7) if what == "descriptions" else inserts("a", xid=7)
     *items, commit = streamed(7, 100, relation(xid=7), *[one] * 50)
     await flow.feed(*items)
     task = asyncio.create_task(beside())
     await flow.feed(commit)
     task.cancel()
-    assert len(flow.records) == (0 if "before" in what else 50)
+    assert len(flow.records) == (50 if what == "rows" else 0)
     assert turns >= 50
 
 
@@ -323,7 +323,7 @@ def test_it_gives_way_no_more_often_than_it_has_to(monkeypatch: pytest.MonkeyPat
     clock_us = iter(range(0, 10_000_000, pump.TURN_US // 4))
     monkeypatch.setattr(pump, "_monotonic_us", lambda: next(clock_us))
     flow = Flow()
-    one = message(50, transactional=True, xid=7)
+    one = relation(xid=7)
     feeding = flow.pump.feed(streamed(7, 100, *[one] * 50))
     turns = 0
     with contextlib.suppress(StopIteration):
