@@ -56,6 +56,10 @@ from cdcd.version import __version__
 
 WATCH_INTERVAL_S = 20.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
+_PREPARED_HINT = (
+    "if somebody else has confirmed their PREPARE on this slot, their rows do not come: decide them before "
+    "cdcd is first started on it"
+)
 
 
 def _confirm_nothing(_lsn: int) -> None:
@@ -276,6 +280,8 @@ class Session:
         try:
             await or_stop(in_thread(self._nobody_moved_the_slot, begin), self._stop)
             before = await or_stop(in_thread(self._prepared_before, begin), self._stop)
+            if before is not None and before.may_be_lost:
+                _LOG.warning("prepared_before_the_slot", transactions=before.may_be_lost, hint=_PREPARED_HINT)
             self._confirm_by(stream, writer)
             assembler = Assembler(
                 options.protocol_version,

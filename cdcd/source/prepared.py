@@ -17,32 +17,30 @@ from cdcd.source.connection import fetch
 
 _XIDS = 1 << 32
 
-_PREPARED = """
-    SELECT p.transaction::text::bigint FROM pg_prepared_xacts p WHERE p.database = current_database() AND EXISTS (
-        SELECT FROM pg_locks own JOIN pg_locks held USING (virtualtransaction)
-        WHERE own.locktype = 'transactionid' AND own.transactionid = p.transaction AND own.granted
-        AND own.pid IS NULL AND held.pid IS NULL AND held.locktype = 'relation'
-        AND held.mode NOT IN ('AccessShareLock', 'RowShareLock'))
+_NOW = """
+    SELECT txid_snapshot_xmax(txid_current_snapshot()),
+           (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database())
 """
-"""A prepared transaction has no pid; what it has written it has locked more than for reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBefore:
-    """What was prepared and undecided when the session began.
+    """The first xid (32 bits) that was not yet given when the session began, and how many were undecided then.
 
-    `wrote`: the 32-bit xids of those that had locked a table for writing; `next_xid`: the first that was not yet
-    given. `is_own_position`: the session begins where cdcd itself has stored that it was.
+    `is_own_position`: the session begins where cdcd itself has stored that it was.
     """
 
-    wrote: frozenset[int]
     next_xid: int
+    undecided: int
     is_own_position: bool
+
+    @property
+    def may_be_lost(self) -> int:
+        """How many undecided transactions may have been confirmed by somebody else before."""
+        return 0 if self.is_own_position else self.undecided
 
     def may_have_rows(self, xid: int) -> bool:
         """Return whether a COMMIT PREPARED of this xid that comes without rows may have lost them."""
-        if xid in self.wrote:
-            return True
         if self.is_own_position:
             return False
         is_later = (xid - self.next_xid) % _XIDS < _XIDS // 2
@@ -51,9 +49,5 @@ class PreparedBefore:
 
 def prepared_before(connection: Connection, *, is_own_position: bool) -> PreparedBefore:
     """Look at what is prepared now. Raises Source errors."""
-    ((next_xid,),) = fetch(connection, "SELECT txid_snapshot_xmax(txid_current_snapshot())")
-    return PreparedBefore(
-        wrote=frozenset(xid for (xid,) in fetch(connection, _PREPARED)),
-        next_xid=next_xid % _XIDS,
-        is_own_position=is_own_position,
-    )
+    ((next_xid, undecided),) = fetch(connection, _NOW)
+    return PreparedBefore(next_xid % _XIDS, undecided, is_own_position)

@@ -9,6 +9,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_received
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -119,9 +120,7 @@ def test_a_second_signal_ends_at_once(
         os.kill(kafka.pid or 0, signal.SIGSTOP)
         try:
             postgres.execute(ROWS, 1, 10, dbname=database)
-            eventually(
-                lambda: "cdcd_open_transactions 0.0" in daemon.get("/metrics")[1], "the rows are received"
-            )
+            await_received(postgres, daemon)
             assert daemon.process is not None
             daemon.process.send_signal(signal.SIGTERM)
             eventually(lambda: daemon.events("stopping"), "the first signal is taken")

@@ -17,9 +17,8 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.lsn import parse_lsn
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import await_received
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import PostgresServers, confirmed_position, run_script, wal_position
 from tests.support.waiting import eventually
@@ -158,13 +157,6 @@ def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterat
     server.start()
     yield server
     server.stop("immediate")
-
-
-def await_received(server: PostgresServer, daemon: Daemon) -> None:
-    """Wait until all that is written has been decoded; a commit makes the server write out what is in its buffers."""
-    position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-    end_lsn = int(position[0][1])
-    eventually(lambda: parse_lsn(daemon.status()["received_lsn"]) >= end_lsn, "all of it is received")
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,6 @@ async def test_messages_that_arrive_one_byte_at_a_time_are_the_same(pg_server: P
                 items = await read_until(stream, lambda items: commits(items) == 5)
                 await stream.close()
                 await _released(settings)
-                controls = [item for item in items if isinstance(item, Control)]
+                controls = [(item.lsn, item.payload) for item in items if isinstance(item, Control)]
                 read.append((row_payloads(items), controls))
     assert read[0] == read[1]

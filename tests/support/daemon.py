@@ -20,6 +20,9 @@ from typing import Any
 import yaml
 
 from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.lsn import parse_lsn
+from tests.support.waiting import eventually
 
 DEADLINE_S = 60.0
 
@@ -123,6 +126,13 @@ class Daemon:
         """Wait until the process has ended by itself; its status."""
         assert self.process is not None
         return self.process.wait(deadline_s)
+
+
+def await_received(server: PostgresServer, daemon: Daemon) -> None:
+    """Wait until all that is written has been decoded; a commit makes the server write out what is in its buffers."""
+    position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+    end_lsn = int(position[0][1])
+    eventually(lambda: parse_lsn(daemon.status()["received_lsn"]) >= end_lsn, "all of it is received")
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
