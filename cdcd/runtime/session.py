@@ -9,6 +9,7 @@ Kafka transaction is aborted and everything in memory forgotten; the next sessio
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Collection
 
@@ -337,18 +338,12 @@ class Session:
     def _prepared_before(self, begin: Resume) -> PreparedBefore | None:
         if not self._source.two_phase:
             return None
-        connection = connect_sql(self._source)
-        try:
+        with contextlib.closing(connect_sql(self._source)) as connection:
             return prepared_before(connection, is_own_position=begin.is_own_position)
-        finally:
-            connection.close()
 
     def _rolled_back_any(self, xids: Collection[int]) -> bool:
-        connection = connect_sql(self._source)
-        try:
+        with contextlib.closing(connect_sql(self._source)) as connection:
             return any_rolled_back(connection, xids)
-        finally:
-            connection.close()
 
     def _nobody_moved_the_slot(self, begin: Resume) -> None:
         """F3: the slot may have been advanced between the verdict and START_REPLICATION."""

@@ -25,7 +25,7 @@ from tests.matrix.judge import Counts, judge
 from tests.matrix.workload import Done, Workload
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader
-from tests.support.stack import confirmed_position, run_script, wal_position
+from tests.support.stack import confirmed_position, run_script, wal_position, written_position
 from tests.support.waiting import eventually
 
 KILLS = {"prepare": 0.3, "decide": 0.2}
@@ -162,9 +162,7 @@ def _work(server: PostgresServer, workload: Workload, readings: list[_Reading], 
 
 
 def _await_received(server: PostgresServer, reading: _Reading) -> None:
-    # A commit of its own makes the server write out what open transactions have left in its buffers.
-    position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-    end_lsn = int(position[0][1])
+    end_lsn = written_position(server)
 
     def has_received() -> bool:
         state = reading.state

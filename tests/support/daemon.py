@@ -22,6 +22,7 @@ import yaml
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import parse_lsn
+from tests.support.stack import written_position
 from tests.support.waiting import eventually
 
 DEADLINE_S = 60.0
@@ -129,9 +130,8 @@ class Daemon:
 
 
 def await_received(server: PostgresServer, daemon: Daemon) -> None:
-    """Wait until all that is written has been decoded; a commit makes the server write out what is in its buffers."""
-    position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-    end_lsn = int(position[0][1])
+    """Wait until all that is written has been decoded."""
+    end_lsn = written_position(server)
     eventually(lambda: parse_lsn(daemon.status()["received_lsn"]) >= end_lsn, "all of it is received")
 
 

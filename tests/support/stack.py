@@ -117,6 +117,15 @@ def wal_position(server: PostgresServer) -> int:
     return int(server.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
 
 
+def written_position(server: PostgresServer) -> int:
+    """Where the server's WAL ends, with all that open transactions have written.
+
+    A commit of its own makes the server write out what they have left in its buffers.
+    """
+    position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+    return int(position[0][1])
+
+
 def confirmed_position(server: PostgresServer, slot: str) -> int | None:
     """The slot's confirmed_flush_lsn as a number; None when there is no such slot."""
     rows = server.execute(
