@@ -38,8 +38,6 @@ class Done:
     origin: str
     origin_xids: set[int] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
-    steps: dict[str, int] = field(default_factory=dict)
-    failed: int = 0
 
 
 @dataclass
@@ -71,7 +69,6 @@ class Workload:
             rules = OPEN_RULES if session.is_open else IDLE_RULES
             rule = self._random.choices(list(rules), list(rules.values()))[0]
             getattr(self, f"_{rule}")(session)
-            self.done.steps[rule] = self.done.steps.get(rule, 0) + 1
             after_step(rule)
 
     def large(self, rows: int) -> None:
@@ -218,7 +215,6 @@ class Workload:
             self._execute(session, statement, rows)
         except psycopg2.Error as error:
             self.done.log.append(f"-- {type(error).__name__}")
-            self.done.failed += 1
             if session.is_open:
                 self._back_to(session, len(session.savepoints) - 1 if session.savepoints else None)
             return False
