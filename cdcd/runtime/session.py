@@ -9,9 +9,8 @@ Kafka transaction is aborted and everything in memory forgotten; the next sessio
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable
 
 import structlog
 
@@ -20,15 +19,13 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.errors import (
     CdcdError,
-    PublicationMissing,
     RegistryUnavailable,
     SinkUnavailable,
-    SlotAhead,
-    SourceSetup,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Progress, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared, which_server, which_slot
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter, make_slot, tables_to_copy
@@ -44,13 +41,10 @@ from cdcd.sink.topics import Topics
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
-from cdcd.source.identity import ServerIdentity, identify
-from cdcd.source.prepared import PreparedBefore, prepared_before
-from cdcd.source.publication import missing_publications
+from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import granted, shortfalls
-from cdcd.source.slot import CreatedSlot, read_slot
+from cdcd.source.slot import CreatedSlot
 from cdcd.source.stream import ReplicationStream, open_stream
-from cdcd.source.subtransactions import any_rolled_back
 from cdcd.spill.pool import SpillPool
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
@@ -149,7 +143,7 @@ class Session:
 
     async def _beginning(self) -> tuple[Progress | None, ServerIdentity, Resume | Snapshot]:
         stored = await self._open_sink()
-        server = await in_thread(self._identify)
+        server = await in_thread(which_server, self._source)
         self._database = server.database
         return stored, server, await in_thread(self._verdict, stored, server)
 
@@ -166,28 +160,8 @@ class Session:
             )
         return stored
 
-    def _identify(self) -> ServerIdentity:
-        connection = connect_sql(self._source)
-        try:
-            server = identify(connection)
-            if server.in_recovery:
-                raise SourceSetup("the server is a standby", hint="point source.dsn at the primary")
-            missing = missing_publications(connection, self._source.publications)
-            if missing:
-                raise PublicationMissing(
-                    f"publication does not exist: {', '.join(missing)}",
-                    hint="create it, or run `cdcd init`; nothing is read without it (F39, F72)",
-                )
-            return server
-        finally:
-            connection.close()
-
     def _verdict(self, stored: Progress | None, server: ServerIdentity) -> Resume | Snapshot:
-        connection = connect_sql(self._source)
-        try:
-            slot = read_slot(connection, self._source.slot)
-        finally:
-            connection.close()
+        slot = which_slot(self._source)
         config = self._config
         wanted = Wanted(
             slot=self._source.slot,
@@ -279,8 +253,7 @@ class Session:
             _LOG.warning("option_left_out", option=one.option, reason=one.why)
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
-            await or_stop(in_thread(self._nobody_moved_the_slot, begin), self._stop)
-            before = await or_stop(in_thread(self._prepared_before, begin), self._stop)
+            before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
             if before is not None and before.may_be_lost:
                 _LOG.warning("prepared_before_the_slot", transactions=before.may_be_lost, hint=_PREPARED_HINT)
             self._confirm_by(stream, writer)
@@ -306,7 +279,7 @@ class Session:
                 start_lsn=begin.start_lsn,
                 written_commit_lsn=begin.written_commit_lsn,
                 buffers=self._buffers,
-                any_rolled_back=lambda xids: in_thread(self._rolled_back_any, xids),
+                any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
             )
             self._status.streaming(server.version_num, options.protocol_version)
             _LOG.info(
@@ -334,32 +307,6 @@ class Session:
         writer.confirm_with(confirm)
         if writer.safe_lsn > INVALID_LSN:
             confirm(writer.safe_lsn)
-
-    def _prepared_before(self, begin: Resume) -> PreparedBefore | None:
-        if not self._source.two_phase:
-            return None
-        with contextlib.closing(connect_sql(self._source)) as connection:
-            return prepared_before(connection, is_own_position=begin.is_own_position)
-
-    def _rolled_back_any(self, xids: Collection[int]) -> bool:
-        with contextlib.closing(connect_sql(self._source)) as connection:
-            return any_rolled_back(connection, xids)
-
-    def _nobody_moved_the_slot(self, begin: Resume) -> None:
-        """F3: the slot may have been advanced between the verdict and START_REPLICATION."""
-        connection = connect_sql(self._source)
-        try:
-            slot = read_slot(connection, self._source.slot)
-        finally:
-            connection.close()
-        if slot is not None and (slot.confirmed_flush_lsn or 0) > begin.start_lsn:
-            raise SlotAhead(
-                "the slot was advanced while cdcd was starting",
-                hint="find what else reads this slot or has advanced it; then take a new snapshot",
-                slot=self._source.slot,
-                stored_lsn=begin.start_lsn,
-                confirmed_lsn=slot.confirmed_flush_lsn,
-            )
 
     async def _pump_until_stopped(
         self, stream: ReplicationStream, pump: Pump, assembler: Assembler, spill: SpillPool

@@ -11,6 +11,7 @@ import psycopg2
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -107,19 +108,7 @@ def test_an_idle_slot_follows_what_other_databases_write(
         daemon.start().wait_state("streaming")
         postgres.execute("CREATE TABLE IF NOT EXISTS other (v text)")
         postgres.execute("INSERT INTO other SELECT repeat('z', 1000) FROM generate_series(1, 20000)")
-        wal_lsn = postgres.execute("SELECT pg_current_wal_lsn()::text")[0][0]
-        eventually(
-            lambda: (
-                postgres.execute(
-                    "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
-                    wal_lsn,
-                    daemon.slot,
-                )
-                == [(True,)]
-            ),
-            "the idle slot advances",
-            90,
-        )
+        await_confirmed(postgres, daemon, 90)
 
 
 def test_a_fast_shutdown_ends_at_once_while_idle_and_cdcd_comes_back(

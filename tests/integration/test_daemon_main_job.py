@@ -9,6 +9,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, drop_database, new_database_name
 from tests.support.waiting import eventually
@@ -45,19 +46,7 @@ def test_every_change_arrives_once_across_a_kill(
             run("DELETE FROM item WHERE id BETWEEN 6 AND 20", dbname=database)
             run("TRUNCATE gone", dbname=database)
             run("INSERT INTO gone VALUES (99)", dbname=database)
-            wal_lsn = server.execute("SELECT pg_current_wal_lsn()::text", dbname=database)[0][0]
-            eventually(
-                lambda: (
-                    server.execute(
-                        "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
-                        wal_lsn,
-                        daemon.slot,
-                    )
-                    == [(True,)]
-                ),
-                "everything is confirmed",
-                60,
-            )
+            await_confirmed(server, daemon)
             assert daemon.stop() == 0
         topics = reader.topics(daemon.name)
         assert topics == [f"{daemon.name}.public.gone", f"{daemon.name}.public.item"]

@@ -9,6 +9,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.workload import Workload
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
 from tests.support.reader import (
     Reader,
     assert_each_once,
@@ -50,19 +51,7 @@ def test_every_change_of_every_transaction_is_read_once_across_a_kill(
                 daemon.kill()
                 daemon.start()
             workload.wait(60)
-            end_lsn = server.execute("SELECT pg_current_wal_lsn()::text")[0][0]
-            eventually(
-                lambda: (
-                    server.execute(
-                        "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
-                        end_lsn,
-                        daemon.slot,
-                    )
-                    == [(True,)]
-                ),
-                "everything is confirmed",
-                120,
-            )
+            await_confirmed(server, daemon, 120)
             events = reader.read(*reader.topics(daemon.name))
             assert_each_once(events)
             assert_tombstones_follow_deletes(events)

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, memory_high_water_bytes
+from tests.support.daemon import Daemon, await_confirmed, memory_high_water_bytes
 from tests.support.reader import Reader
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -69,7 +69,7 @@ def _run(
             walsender = _walsender(server)
             _write(rows, server, daemon, reader, is_streamed=streaming != "off")
             started = time.monotonic()
-            _await_confirmed(server, daemon, rows)
+            await_confirmed(server, daemon, 60 + rows / 5_000)
             seconds = time.monotonic() - started
             assert daemon.process is not None
             peak_bytes = memory_high_water_bytes(daemon.process.pid)
@@ -106,23 +106,6 @@ def _write(rows: int, server: PostgresServer, daemon: Daemon, reader: Reader, *,
 
 def _walsender(server: PostgresServer) -> list[tuple[Any, ...]]:
     return server.execute("SELECT active_pid FROM pg_replication_slots")
-
-
-def _await_confirmed(server: PostgresServer, daemon: Daemon, rows: int) -> None:
-    end_lsn = server.execute("SELECT pg_current_wal_lsn()::text")[0][0]
-    eventually(
-        lambda: (
-            server.execute(
-                "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
-                end_lsn,
-                daemon.slot,
-            )
-            == [(True,)]
-        ),
-        "everything is confirmed",
-        60 + rows / 5_000,
-        0.5,
-    )
 
 
 def _metric(daemon: Daemon, name: str) -> float:

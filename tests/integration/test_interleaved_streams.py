@@ -18,9 +18,9 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import await_received
+from tests.support.daemon import await_confirmed, await_received
 from tests.support.reader import Event, Reader, assert_each_once
-from tests.support.stack import PostgresServers, confirmed_position, run_script, wal_position
+from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
 
 WRITERS = 200
@@ -202,8 +202,7 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
         )
         assert reader.read(*topics_of(daemon.name)) == [], "rows are visible before they are committed"
         end_all(writers, chance)
-        end_lsn = wal_position(server)
-        eventually(lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn, "all is confirmed", 60)
+        await_confirmed(server, daemon)
         events = reader.read(*topics_of(daemon.name))
         assert daemon.stop() == 0
         assert [line["streaming"] for line in daemon.events("streaming")] == [streaming]

@@ -17,7 +17,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_received
+from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.waiting import eventually
 from tests.support.witness import Witness, assert_same_changes, changes_of
@@ -49,13 +49,6 @@ def metric(daemon: Daemon, name: str) -> float:
         if line.startswith(f"{name} "):
             return float(line.split()[1])
     raise AssertionError(f"there is no {name}")
-
-
-def await_confirmed(server: PostgresServer, slot: str) -> None:
-    """Wait until everything that was committed is in Kafka."""
-    lsn = server.execute("SELECT pg_current_wal_lsn()::text")[0][0]
-    query = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-    eventually(lambda: server.execute(query, lsn, slot) == [(True,)], "everything is confirmed", 240)
 
 
 class Session:
@@ -139,7 +132,7 @@ def test_interleaved_open_transactions_with_savepoints_equal_the_witness(
         for session in sessions:
             session.connection.close()
         topics = [f"{daemon.name}.public.t", f"{daemon.name}.public.u", f"{daemon.name}.message"]
-        await_confirmed(source, daemon.slot)
+        await_confirmed(source, daemon, 240)
         events = reader.read(*topics)
         eventually(lambda: files(tmp_path) == [], "the segments are gone")
         assert metric(daemon, "cdcd_spill_bytes") == metric(daemon, "cdcd_spill_files") == 0

@@ -22,7 +22,7 @@ import yaml
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import parse_lsn
-from tests.support.stack import written_position
+from tests.support.stack import confirmed_position, wal_position, written_position
 from tests.support.waiting import eventually
 
 DEADLINE_S = 60.0
@@ -133,6 +133,14 @@ def await_received(server: PostgresServer, daemon: Daemon) -> None:
     """Wait until all that is written has been decoded."""
     end_lsn = written_position(server)
     eventually(lambda: parse_lsn(daemon.status()["received_lsn"]) >= end_lsn, "all of it is received")
+
+
+def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 60) -> None:
+    """Wait until all that was committed by now is confirmed to the server: it is durable in Kafka."""
+    end_lsn = wal_position(server)
+    eventually(
+        lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn, "all of it is confirmed", within_s
+    )
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
