@@ -136,13 +136,39 @@ class SourceIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedBefore:
+    """What somebody else may have confirmed the PREPARE of, before a slot became cdcd's: its rows never come (F33).
+
+    `undecided` was prepared when cdcd first held the slot and is not known to be decided or to come whole: xid (32
+    bits) and gid, so that it is not mistaken for who has its xid after the wrap. What was decided until then has its
+    decision below `until_lsn`. Empty where nobody but cdcd has confirmed anything.
+    """
+
+    until_lsn: Lsn = 0
+    undecided: frozenset[tuple[int, str]] = frozenset()
+
+    def may_have_rows(self, xid: int, gid: str, commit_lsn: Lsn) -> bool:
+        """Return whether a COMMIT PREPARED that comes without rows may have lost them."""
+        return commit_lsn < self.until_lsn or (xid, gid) in self.undecided
+
+    def without(self, xid: int, gid: str) -> PreparedBefore:
+        """Return what is left when this one was rolled back, or the server has sent all of it."""
+        return PreparedBefore(self.until_lsn, self.undecided - {(xid, gid)})
+
+    def left_at(self, end_lsn: Lsn) -> PreparedBefore:
+        """Return what is left when nothing below `end_lsn` comes any more."""
+        return PreparedBefore(self.until_lsn if end_lsn < self.until_lsn else 0, self.undecided)
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What one Kafka transaction made durable: the value of the progress record.
 
     `end_lsn` is what may be confirmed to PostgreSQL, `commit_lsn` the last transaction written (transactions
     with a commit LSN up to it are dropped on replay, F4). `phase` is "snapshot" while the initial snapshot is
     incomplete, else "streaming". `offsets` maps topic -> partition -> next offset for what this one touched.
-    `snapshot_tables` are the topics that an incomplete snapshot has begun to write.
+    `snapshot_tables` are the topics that an incomplete snapshot has begun to write. `prepared_before` is what every
+    later session has to know too, until it is decided.
     """
 
     identity: SourceIdentity
@@ -152,3 +178,4 @@ class Progress:
     commit_us: int
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     snapshot_tables: tuple[str, ...] = ()
+    prepared_before: PreparedBefore = field(default_factory=PreparedBefore)

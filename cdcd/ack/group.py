@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Record
+from cdcd.model import PreparedBefore, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Boundary:
     `commit_lsn` is the last transaction before it, `end_lsn` what may be confirmed once it is durable,
     `commit_us` that transaction's commit time (Unix epoch). `transactions` counts those ending here.
     `covered_lsn` is how far everything that is committed was received, where a prepared transaction that is not
-    decided yet keeps `end_lsn` below (F33); 0 where it is `end_lsn`.
+    decided yet keeps `end_lsn` below (F33); 0 where it is `end_lsn`. `prepared_before` is what may be lost still.
     """
 
     commit_lsn: Lsn
@@ -36,6 +36,7 @@ class Boundary:
     phase: str = "streaming"
     snapshot_tables: tuple[str, ...] = ()
     covered_lsn: Lsn = INVALID_LSN
+    prepared_before: PreparedBefore = field(default_factory=PreparedBefore)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import contextlib
 from collections.abc import Collection
 
 from cdcd.errors import PublicationMissing, SlotAhead, SourceSetup
+from cdcd.model import PreparedBefore
 from cdcd.runtime.recovery import Resume
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, identify
-from cdcd.source.prepared import PreparedBefore, prepared_before
+from cdcd.source.prepared import prepared_before
 from cdcd.source.publication import missing_publications
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState, read_slot
@@ -42,8 +43,8 @@ def which_slot(source: SourceSettings) -> SlotState | None:
         return read_slot(connection, source.slot)
 
 
-def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore | None:
-    """Return what was prepared before `begin`, None unless two_phase; asked once the slot is held.
+def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore:
+    """Return what was prepared before a slot became cdcd's and may be lost; asked once the slot is held.
 
     Raises SlotAhead (F3): the slot may have been advanced between the verdict and START_REPLICATION.
     """
@@ -58,8 +59,8 @@ def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore | 
                 confirmed_lsn=slot.confirmed_flush_lsn,
             )
         if not source.two_phase:
-            return None
-        return prepared_before(connection, is_own_position=begin.is_own_position)
+            return PreparedBefore()  # all of it comes at COMMIT PREPARED, whatever was confirmed (F34)
+        return prepared_before(connection) if begin.prepared_before is None else begin.prepared_before
 
 
 def is_any_rolled_back(source: SourceSettings, xids: Collection[int]) -> bool:

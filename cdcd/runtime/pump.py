@@ -172,7 +172,12 @@ class Pump:
         self._confirmable_lsn = max(self._confirmable_lsn, end_lsn)
         commit_us = self._commit_us or _now_us()
         return Boundary(
-            self._commit_lsn, self._confirmable_lsn, commit_us, transactions, covered_lsn=self._end_lsn
+            self._commit_lsn,
+            self._confirmable_lsn,
+            commit_us,
+            transactions,
+            covered_lsn=self._end_lsn,
+            prepared_before=self._assembler.prepared_before.left_at(self._confirmable_lsn),
         )
 
     async def _begun(self, event: TransactionBegun) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from cdcd.errors import SlotAhead, SlotLost, SlotMissing, SlotUnusable, SourceMismatch, SourceSetup
 from cdcd.lsn import Lsn
-from cdcd.model import Progress
+from cdcd.model import PreparedBefore, Progress
 
 
 class Slot(Protocol):
@@ -52,12 +52,13 @@ class Server(Protocol):
 class Resume:
     """Stream from `start_lsn`; drop what has a commit LSN up to `written_commit_lsn` (F4).
 
-    `is_own_position`: cdcd has been there, so that nothing was confirmed that it has not read.
+    `prepared_before`: what somebody else may have confirmed before. None: PostgreSQL has to be asked, because cdcd
+    has not been there yet.
     """
 
     start_lsn: Lsn
     written_commit_lsn: Lsn
-    is_own_position: bool = True
+    prepared_before: PreparedBefore | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,10 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
             "or set snapshot.mode: never to begin at the slot's position",
             slot=wanted.slot,
         )
+    # F34: as long as a slot does not have two_phase, what was prepared comes whole at its COMMIT PREPARED.
+    prepared_before = None if slot.two_phase else PreparedBefore()
     start_lsn = slot.confirmed_flush_lsn or 0
-    return Resume(start_lsn=start_lsn, written_commit_lsn=0, is_own_position=False)
+    return Resume(start_lsn=start_lsn, written_commit_lsn=0, prepared_before=prepared_before)
 
 
 def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) -> Resume:
@@ -143,7 +146,7 @@ def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) 
             stored_lsn=stored.end_lsn,
             confirmed_lsn=confirmed_lsn,
         )
-    return Resume(start_lsn=stored.end_lsn, written_commit_lsn=stored.commit_lsn)
+    return Resume(stored.end_lsn, stored.commit_lsn, stored.prepared_before)
 
 
 def _check_ours(slot: Slot, server: Server, wanted: Wanted) -> None:

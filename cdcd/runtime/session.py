@@ -23,7 +23,7 @@ from cdcd.errors import (
     SinkUnavailable,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import Progress, SourceIdentity, TransactionInfo
+from cdcd.model import PreparedBefore, Progress, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared, which_server, which_slot
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
@@ -209,7 +209,8 @@ class Session:
         finally:
             created.close()
         point = created.consistent_point
-        return Resume(start_lsn=point, written_commit_lsn=point - 1)
+        # The slot was made when nothing was open or prepared any more (F38).
+        return Resume(point, point - 1, PreparedBefore())
 
     def _write_marker(self, writer: Writer, marker: Boundary) -> None:
         self._sink.begin()
@@ -254,8 +255,10 @@ class Session:
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
             before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
-            if before is not None and before.may_be_lost:
-                _LOG.warning("prepared_before_the_slot", transactions=before.may_be_lost, hint=_PREPARED_HINT)
+            if before.undecided:
+                _LOG.warning(
+                    "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
+                )
             self._confirm_by(stream, writer)
             assembler = Assembler(
                 options.protocol_version,
@@ -264,7 +267,7 @@ class Session:
                 written_commit_lsn=begin.written_commit_lsn,
                 new_store=spill.new_store,
                 refuse_doubtful=True,
-                may_have_rows=None if before is None else before.may_have_rows,
+                prepared_before=before,
             )
             self._buffers = Buffers(
                 spill, writer.flush, self._config.buffer.memory, self._status.waiting_for_disk
@@ -320,7 +323,8 @@ class Session:
                 # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).
                 await or_stop(pump.feed(items), self._stop)
                 open_transactions = assembler.open_streams + assembler.in_transaction
-                self._status.turned(items, open_transactions, held=assembler.held)
+                may_be_lost = len(assembler.prepared_before.undecided)
+                self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)
                 self._status.spill(spill.usage)
         except Stopped:
             return

@@ -43,6 +43,7 @@ class Status:
         self._oldest_us: int | None = None
         self._boundary: Boundary | None = None
         self._held: Held | None = None
+        self._may_be_lost = 0
         self._rows = 0
         self._transactions = 0
         self._waiting_bytes = 0
@@ -104,17 +105,23 @@ class Status:
 
     # --- the flow, per batch ---
 
-    def turned(self, items: list[Item], open_transactions: int, *, held: Held | None = None) -> None:
-        """A batch went through; so many transactions have begun and not ended, and `held` is what is prepared."""
+    def turned(
+        self, items: list[Item], open_transactions: int, *, held: Held | None = None, may_be_lost: int = 0
+    ) -> None:
+        """A batch went through; so many transactions have begun and not ended, and `held` is what is prepared.
+
+        `may_be_lost`: so many were prepared before the slot became cdcd's, and their rows may never come.
+        """
         last = items[-1]
         if isinstance(last, Keepalive):
             self._received_lsn = max(self._received_lsn, last.wal_end_lsn)
         self.metrics.open_transactions(open_transactions)
-        self._holds(held)
+        self._holds(held, may_be_lost)
         self.loop_turned()
 
-    def _holds(self, held: Held | None) -> None:
+    def _holds(self, held: Held | None, may_be_lost: int = 0) -> None:
         self._held = held
+        self._may_be_lost = may_be_lost
         if held is None:
             self.metrics.prepared_transactions(0, None)
         else:
@@ -271,10 +278,11 @@ class Status:
     def _held_page(self) -> dict[str, Any]:
         """What is prepared and undecided, and since when it holds back what is confirmed (F33)."""
         if self._held is None:
-            return {"transactions": 0}
+            return {"transactions": 0, "may_be_lost": self._may_be_lost}
         since_us = self._held.oldest_pg_us + POSTGRES_EPOCH_US
         return {
             "transactions": self._held.count,
             "oldest_lsn": format_lsn(self._held.oldest_lsn),
             "oldest_age_s": round(max(0.0, time.time() - since_us / 1e6), 1),
+            "may_be_lost": self._may_be_lost,
         }

@@ -193,6 +193,7 @@ class Writer:
             end_lsn=boundary.end_lsn,
             commit_us=boundary.commit_us,
             snapshot_tables=boundary.snapshot_tables,
+            prepared_before=boundary.prepared_before,
         )
 
     async def close(self) -> None:

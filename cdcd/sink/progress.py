@@ -1,6 +1,8 @@
 """The progress record: what one Kafka transaction made durable, as JSON under the slot's name (F64).
 
 In: a Progress.  Out: the bytes of key and value, and back.
+`prepared_before` is a key only where there is something to say, as for few slots ever: a version of cdcd that does
+not know it reads all others, and refuses these.
 Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the
 wrong kind is ProgressUnreadable, because a guessed position loses or repeats data.
 Must not: do I/O, read the clock.
@@ -14,7 +16,7 @@ from typing import Any
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
-from cdcd.model import Progress, SourceIdentity
+from cdcd.model import PreparedBefore, Progress, SourceIdentity
 
 __all__ = ["FORMAT", "dump", "key_of", "load"]
 
@@ -35,6 +37,7 @@ _KEYS = frozenset(
         "snapshot_tables",
     }
 )
+_PREPARED_BEFORE = "prepared_before"
 
 
 def key_of(slot: str) -> bytes:
@@ -60,6 +63,11 @@ def dump(progress: Progress) -> bytes:
         },
         "snapshot_tables": list(progress.snapshot_tables),
     }
+    if progress.prepared_before != PreparedBefore():
+        document[_PREPARED_BEFORE] = {
+            "until_lsn": format_lsn(progress.prepared_before.until_lsn),
+            "undecided": [[xid, gid] for xid, gid in sorted(progress.prepared_before.undecided)],
+        }
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -80,7 +88,7 @@ def load(value: bytes) -> Progress:
             f"the progress record has format {document.get('format')!r}, this version reads {FORMAT}",
             hint="run the version of cdcd that wrote it, or a newer one",
         )
-    odd = sorted(_KEYS ^ document.keys())
+    odd = sorted(_KEYS ^ (document.keys() - {_PREPARED_BEFORE}))
     if odd:
         raise ProgressUnreadable(
             f"the progress record's keys are not those of format {FORMAT}: {', '.join(odd)}"
@@ -98,6 +106,7 @@ def load(value: bytes) -> Progress:
         commit_us=_number(document, "commit_us"),
         offsets=_offsets(document),
         snapshot_tables=_tables(document),
+        prepared_before=_prepared_before(document),
     )
 
 
@@ -161,3 +170,26 @@ def _tables(document: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, str) for table in tables):
         raise _wrong("snapshot_tables")
     return tuple(tables)
+
+
+def _prepared_before(document: Mapping[str, Any]) -> PreparedBefore:
+    if _PREPARED_BEFORE not in document:
+        return PreparedBefore()
+    before = document[_PREPARED_BEFORE]
+    if not isinstance(before, dict) or before.keys() != {"until_lsn", "undecided"}:
+        raise _wrong(_PREPARED_BEFORE)
+    undecided = before["undecided"]
+    if not isinstance(undecided, list) or not all(map(_is_xid_and_gid, undecided)):
+        raise _wrong(f"{_PREPARED_BEFORE}.undecided")
+    try:
+        until_lsn = parse_lsn(_text(before, "until_lsn"))
+    except (ValueError, ProgressUnreadable) as error:
+        raise _wrong(f"{_PREPARED_BEFORE}.until_lsn") from error
+    return PreparedBefore(until_lsn, frozenset((xid, gid) for xid, gid in undecided))
+
+
+def _is_xid_and_gid(one: object) -> bool:
+    if not isinstance(one, list) or len(one) != 2:
+        return False
+    xid, gid = one
+    return isinstance(xid, int) and not isinstance(xid, bool) and 0 <= xid < 1 << 32 and isinstance(gid, str)

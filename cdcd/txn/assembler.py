@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, StreamUnsure
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Control, Item, Run, TransactionInfo
+from cdcd.model import Control, Item, PreparedBefore, Run, TransactionInfo
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
@@ -57,13 +57,13 @@ class Assembler:
         new_store: Callable[[], ChangeStore] = MemoryStore,
         written_commit_lsn: Lsn = INVALID_LSN,
         refuse_doubtful: bool = False,
-        may_have_rows: Callable[[int], bool] | None = None,
+        prepared_before: PreparedBefore | None = None,
     ) -> None:
         """Take the options that the session was started with, and what was written before it (F4).
 
         `refuse_doubtful`: raise StreamUnsure where a real server may decode by a catalog that is no longer true.
-        `may_have_rows`: whether rows that the server does not send at a COMMIT PREPARED, by its xid, are a loss:
-        one that has changed nothing comes like this as well.
+        `prepared_before`: of what rows that the server does not send at a COMMIT PREPARED are a loss: one that has
+        changed nothing comes like this as well. None: of anything.
         """
         if protocol_version not in _PROTOCOL_VERSIONS:
             raise ValueError(f"protocol version {protocol_version}")
@@ -73,7 +73,7 @@ class Assembler:
         self._new_store = new_store
         self._written_commit_lsn = written_commit_lsn
         self._refuse_doubtful = refuse_doubtful
-        self._may_have_rows = may_have_rows
+        self._prepared_before = prepared_before
         self._strays: set[int] = set()
         self._state = State.OUTSIDE
         self._info: TransactionInfo | None = None
@@ -101,6 +101,11 @@ class Assembler:
     def held(self) -> Held | None:
         """What is prepared and undecided, None when nothing is: nothing from there on may be confirmed (F33)."""
         return self._prepared.held
+
+    @property
+    def prepared_before(self) -> PreparedBefore:
+        """What was prepared before the slot became cdcd's and may be lost, as far as it is not decided by now."""
+        return self._prepared_before or PreparedBefore()
 
     def feed(self, item: Item) -> Iterator[Event]:
         """Return the events of one item; they have to be consumed before the next item is fed.
@@ -364,7 +369,12 @@ class Assembler:
 
     def _hold(self, contents: Waiting, by: messages.Prepare | messages.StreamPrepare) -> Iterator[Event]:
         self._prepared.add(Undecided(contents, by.gid, by.prepare_lsn, by.prepare_pg_us))
+        self._is_not_lost(by.xid, by.gid)
         return iter(())
+
+    def _is_not_lost(self, xid: int, gid: str) -> None:
+        if self._prepared_before is not None:
+            self._prepared_before = self._prepared_before.without(xid, gid)
 
     def _commit_prepared(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.CommitPrepared)
@@ -373,7 +383,8 @@ class Assembler:
             return self._committed_at(contents, commit)
         if commit.commit_lsn <= self._written_commit_lsn:
             return iter(())  # F4: its rows were written before this session, so they were not sent again
-        if self._may_have_rows is not None and not self._may_have_rows(commit.xid):
+        before = self._prepared_before
+        if before is not None and not before.may_have_rows(commit.xid, commit.gid, commit.commit_lsn):
             return iter(())
         raise PreparedMissing(
             "COMMIT PREPARED of a transaction whose rows the server has not sent (F34)",
@@ -384,6 +395,7 @@ class Assembler:
     def _rollback_prepared(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         rollback = expect(message, messages.RollbackPrepared)
         contents = self._prepared.take(rollback.gid, rollback.xid)
+        self._is_not_lost(rollback.xid, rollback.gid)
         if contents is not None:  # F34: one that was never sent is nothing to drop
             contents.store.discard()
         return iter(())

@@ -219,31 +219,59 @@ def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
     assert_same_rows(server, dbname, events)
 
 
+@pytest.mark.parametrize("sessions", ["one", "stopped", "killed twice", "decided while it is stopped"])
 def test_a_commit_of_rows_that_this_slot_has_lost_halts(
-    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+    place: tuple[PostgresServer, str], sessions: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F33: something else confirmed the PREPARE; the COMMIT PREPARED comes without rows."""
+    """F33: something else confirmed the PREPARE; the COMMIT PREPARED comes without rows, in whichever session."""
     server, dbname = place
     daemon_ = new_daemon(server, dbname, source={"protocol": {"two_phase": True}}, snapshot={"mode": "never"})
     with daemon_ as daemon:
-        server.execute(
-            "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
-            daemon.slot,
-            dbname=dbname,
-        )
-        prepare(server.dsn(dbname), "lost", "INSERT INTO t VALUES (1, 'lost')")
+        _new_slot_of_others(server, dbname, daemon.slot)
+        for number, gid in ((1, "lost"), (2, "lost and rolled back")):
+            prepare(server.dsn(dbname), gid, f"INSERT INTO t VALUES ({number}, 'lost')")
         server.execute(
             "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", daemon.slot, dbname=dbname
         )
-        daemon.start().wait_state("streaming")
-        insert(server, dbname, 2)
-        reader.wait([f"{daemon.name}.public.t"], lambda events: ids(events) == [2])
+        daemon.start()
+        _wait_may_be_lost(daemon, 2)
+        topic = f"{daemon.name}.public.t"
+        decide(server, dbname, "lost and rolled back", commit=False)
+        insert(server, dbname, 3)
+        reader.wait([topic], lambda events: ids(events) == [3])
+        _wait_may_be_lost(daemon, 1)
+        for end in {"stopped": [daemon.stop], "killed twice": [daemon.kill] * 2}.get(sessions, []):
+            end()
+            daemon.start()
+            _wait_may_be_lost(daemon, 1)
+        insert(server, dbname, 4)
+        reader.wait([topic], lambda events: ids(events) == [3, 4])
+        is_running = sessions != "decided while it is stopped"
+        if not is_running:
+            assert daemon.stop() == 0
         decided_from_lsn = wal_lsn(server, dbname)
         decide(server, dbname, "lost")
-        page = daemon.wait_state("halted")
-        assert "CDCD-PREPARED-MISSING" in page["reason"]
-        assert (confirmed_position(server, daemon.slot) or 0) <= decided_from_lsn
-        assert daemon.get("/readyz")[0] == 503
+        insert(server, dbname, 5)
+        for _ in range(2):  # also when somebody starts it once more
+            if not is_running:
+                daemon.start()
+            page = daemon.wait_state("halted")
+            assert "CDCD-PREPARED-MISSING" in page["reason"]
+            assert (confirmed_position(server, daemon.slot) or 0) <= decided_from_lsn
+            assert daemon.get("/readyz")[0] == 503
+            daemon.kill()
+            is_running = False
+
+
+def _new_slot_of_others(server: PostgresServer, dbname: str, slot: str) -> None:
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)"
+    server.execute(create, slot, dbname=dbname)
+
+
+def _wait_may_be_lost(daemon: Daemon, count: int) -> None:
+    eventually(
+        lambda: daemon.status().get("prepared", {}).get("may_be_lost") == count, f"{count} may be lost", 60
+    )
 
 
 @pytest.mark.parametrize("place", [16, 18], indirect=True)

@@ -15,7 +15,7 @@ from cdcd.ack.group import Boundary, Chunk
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Control, Item, Keepalive, Record, Relation, Run, TransactionInfo
+from cdcd.model import Control, Item, Keepalive, PreparedBefore, Record, Relation, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode, run_of
 from cdcd.runtime.pump import Buffers, Pump
@@ -170,14 +170,21 @@ class Flow:
     """A pump on real parts; `chunks` and `idles` are what it handed on."""
 
     def __init__(
-        self, *, start_lsn: int = 0, written_commit_lsn: int = 0, buffers: Buffers | None = None
+        self,
+        *,
+        start_lsn: int = 0,
+        written_commit_lsn: int = 0,
+        buffers: Buffers | None = None,
+        prepared_before: PreparedBefore | None = None,
     ) -> None:
         self.chunks: list[Chunk] = []
         self.idles: list[tuple[Boundary, bool]] = []
         self.plans = RealPlans()
         self.tally = Tally()
         self.pump = Pump(
-            Assembler(4, two_phase=True, written_commit_lsn=written_commit_lsn),
+            Assembler(
+                4, two_phase=True, written_commit_lsn=written_commit_lsn, prepared_before=prepared_before
+            ),
             self.plans,
             self._add,
             self._idle,

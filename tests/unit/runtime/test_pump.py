@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, SourceUnavailable
-from cdcd.model import Item
+from cdcd.model import Item, PreparedBefore
 from cdcd.runtime import pump
 from tests.unit.runtime.session_items import (
     Flow,
@@ -243,6 +243,19 @@ async def test_of_two_the_older_holds_until_it_is_decided() -> None:
     )
     await flow.feed(commit_prepared(8, 300, "b"), commit_prepared(7, 320, "a"))
     assert _positions(flow) == [(300, 150, 308), (320, 328, 328)]
+
+
+async def test_each_boundary_says_what_may_be_lost_still() -> None:
+    """F33: what was decided is not said any more where its decision is passed, what came whole neither."""
+    before = PreparedBefore(205, frozenset({(6, "rolled back"), (7, "gid"), (8, "lost")}))
+    flow = Flow(prepared_before=before)
+    await flow.feed(begin(100), relation(), inserts("a"), commit(100), *prepared(7, 150))
+    await flow.feed(rollback_prepared(6, 50, 190, "rolled back"), *OTHER)
+    await flow.feed(commit_prepared(7, 300), keepalive(400))
+    last = PreparedBefore(0, frozenset({(8, "lost")}))
+    said = [one.prepared_before for one in flow.boundaries]
+    assert said == [before, PreparedBefore(205, last.undecided), last]
+    assert [one.prepared_before for one, _ in flow.idles] == [last]
 
 
 async def test_a_restart_below_what_was_written_repeats_nothing_and_loses_nothing() -> None:

@@ -16,7 +16,7 @@ from cdcd.errors import (
     SourceMismatch,
     SourceSetup,
 )
-from cdcd.model import Progress, SourceIdentity
+from cdcd.model import PreparedBefore, Progress, SourceIdentity
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
 
 
@@ -47,6 +47,7 @@ LOST, PHYSICAL, OTHER_DB = Slot(wal_status="lost"), Slot(plugin=None, database=N
 OTHER_PLUGIN, IDLE_OUT = Slot(plugin="wal2json"), Slot(invalidation_reason="idle_timeout")
 TWO_PHASE = Slot(two_phase=True)
 PREPARED = replace(WANTED, two_phase=True)
+LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
 
 
 @pytest.mark.parametrize(
@@ -55,16 +56,19 @@ PREPARED = replace(WANTED, two_phase=True)
         # nothing stored
         (None, None, WANTED, Snapshot(drop_slot=False, begun_topics=())),
         (None, None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
-        (None, Slot(), NO_SNAPSHOT, Resume(500, 0, is_own_position=False)),
-        (None, Slot(confirmed_flush_lsn=None), NO_SNAPSHOT, Resume(0, 0, is_own_position=False)),
+        (None, Slot(), NO_SNAPSHOT, Resume(500, 0, PreparedBefore())),
+        (None, Slot(confirmed_flush_lsn=None), NO_SNAPSHOT, Resume(0, 0, PreparedBefore())),
+        # somebody else may have confirmed a PREPARE: it has to be asked; what was found then is known ever after
+        (None, TWO_PHASE, replace(NO_SNAPSHOT, two_phase=True), Resume(500, 0, None)),
+        (replace(STORED, prepared_before=LOST_ROWS), TWO_PHASE, PREPARED, Resume(500, 480, LOST_ROWS)),
         # streaming: always from the stored position, whatever the slot has persisted (F3, F4)
-        (STORED, Slot(confirmed_flush_lsn=500), WANTED, Resume(500, 480)),
-        (STORED, Slot(confirmed_flush_lsn=300), WANTED, Resume(500, 480)),
-        (STORED, Slot(confirmed_flush_lsn=None), WANTED, Resume(500, 480)),
-        (STORED, Slot(wal_status="extended"), WANTED, Resume(500, 480)),
-        (STORED, Slot(wal_status="unreserved"), WANTED, Resume(500, 480)),
-        (replace(STORED, end_lsn=9000), Slot(), WANTED, Resume(9000, 480)),
-        (STORED, Slot(), NO_CREATE, Resume(500, 480)),
+        (STORED, Slot(confirmed_flush_lsn=500), WANTED, Resume(500, 480, PreparedBefore())),
+        (STORED, Slot(confirmed_flush_lsn=300), WANTED, Resume(500, 480, PreparedBefore())),
+        (STORED, Slot(confirmed_flush_lsn=None), WANTED, Resume(500, 480, PreparedBefore())),
+        (STORED, Slot(wal_status="extended"), WANTED, Resume(500, 480, PreparedBefore())),
+        (STORED, Slot(wal_status="unreserved"), WANTED, Resume(500, 480, PreparedBefore())),
+        (replace(STORED, end_lsn=9000), Slot(), WANTED, Resume(9000, 480, PreparedBefore())),
+        (STORED, Slot(), NO_CREATE, Resume(500, 480, PreparedBefore())),
         # a snapshot that was cut off is begun anew, with a new slot (F37, F40)
         (BEGUN, None, WANTED, Snapshot(drop_slot=False, begun_topics=("shop.public.a",))),
         (BEGUN, Slot(confirmed_flush_lsn=8000), WANTED, Snapshot(True, ("shop.public.a",))),
@@ -72,10 +76,10 @@ PREPARED = replace(WANTED, two_phase=True)
         (BEGUN, LOST, WANTED, Snapshot(True, ("shop.public.a",))),
         (BEGUN, TWO_PHASE, WANTED, Snapshot(True, ("shop.public.a",))),
         # prepared transactions: the slot has them, or the server switches it at START_REPLICATION (F35)
-        (STORED, TWO_PHASE, PREPARED, Resume(500, 480)),
-        (STORED, Slot(), PREPARED, Resume(500, 480)),
+        (STORED, TWO_PHASE, PREPARED, Resume(500, 480, PreparedBefore())),
+        (STORED, Slot(), PREPARED, Resume(500, 480, PreparedBefore())),
         # the commit LSN runs ahead of what an undecided PREPARE holds back (F33)
-        (replace(STORED, commit_lsn=900), TWO_PHASE, PREPARED, Resume(500, 900)),
+        (replace(STORED, commit_lsn=900), TWO_PHASE, PREPARED, Resume(500, 900, PreparedBefore())),
     ],
 )
 def test_a_session_begins(

@@ -95,14 +95,14 @@ def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None
     """F33; a stream that is away is not asked, so it holds nothing that is known."""
     now_pg_us = int(time.time() * 1e6) - POSTGRES_EPOCH_US
     held = Held(2, 0x1_0000_0020, now_pg_us - 5_000_000)
-    status.turned([Keepalive(1, 0, False)], 0, held=held)
+    status.turned([Keepalive(1, 0, False)], 0, held=held, may_be_lost=3)
     page, samples = status.page()["prepared"], status.metrics.snapshot()
-    assert (page["transactions"], page["oldest_lsn"]) == (2, "1/20")
+    assert (page["transactions"], page["oldest_lsn"], page["may_be_lost"]) == (2, "1/20", 3)
     assert 5 <= page["oldest_age_s"] < 60
     assert samples["cdcd_prepared_transactions"] == 2
     assert 5 <= samples["cdcd_prepared_oldest_age_seconds"] < 60
     status.source_closed()
-    assert status.page()["prepared"] == {"transactions": 0}
+    assert status.page()["prepared"] == {"transactions": 0, "may_be_lost": 0}
     samples = status.metrics.snapshot()
     assert (samples["cdcd_prepared_transactions"], samples["cdcd_prepared_oldest_age_seconds"]) == (0, 0)
 

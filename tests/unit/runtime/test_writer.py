@@ -15,7 +15,7 @@ import pytest
 
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
 from cdcd.errors import SinkUnavailable
-from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.model import PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.runtime import writer as writer_module
 from cdcd.runtime.writer import Writer
 
@@ -169,6 +169,18 @@ async def test_a_group_is_committed_with_its_progress_and_then_confirmed() -> No
         assert progress == Progress(IDENTITY, "streaming", 100, 108, 5)
         assert one.reports == [(108, 2, 1)]
         assert one.writer.safe_lsn == 108
+
+
+async def test_every_progress_record_says_what_may_be_lost_still() -> None:
+    """F33: the next session reads the last one only."""
+    before = PreparedBefore(0, frozenset({(7, "gid")}))
+    async with world() as one:
+        await one.writer.add(rows(b"a"))
+        await one.writer.add(Chunk((), 0, boundary(100, prepared_before=before)))
+        await one.until_confirmed(108)
+        one.writer.idle(boundary(200, transactions=0, prepared_before=before), is_urgent=True)
+        await one.until_confirmed(208)
+        assert [progress.prepared_before for _, progress in one.sink.groups] == [before, before]
 
 
 async def test_nothing_is_confirmed_while_a_commit_is_under_way() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cdcd.errors import ProgressUnreadable
-from cdcd.model import Progress, SourceIdentity
+from cdcd.model import PreparedBefore, Progress, SourceIdentity
 from cdcd.sink.progress import dump, key_of, load
 
 PROGRESS = Progress(
@@ -35,6 +36,9 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
+WRONG_XIDS = [7, [7], ["7", "a"], [True, "a"], [-1, "a"], [1 << 32, "a"], [7, None], [7, "a", "b"]]
+
+
 def test_the_record_is_this_json_under_the_slots_name() -> None:
     assert json.loads(dump(PROGRESS)) == DOCUMENT
     assert key_of("cdcd_shop") == b"cdcd_shop"
@@ -42,6 +46,14 @@ def test_the_record_is_this_json_under_the_slots_name() -> None:
 
 def test_a_record_is_read_back_whole() -> None:
     assert load(json.dumps(DOCUMENT).encode()) == PROGRESS
+
+
+def test_what_was_prepared_before_is_told_where_there_is_something() -> None:
+    """A record of a version that did not know of it is one that has nothing to say of it."""
+    progress = replace(PROGRESS, prepared_before=PreparedBefore(0x500, frozenset({(8, "a 'b"), (7, "ü")})))
+    before = {"until_lsn": "0/500", "undecided": [[7, "ü"], [8, "a 'b"]]}
+    assert json.loads(dump(progress)) == DOCUMENT | {"prepared_before": before}
+    assert load(dump(progress)) == progress
 
 
 @pytest.mark.parametrize("key", sorted(DOCUMENT))
@@ -70,6 +82,11 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
         ("snapshot_tables", "t"),
         ("snapshot_tables", [1]),
         ("later", 1),
+        ("prepared_before", None),
+        ("prepared_before", {"until_lsn": "0/5"}),
+        ("prepared_before", {"until_lsn": 5, "undecided": []}),
+        ("prepared_before", {"until_lsn": "0/5", "undecided": {}}),
+        *(("prepared_before", {"until_lsn": "0/5", "undecided": [one]}) for one in WRONG_XIDS),
     ],
 )
 def test_a_record_with_a_wrong_value_is_not_guessed(key: str, value: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, PreparedMissing, ProtocolError, RelationUnknown, Retry
-from cdcd.model import Relation, Run, TransactionInfo
+from cdcd.model import Item, PreparedBefore, Relation, Run, TransactionInfo
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -210,12 +210,44 @@ def test_a_commit_that_was_written_before_the_session_is_no_loss() -> None:
         wire.feed(assembler, wire.commit_prepared(8, 0x501))
 
 
+def _before(*undecided: tuple[int, str], until_lsn: int = 0) -> Assembler:
+    return Assembler(3, two_phase=True, prepared_before=PreparedBefore(until_lsn, frozenset(undecided)))
+
+
 def test_a_commit_of_what_had_no_rows_is_nothing() -> None:
     """PostgreSQL 15 to 17 send Commit Prepared alone for what has only locked rows."""
-    assembler = Assembler(3, two_phase=True, may_have_rows=lambda xid: xid != 7)
+    assembler = _before((8, "gid"))
     assert wire.feed(assembler, wire.commit_prepared(7, 0x500)) == []
     with pytest.raises(PreparedMissing):
         wire.feed(assembler, wire.commit_prepared(8, 0x500))
+
+
+def test_what_was_decided_before_anybody_looked_may_be_lost() -> None:
+    with pytest.raises(PreparedMissing):
+        wire.feed(_before(until_lsn=0x501), wire.commit_prepared(7, 0x500))
+    assert wire.feed(_before(until_lsn=0x500), wire.commit_prepared(7, 0x500)) == []
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        pytest.param([wire.rollback_prepared(7, 0x300, 0x500)], id="rolled back"),
+        pytest.param(prepared(7, 0x300), id="sent whole"),
+        pytest.param([wire.prepare(7, 0x300)], id="sent as what changed nothing"),
+    ],
+)
+def test_what_cannot_be_lost_any_more_is_known(items: list[Item]) -> None:
+    assembler = _before((7, "gid"), (7, "of an earlier wrap"), (8, "other"))
+    wire.feed(assembler, *items)
+    assert assembler.prepared_before.undecided == {(7, "of an earlier wrap"), (8, "other")}
+
+
+def test_a_loss_stays_one() -> None:
+    """Nothing is dropped by what halts: the next session has to halt as well."""
+    assembler = _before((7, "gid"))
+    with pytest.raises(PreparedMissing):
+        wire.feed(assembler, wire.commit_prepared(7, 0x500))
+    assert assembler.prepared_before.undecided == {(7, "gid")}
 
 
 def test_a_prepare_without_its_begin_holds_nothing_but_the_position(assembler: Assembler) -> None:

@@ -1,0 +1,40 @@
+"""Which COMMIT PREPARED without rows is a loss, and how long that is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.model import PreparedBefore
+
+BEFORE = PreparedBefore(500, frozenset({(7, "a"), (8, "b")}))
+
+
+@pytest.mark.parametrize(
+    ("xid", "gid", "commit_lsn", "expected"),
+    [
+        (7, "a", 9000, True),  # it was undecided when cdcd first held the slot
+        (9, "c", 500, False),  # it was not prepared yet then, so it comes whole, or has nothing
+        (9, "c", 499, True),  # it was decided by then
+        (7, "b", 9000, False),  # another one, after the xids have wrapped around
+        (8, "a", 9000, False),
+    ],
+)
+def test_a_loss_is_what_was_prepared_before_somebody_elses_position(
+    xid: int, gid: str, commit_lsn: int, expected: bool
+) -> None:
+    """F33."""
+    assert BEFORE.may_have_rows(xid, gid, commit_lsn) == expected
+
+
+def test_where_nobody_else_was_nothing_is_a_loss() -> None:
+    assert not PreparedBefore().may_have_rows(7, "a", 0)
+
+
+def test_what_is_decided_is_forgotten() -> None:
+    assert BEFORE.without(7, "a") == PreparedBefore(500, frozenset({(8, "b")}))
+    assert BEFORE.without(7, "b") == BEFORE
+
+
+def test_what_was_decided_before_anybody_looked_is_known_until_it_was_passed() -> None:
+    assert BEFORE.left_at(499) == BEFORE
+    assert BEFORE.left_at(500) == PreparedBefore(0, BEFORE.undecided)
