@@ -38,9 +38,10 @@ def judge(
     cell: Cell, major: int, account: Account, done: Done, prefix: str, events: Iterable[Event]
 ) -> Counts:
     """Compare them; `prefix` is the name of the daemon."""
-    # The origin of a streamed transaction is not known before its end.
-    origins = {done.origin} if cell.streaming == "off" else {done.origin, None}
-    found = _Found(prefix, dict.fromkeys(done.origin_xids, origins))
+    origins: dict[int, set[str | None]] = {xid: {done.origin} for xid in done.origin_xids}
+    if cell.streaming != "off":
+        origins |= {xid: {done.origin, None} for xid in done.untold_xids}
+    found = _Found(prefix, origins)
     for event in events:
         found.take(event)
     expected, read = _Expected(cell, major, done).told(account), found.told()

@@ -33,10 +33,16 @@ OPEN_RULES = {
 
 @dataclass
 class Done:
-    """`origin_xids`: transactions under the replication origin `origin`."""
+    """`origin_xids`: transactions under the replication origin `origin`.
+
+    `untold_xids` are those of them of which the server may not tell it while it streams them: their first change was
+    not one of rows, or was rolled back. It takes the origin from the first change that it has then, and what changes
+    the catalog carries none, also what others have changed there meanwhile, nor does a message.
+    """
 
     origin: str
     origin_xids: set[int] = field(default_factory=set)
+    untold_xids: set[int] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
 
 
@@ -47,6 +53,12 @@ class _Session:
     has_origin: bool
     is_open: bool = False
     savepoints: list[str] = field(default_factory=list)
+    origin_xid: int | None = None
+    """The transaction that is open, where it has an origin."""
+    first_depth: int | None = None
+    """How many savepoints its first change lies in; None before there is one."""
+    rows: int = 0
+    """How many its last statement changed."""
 
 
 class Workload:
@@ -132,7 +144,7 @@ class Workload:
 
     def _copy(self, session: _Session) -> None:
         statement, rows = sql.copied(self._random, self._random.choice(("plain", "entire", "swap")))
-        self._try(session, statement, rows)
+        self._try(session, statement, rows, is_of_rows=True)
 
     def _message(self, session: _Session) -> None:
         self._number += 1
@@ -152,6 +164,8 @@ class Workload:
             depth = self._random.randrange(len(session.savepoints))
             self._execute(session, f"RELEASE SAVEPOINT {session.savepoints[depth]}")
             del session.savepoints[depth:]
+            if session.first_depth is not None:
+                session.first_depth = min(session.first_depth, depth)
 
     def _rollback_to(self, session: _Session) -> None:
         if session.savepoints:
@@ -200,7 +214,7 @@ class Workload:
             statement = sql.delete(self._random, table)
         else:
             statement = getattr(sql, verb)(self._random, table, columns)
-        self._try(session, statement)
+        self._try(session, statement, is_of_rows=True)
 
     def _columns(self, session: _Session, table: str) -> sql.Columns:
         return self._execute(
@@ -209,16 +223,27 @@ class Workload:
             f" WHERE relname = '{table}' AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         )
 
-    def _try(self, session: _Session, statement: str, rows: str | None = None) -> bool:
+    def _try(
+        self, session: _Session, statement: str, rows: str | None = None, *, is_of_rows: bool = False
+    ) -> bool:
         """Run it; when it fails, back to the innermost savepoint, or to the beginning."""
         try:
             self._execute(session, statement, rows)
         except psycopg2.Error as error:
             self.done.log.append(f"-- {type(error).__name__}")
             if session.is_open:
+                self._note_change(session, is_of_rows=is_of_rows)
                 self._back_to(session, len(session.savepoints) - 1 if session.savepoints else None)
             return False
+        if session.is_open and (session.rows or not is_of_rows):
+            self._note_change(session, is_of_rows=is_of_rows)
         return True
+
+    def _note_change(self, session: _Session, *, is_of_rows: bool) -> None:
+        if session.origin_xid is not None and session.first_depth is None:
+            session.first_depth = len(session.savepoints)
+            if not is_of_rows:
+                self.done.untold_xids.add(session.origin_xid)
 
     def _back_to(self, session: _Session, depth: int | None) -> None:
         if depth is None:
@@ -227,6 +252,8 @@ class Workload:
             return
         self._execute(session, f"ROLLBACK TO SAVEPOINT {session.savepoints[depth]}")
         del session.savepoints[depth + 1 :]
+        if session.origin_xid is not None and session.first_depth is not None and session.first_depth > depth:
+            self.done.untold_xids.add(session.origin_xid)
 
     def _end(self, session: _Session, statement: str) -> bool:
         try:
@@ -243,10 +270,12 @@ class Workload:
     def _closed(session: _Session) -> None:
         session.is_open = False
         session.savepoints.clear()
+        session.origin_xid = session.first_depth = None
 
     def _note_origin(self, session: _Session) -> None:
         row = self._execute(session, "SELECT txid_current() % (1::bigint << 32)")
-        self.done.origin_xids.add(int(row[0][0]))
+        session.origin_xid = int(row[0][0])
+        self.done.origin_xids.add(session.origin_xid)
 
     def _connect(self, dsn: str, number: int) -> _Session:
         connection = psycopg2.connect(dsn)
@@ -260,6 +289,8 @@ class Workload:
         with session.connection.cursor() as cursor:
             if rows is not None:
                 cursor.copy_expert(statement, io.StringIO(rows))
+                session.rows = cursor.rowcount
                 return []
             cursor.execute(statement)
+            session.rows = cursor.rowcount
             return cursor.fetchall() if cursor.description else []

@@ -137,3 +137,29 @@ def test_anything_else(change: Callable[[Events], None]) -> None:
     change(read)
     with pytest.raises(AssertionError):
         judge(CELL, 18, ACCOUNT, Done("o"), "d", read)
+
+
+@pytest.mark.parametrize("streaming", ["off", "on", "parallel"])
+def test_an_origin_is_left_out_only_where_the_server_may_not_tell_it(streaming: str) -> None:
+    """Streamed, and the transaction's first change was none of rows."""
+    cell = replace(CELL, version=4, streaming=streaming)
+    done = Done("o", origin_xids={7, 8}, untold_xids={7})
+    of_8 = _changed(8, origin="o")
+
+    def verdict(origin_of_7: str | None, change_8: Callable[[Events], None]) -> Counts:
+        read = events()
+        for number in (0, 1, 3):
+            _changed(number, origin=origin_of_7)(read)
+        change_8(read)
+        return judge(cell, 18, ACCOUNT, done, "d", read)
+
+    assert verdict("o", of_8) == Counts(3, 7, 1)
+    with pytest.raises(AssertionError, match="transaction 8 has the origin None"):
+        verdict("o", _changed(8, origin=None))
+    with pytest.raises(AssertionError, match="transaction 7 has the origin other"):
+        verdict("other", of_8)
+    if streaming == "off":
+        with pytest.raises(AssertionError, match="transaction 7 has the origin None"):
+            verdict(None, of_8)
+    else:
+        assert verdict(None, of_8) == Counts(3, 7, 1)
