@@ -5,10 +5,16 @@ A failing seed is run alone by `python -m tests.simulator --first SEED --count 1
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from cdcd.ack.group import Boundary
+from cdcd.model import PreparedBefore
+from cdcd.runtime.pump import Pump
+from tests.simulator.daemon import Daemon
 from tests.simulator.judge import expected, simulate
 from tests.simulator.workload import Generator, Prepare, SubAbort, Work
 
@@ -27,6 +33,59 @@ def test_the_connection_may_break_at_each_point(seed: int, two_phase_from: int) 
     messages = simulate(seed, breaks=(), steps=40, two_phase_from=two_phase_from)
     for point in range(messages + 1):
         simulate(seed, breaks=(point,), steps=40, two_phase_from=two_phase_from)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_slot_of_somebody_else_halts_where_rows_are_lost_and_only_there(block: int) -> None:
+    """F33: whichever session comes to it, and whatever was stored before."""
+    for seed in range(block * 50, block * 50 + 50):
+        simulate(seed, two_phase_from=0, is_foreign=True)
+
+
+def test_the_loss_is_noticed_wherever_the_connection_breaks() -> None:
+    """F33: nothing of what has to be known is lost with a session."""
+    for seed in (3, 6, 44):
+        for point in range(simulate(seed, breaks=(), two_phase_from=0, is_foreign=True) + 1):
+            simulate(seed, breaks=(point, 1), two_phase_from=0, is_foreign=True)
+
+
+def _boundary_without(**fields: object) -> Callable[..., Boundary]:
+    boundary = Pump._boundary
+
+    def changed(self: Pump, *, transactions: int) -> Boundary:
+        made = boundary(self, transactions=transactions)
+        return replace(made, prepared_before=replace(made.prepared_before, **fields))  # type: ignore[arg-type]
+
+    return changed
+
+
+async def _never(_self: Daemon, _xids: Collection[int]) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "mutant", "is_foreign"),
+    [
+        pytest.param(Pump, "_boundary", _boundary_without(undecided=frozenset()), True, id="undecided"),
+        pytest.param(Pump, "_boundary", _boundary_without(until_lsn=0), True, id="decided meanwhile"),
+        pytest.param(PreparedBefore, "may_have_rows", lambda *_: True, False, id="all is a loss"),
+        pytest.param(Daemon, "any_rolled_back", _never, False, id="nobody asks"),
+    ],
+)
+def test_it_would_notice(
+    where: type, name: str, mutant: object, is_foreign: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A core that forgets between sessions what may be lost, or does not ask what was rolled back, is found."""
+    monkeypatch.setattr(where, name, mutant)
+    assert any(not _is_right(seed, is_foreign) for seed in range(200))
+
+
+def _is_right(seed: int, is_foreign: bool) -> bool:
+    try:
+        simulate(seed, two_phase_from=0, is_daemon=True, is_foreign=is_foreign)
+    except AssertionError:
+        return False
+    return True
 
 
 def test_the_work_holds_what_it_is_meant_to_test() -> None:

@@ -9,14 +9,14 @@ Must not: decide anything that the core decides; only the encoding is left out, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Item, Relation, Run, TransactionInfo
+from cdcd.model import Item, PreparedBefore, Relation, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
 from cdcd.runtime.pump import Pump
@@ -139,6 +139,18 @@ class _Uncounted:
         return lambda *_args, **_named: None
 
 
+@dataclass(frozen=True)
+class Daemon:
+    """What the daemon has beside the stream: what may be lost (F33), and the server's account of subtransactions."""
+
+    prepared_before: PreparedBefore
+    rolled_back: frozenset[int]
+
+    async def any_rolled_back(self, xids: Collection[int]) -> bool:
+        """Return whether one of them was."""
+        return not self.rolled_back.isdisjoint(xids)
+
+
 class Session:
     """One session of the daemon, from its start to the break of its connection."""
 
@@ -149,8 +161,9 @@ class Session:
         start_lsn: int,
         random: Random,
         check: Callable[[int], None],
+        daemon: Daemon | None = None,
     ) -> None:
-        """`check` is told each position that is confirmed."""
+        """`check` is told each position that is confirmed. Without `daemon` the core takes what it can take."""
         self._kafka = kafka
         self._check = check
         written_lsn = kafka.progress.commit_lsn
@@ -159,6 +172,8 @@ class Session:
             streaming_parallel=options.streaming == "parallel",
             two_phase=options.two_phase,
             written_commit_lsn=written_lsn,
+            refuse_doubtful=daemon is not None,
+            prepared_before=None if daemon is None else daemon.prepared_before,
         )
         self._pump = _Pump(
             self.assembler,
@@ -169,6 +184,7 @@ class Session:
             _Uncounted(),
             start_lsn=start_lsn,
             written_commit_lsn=written_lsn,
+            any_rolled_back=None if daemon is None else daemon.any_rolled_back,
         )
         self._pump.relations = {}
         self._group = Group(GroupLimits(random.choice([1, 5, 1000]), 1 << 20, random.choice([0, 3, 30])))

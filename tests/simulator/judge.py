@@ -3,7 +3,9 @@
 In: a seed, perhaps the points where the connection breaks.  Out: nothing, or an AssertionError with the seed.
 Every session has a new core, starts from a position that was stored before, and what it had not made durable is
 lost. One that could not tell whose its messages are is followed by one without streaming. Judged are the
-transactions in Kafka, each once, in commit order, and each position that is confirmed.
+transactions in Kafka, each once, in commit order, and each position that is confirmed. A half of them runs with what
+the daemon sets, on a server that does not tell of everything; and the slot may have been somebody else's, who has
+confirmed PREPAREs: then all goes on to the first COMMIT PREPARED of such, and halts there, in each session.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import itertools
 from collections.abc import Iterable, Iterator
 from random import Random
 
-from cdcd.errors import StreamUnsure
+from cdcd.ack.group import Boundary
+from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
+from cdcd.model import PreparedBefore
 from cdcd.source.copyboth import cut_items
 from cdcd.source.settings import Streaming, StreamOptions
-from tests.simulator.daemon import Kafka, Seen, Session
+from tests.simulator.daemon import Daemon, Kafka, Seen, Session
 from tests.simulator.walsender import Walsender
-from tests.simulator.workload import Committed, Emitted, End, Generator, Loose, Prepare, Work
+from tests.simulator.workload import Committed, Emitted, End, Generator, Loose, Prepare, SubAbort, Work
 
 WAYS: tuple[tuple[int, Streaming], ...] = (
     (1, "off"), (2, "off"), (2, "on"), (3, "on"), (4, "off"), (4, "on"), (4, "parallel"), (4, "parallel"),
@@ -25,12 +29,12 @@ WAYS: tuple[tuple[int, Streaming], ...] = (
 TWO_PHASE_WAYS = tuple(way for way in WAYS if way[0] >= 3)
 
 
-def expected(work: Work) -> list[tuple[Seen, list[Seen]]]:
+def expected(work: Work, from_lsn: int = 0, to_lsn: int | None = None) -> list[tuple[Seen, list[Seen]]]:
     """What the model says, in commit order, without transactions that have nothing to show."""
     return [
         ((one.xid, one.commit_lsn, one.end_lsn, one.origin), list(_model(one)))
         for one in work.committed
-        if one.whats
+        if one.whats and from_lsn <= one.commit_lsn and (to_lsn is None or one.commit_lsn < to_lsn)
     ]
 
 
@@ -48,7 +52,10 @@ def _model(one: Committed) -> Iterator[Seen]:
 class Simulation:
     """The work, what is durable of it, and the slot, over all sessions."""
 
-    def __init__(self, work: Work, random: Random) -> None:
+    def __init__(
+        self, work: Work, random: Random, *, is_daemon: bool = False, is_foreign: bool = False
+    ) -> None:
+        """`is_foreign`: somebody else has confirmed a part of the WAL, over a slot that had two_phase."""
         self._work = work
         self._random = random
         self._kafka = Kafka()
@@ -56,8 +63,51 @@ class Simulation:
         self._two_phase_at_lsn: int | None = None
         """From where on what is prepared comes at its PREPARE; None before two_phase is switched on."""
         self._prepares = [record for record in work.wal if isinstance(record, Prepare)]
-        ends = [record for record in work.wal if isinstance(record, End)]
-        self._ends = {end.prepared.lsn: end.lsn for end in ends if end.prepared is not None}
+        self._decisions = [one for one in work.wal if isinstance(one, End) and one.prepared is not None]
+        self._ends = {end.prepared.lsn: end.lsn for end in self._decisions if end.prepared is not None}
+        self._is_daemon = is_daemon
+        self._is_foreign = is_foreign
+        self._rolled_back = frozenset(
+            xid for one in work.wal if isinstance(one, SubAbort) for xid in one.xids
+        )
+        self.loss_lsn: int | None = None
+        """Where the first COMMIT PREPARED begins whose rows do not come."""
+        if is_foreign:
+            self._confirm_as_others()
+
+    def _confirm_as_others(self) -> None:
+        """Anywhere, mostly between a PREPARE and its COMMIT PREPARED."""
+        commits = [(one.prepared, one) for one in self._decisions if one.is_commit and one.prepared]
+        lsns = [one.lsn for one in self._work.wal]
+        if commits and self._random.random() < 0.8:
+            prepare, end = self._random.choice(commits)
+            lsns = [lsn for lsn in lsns if prepare.lsn < lsn <= end.lsn]
+        lsn = self._random.choice(lsns)
+        self._two_phase_at_lsn = 0
+        self._kafka.ends = [lsn]
+        self._kafka.progress = Boundary(0, lsn, 0)
+        self.loss_lsn = next((end.lsn for prepare, end in commits if prepare.lsn < lsn <= end.lsn), None)
+
+    def _daemon(self, start_lsn: int) -> Daemon | None:
+        """A daemon asks PostgreSQL for what is prepared only before it has stored anything itself."""
+        if not self._is_daemon:
+            return None
+        if self._is_foreign and len(self._kafka.ends) == 1:
+            before = self._asked(
+                self._random.choice([one.lsn for one in self._work.wal if one.lsn >= start_lsn])
+            )
+        else:
+            before = self._kafka.progress.prepared_before
+        return Daemon(before, self._rolled_back)
+
+    def _asked(self, now_lsn: int) -> PreparedBefore:
+        """What PostgreSQL says when its WAL ends there."""
+        undecided = {
+            (one.top, one.gid)
+            for one in self._prepares
+            if one.lsn < now_lsn and self._ends.get(one.lsn, now_lsn) >= now_lsn
+        }
+        return PreparedBefore(now_lsn, frozenset(undecided))
 
     def session(self, limit: int | None, *, two_phase: bool) -> int:
         """Run one session; after `limit` messages its connection breaks. Return how many were sent."""
@@ -69,19 +119,29 @@ class Simulation:
             self._two_phase_at_lsn = self._kafka.ends[-1]  # the daemon asks for the last position
         start_lsn = self._start_lsn(random)
         at_lsn = self._two_phase_at_lsn or 0
-        walsender = Walsender(self._work.wal, options, start_lsn, random, two_phase_at_lsn=at_lsn)
+        daemon = self._daemon(start_lsn)
+        # What was only locked looks like a loss on a slot of others.
+        is_reticent = self._is_daemon and not self._is_foreign and random.random() < 0.5
+        walsender = Walsender(
+            self._work.wal, options, start_lsn, random, two_phase_at_lsn=at_lsn, is_reticent=is_reticent
+        )
 
         def confirmed(lsn: int) -> None:
-            self._confirmed(lsn, start_lsn, walsender.decided)
+            self._confirmed(lsn, start_lsn, walsender)
 
-        session = Session(self._kafka, options, start_lsn, random, confirmed)
-        sent, self._may_stream = _run(session, walsender, limit, random)
+        session = Session(self._kafka, options, start_lsn, random, confirmed, daemon)
+        sent, ended_by = _run(session, walsender, limit, random)
+        self._may_stream = not isinstance(ended_by, StreamUnsure)
         if not self._may_stream:  # as the daemon does it
             assert streaming != "off"
             return sent if limit is not None else sent + self.session(None, two_phase=two_phase)
+        if isinstance(ended_by, PreparedMissing):
+            assert ended_by.context["commit_lsn"] == self.loss_lsn, "a loss where none is"
+        elif limit is None:
+            assert self.loss_lsn is None, "a loss that was not noticed"
         if limit is None or random.random() < 0.3:
             session.flush()
-        if limit is None:
+        if limit is None and ended_by is None:
             # Without two_phase what is never decided is a stream that never ends.
             endless = 0 if two_phase else len(self._prepares) - len(self._ends)
             assert session.assembler.open_streams <= endless, "streams left open though all have ended"
@@ -92,22 +152,32 @@ class Simulation:
         ends = [end for end in self._kafka.ends if end >= (self._two_phase_at_lsn or 0)]
         return random.choice([random.choice(ends), *ends[-1:] * 3])
 
-    def _confirmed(self, lsn: int, start_lsn: int, decided: set[int]) -> None:
+    def _confirmed(self, lsn: int, start_lsn: int, walsender: Walsender) -> None:
         """F2, F7, F33: what begins before a position that is confirmed does not come again."""
         for one in self._work.committed:
-            if one.whats and one.commit_lsn < lsn:
+            if one.whats and self._from_lsn <= one.commit_lsn < lsn:
                 assert one.commit_lsn in self._kafka.commit_lsns, "confirmed before it is durable"
         if self._two_phase_at_lsn is not None:
             for prepare in self._prepares:
-                if start_lsn <= prepare.lsn < lsn:
+                if start_lsn <= prepare.lsn < lsn and prepare.lsn not in walsender.passed_over:
                     decision_lsn = self._ends.get(prepare.lsn)
-                    assert decision_lsn in decided, "confirmed beyond a PREPARE that is undecided"
+                    assert decision_lsn in walsender.decided, "confirmed beyond a PREPARE that is undecided"
 
     def compare(self) -> None:
         """Each committed transaction is there once, in commit order, and nothing else is."""
         found = self._kafka.transactions
-        assert [(head, whats) for head, whats in found if whats] == expected(self._work)
-        assert self._kafka.loose == [one.content for one in self._work.wal if isinstance(one, Loose)]
+        wanted = expected(self._work, self._from_lsn, self.loss_lsn)
+        assert [(head, whats) for head, whats in found if whats] == wanted
+        loose = [one for one in self._work.wal if isinstance(one, Loose)]
+        assert self._kafka.loose == [
+            one.content
+            for one in loose
+            if one.lsn >= self._from_lsn and (self.loss_lsn is None or one.lsn < self.loss_lsn)
+        ]
+
+    @property
+    def _from_lsn(self) -> int:
+        return self._kafka.ends[0]
 
 
 def simulate(
@@ -116,11 +186,14 @@ def simulate(
     breaks: Iterable[int] | None = None,
     steps: int | None = None,
     two_phase_from: int | None = None,
+    is_daemon: bool | None = None,
+    is_foreign: bool | None = None,
 ) -> int:
     """Run one simulation; the number of CopyData messages sent. AssertionError where model and core differ.
 
     `breaks`: after how many messages each session but the last one ends; random by default, as is the session
-    that switches two_phase on for itself and all later ones, if any does.
+    that switches two_phase on for itself and all later ones, if any does. `is_daemon`: with what the daemon sets.
+    `is_foreign`: on a slot of somebody else, which has two_phase.
     """
     random = Random(seed)
     work = Generator(random).work(steps or random.choice([10, 40, 40, 120, 300]))
@@ -128,7 +201,11 @@ def simulate(
         breaks = [random.randint(0, 200) for _ in range(random.choice([0, 0, 1, 2, 4]))]
     if two_phase_from is None:
         two_phase_from = random.choice([0, 0, 1, 2, 100])
-    simulation = Simulation(work, random)
+    if is_daemon is None:
+        is_daemon = bool(is_foreign) or random.random() < 0.5
+    if is_foreign is None:
+        is_foreign = is_daemon and two_phase_from == 0 and random.random() < 0.3
+    simulation = Simulation(work, random, is_daemon=is_daemon, is_foreign=is_foreign)
     sent = sum(
         simulation.session(limit, two_phase=number >= two_phase_from)
         for number, limit in enumerate((*breaks, None))
@@ -137,8 +214,10 @@ def simulate(
     return sent
 
 
-def _run(session: Session, walsender: Walsender, limit: int | None, random: Random) -> tuple[int, bool]:
-    """Return how many messages were sent, and whether the next session may stream."""
+def _run(
+    session: Session, walsender: Walsender, limit: int | None, random: Random
+) -> tuple[int, CdcdError | None]:
+    """Return how many messages were sent, and what ended the session before its connection broke."""
     payloads = iter(walsender.payloads())
     in_stream, sent = False, 0
     while True:
@@ -147,10 +226,10 @@ def _run(session: Session, walsender: Walsender, limit: int | None, random: Rand
             size = min(size, limit - sent)
         batch = list(itertools.islice(payloads, size))
         if not batch:
-            return sent, True
+            return sent, None
         sent += len(batch)
         items, in_stream = cut_items(batch, in_stream)
         try:
             session.feed(items)
-        except StreamUnsure:
-            return sent, False
+        except (StreamUnsure, PreparedMissing) as error:
+            return sent, error

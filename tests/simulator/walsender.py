@@ -44,7 +44,11 @@ class _Entry:
 
 
 class Walsender:
-    """One session. `decided`: the LSNs of the decisions about prepared transactions that it has sent."""
+    """One session. `decided`: the LSNs of the decisions about prepared transactions that it has sent.
+
+    `passed_over`: those of the PREPAREs that it has said nothing of, because nothing was changed. `is_reticent`: it
+    does so, as PostgreSQL 15 to 17, and does not tell of each rollback of what it has streamed.
+    """
 
     def __init__(
         self,
@@ -54,12 +58,15 @@ class Walsender:
         random: Random,
         *,
         two_phase_at_lsn: int = 0,
+        is_reticent: bool = False,
     ) -> None:
         self._wal = wal
         self._options = options
         self._start_lsn = start_lsn
         self._two_phase_at_lsn = two_phase_at_lsn
+        self._is_reticent = is_reticent
         self.decided: set[int] = set()
+        self.passed_over: set[int] = set()
         self._random = random
         self._eagerness = random.choice([0.02, 0.2, 0.7]) if options.streaming != "off" else 0.0
         self._buffers: dict[int, list[Change]] = {}
@@ -109,6 +116,8 @@ class Walsender:
         streamed = self._streamed.get(top)
         for xid in xids:
             is_told = streamed is not None and (xid in streamed or xid == top)
+            if is_told and xid != top and self._is_reticent and self._random.random() < 0.4:
+                continue
             # PostgreSQL 18 also tells of subtransactions of which it has sent nothing.
             if is_told or (self._options.streaming != "off" and xid != top and self._random.random() < 0.2):
                 told = (lsn, 5) if self._options.streaming == "parallel" else (None, None)
@@ -150,6 +159,9 @@ class Walsender:
     def _whole(self, prepare: Prepare, changes: list[Change]) -> Iterator[bytes]:
         """From Begin Prepare to Prepare; also when it is empty."""
         times = (prepare.lsn, prepare.end_lsn, prepare.lsn * 3, prepare.top, prepare.gid)
+        if not changes and self._is_reticent:
+            self.passed_over.add(prepare.lsn)
+            return
         yield self._sent(prepare.lsn, m.BeginPrepare(*times))
         yield from self._origin(prepare.top, prepare.lsn)
         for change in changes:
