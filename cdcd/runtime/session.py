@@ -52,8 +52,8 @@ from cdcd.version import __version__
 WATCH_INTERVAL_S = 20.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _PREPARED_HINT = (
-    "if somebody else has confirmed their PREPARE on this slot, their rows do not come: decide them before "
-    "cdcd is first started on it"
+    "if somebody else has confirmed their PREPARE on this slot, their rows do not come, and cdcd halts at their "
+    "COMMIT PREPARED: ROLLBACK PREPARED loses nothing; decide them before cdcd is first started on a slot"
 )
 
 

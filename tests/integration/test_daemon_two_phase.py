@@ -263,9 +263,34 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
             is_running = False
 
 
-def _new_slot_of_others(server: PostgresServer, dbname: str, slot: str) -> None:
-    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)"
-    server.execute(create, slot, dbname=dbname)
+@pytest.mark.parametrize("place", [15, 18], indirect=True)
+def test_a_slot_of_somebody_else_without_two_phase_has_lost_nothing(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F34: whatever was confirmed of it, it comes whole."""
+    server, dbname = place
+    dsn = server.dsn(dbname)
+    insert(server, dbname, 1)
+    daemon_ = new_daemon(server, dbname, source={"protocol": {"two_phase": True}}, snapshot={"mode": "never"})
+    with daemon_ as daemon:
+        _new_slot_of_others(server, dbname, daemon.slot, two_phase=False)
+        prepare(dsn, "locked", "SELECT * FROM t WHERE id = 1 FOR UPDATE")
+        prepare(dsn, "whole", "INSERT INTO t VALUES (2, 'whole')")
+        server.execute(
+            "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", daemon.slot, dbname=dbname
+        )
+        daemon.start().wait_state("streaming")
+        for gid in ("locked", "whole"):
+            decide(server, dbname, gid)
+        insert(server, dbname, 3)
+        reader.wait([f"{daemon.name}.public.t"], lambda events: ids(events) == [2, 3])
+        assert daemon.stop() == 0
+        assert daemon.events("halted") == []
+
+
+def _new_slot_of_others(server: PostgresServer, dbname: str, slot: str, *, two_phase: bool = True) -> None:
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, %s)"
+    server.execute(create, slot, two_phase, dbname=dbname)
 
 
 def _wait_may_be_lost(daemon: Daemon, count: int) -> None:

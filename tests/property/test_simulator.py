@@ -44,7 +44,7 @@ def test_a_slot_of_somebody_else_halts_where_rows_are_lost_and_only_there(block:
 
 def test_the_loss_is_noticed_wherever_the_connection_breaks() -> None:
     """F33: nothing of what has to be known is lost with a session."""
-    for seed in (3, 6, 44):
+    for seed in (3, 17, 44):
         for point in range(simulate(seed, breaks=(), two_phase_from=0, is_foreign=True) + 1):
             simulate(seed, breaks=(point, 1), two_phase_from=0, is_foreign=True)
 
