@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from cdcd.errors import (
     SlotActive,
     SlotLost,
     SourceUnavailable,
+    StreamingFailed,
 )
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime import supervisor as supervisor_module
@@ -27,6 +29,13 @@ from cdcd.runtime.supervisor import Supervisor
 DEADLINE_S = 20
 STREAM = object()
 """An ending: goes on until it is stopped or told to fail."""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """An ending: with this error, after the stream was open."""
+
+    error: CdcdError
 
 
 class Sessions:
@@ -47,6 +56,8 @@ class Sessions:
 
 
 class Ending:
+    has_streamed = False
+
     def __init__(self, ending: object, stop: asyncio.Event) -> None:
         self.ending, self.stop = ending, stop
         self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -55,6 +66,9 @@ class Ending:
         self.told.set_exception(error)
 
     async def run(self) -> None:
+        if isinstance(self.ending, Streamed):
+            self.has_streamed = True
+            raise self.ending.error
         if isinstance(self.ending, Exception):
             raise self.ending
         stopping = asyncio.ensure_future(self.stop.wait())
@@ -113,6 +127,17 @@ async def test_auto_is_tried_again_with_growing_pauses(monkeypatch: pytest.Monke
         await one.until(lambda: one.sessions.started == 4)
         assert tries == [1, 2, 3]
         assert one.sessions.after == [None, gone, gone, gone]
+
+
+async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slot that the failed session's walsender still holds would else lead to streaming again, and so for ever."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    failed, held, gone = StreamingFailed("unsure"), SlotActive("held"), SourceUnavailable("gone")
+    async with daemon(monkeypatch, Streamed(failed), held, gone, Streamed(gone), STREAM) as one:
+        await one.until(lambda: one.sessions.started == 5)
+        assert one.sessions.after == [None, failed, failed, failed, gone]
 
 
 async def test_a_session_that_lived_long_starts_the_pauses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
