@@ -28,6 +28,11 @@ def allowed(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
     return replace(wanted, streaming="off") if isinstance(ended_by, StreamingFailed) else wanted
 
 
+def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: bool) -> CdcdError:
+    """Return what the next session comes after: one that did not get to read has not lifted the doubt."""
+    return before if isinstance(before, StreamingFailed) and not has_streamed else ended_by
+
+
 @contextlib.contextmanager
 def doubting(options: StreamOptions) -> Iterator[None]:
     """Raise StreamingFailed for what streaming itself may be the reason of."""

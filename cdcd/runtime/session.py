@@ -62,7 +62,7 @@ def _confirm_nothing(_lsn: int) -> None:
 
 
 class Session:
-    """The parts of one session. `run` is called once. `after`: what ended the one before it."""
+    """The parts of one session. `run` is called once. `after`: what ended the last that has streamed."""
 
     def __init__(
         self, config: Config, status: Status, stop: asyncio.Event, after: CdcdError | None = None
@@ -91,6 +91,8 @@ class Session:
         self._buffers: Buffers | None = None
         self._told = asyncio.Event()
         self._failure: CdcdError | None = None
+        self.has_streamed = False
+        """Whether it got as far as reading the stream."""
 
     def fail(self, error: CdcdError) -> None:
         """End the session with an error that was found beside it."""
@@ -293,6 +295,7 @@ class Session:
                 streaming=options.streaming,
                 two_phase=options.two_phase,
             )
+            self.has_streamed = True
             with doubting(options):
                 await failing.unless(self._pump_until_stopped(stream, pump, assembler, spill))
             writer.drop_partial_tail()

@@ -18,6 +18,7 @@ import structlog
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CdcdError, PublicationMissing, Retry, SlotActive
 from cdcd.runtime.backoff import delay_s
+from cdcd.runtime.fallback import to_remember
 from cdcd.runtime.session import Session
 from cdcd.runtime.status import Status
 
@@ -42,6 +43,7 @@ class Supervisor:
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
         self._running: Session | None = None
+        self._after: CdcdError | None = None
 
     def publications_lost(self, names: list[str]) -> None:
         """A publication was dropped while streaming: end the session (F72); the next start says so again."""
@@ -56,10 +58,9 @@ class Supervisor:
     async def run(self) -> int:
         """Return the exit status once stopped, or once an error ends the process."""
         failures = 0
-        error: CdcdError | None = None
         while not self.stop.is_set():
             started_s = time.monotonic()
-            error = await self._session(error)
+            error = await self._session()
             if error is None:
                 break
             self._status.failed(error)
@@ -76,18 +77,24 @@ class Supervisor:
         _LOG.info("stopped")
         return EXIT_OK
 
-    async def _session(self, after: CdcdError | None) -> CdcdError | None:
+    async def _session(self) -> CdcdError | None:
         try:
-            self._running = Session(self._config, self._status, self.stop, after)
+            self._running = Session(self._config, self._status, self.stop, self._after)
             await self._running.run()
         except CdcdError as error:
-            return error
+            return self._ended_by(error)
         except Exception as error:  # noqa: BLE001 - a defect halts, with its traceback, and skips nothing
             _LOG.exception("defect")
-            return Defect(f"{type(error).__name__} in a session")
+            return self._ended_by(Defect(f"{type(error).__name__} in a session"))
         finally:
             self._running = None
         return None
+
+    def _ended_by(self, error: CdcdError) -> CdcdError:
+        """Keep for the next session what this one, or the last that has streamed, ended with."""
+        has_streamed = self._running is not None and self._running.has_streamed
+        self._after = to_remember(self._after, error, has_streamed=has_streamed)
+        return error
 
     async def _halt(self, error: CdcdError) -> None:
         self._status.state("halted", error)
