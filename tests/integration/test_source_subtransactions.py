@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import psycopg2
 import pytest
 
-from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.accounts import server_account
+from cdcd.demo.stack.packages import run
+from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.source.subtransactions import any_rolled_back
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 
@@ -46,3 +49,30 @@ def test_what_was_rolled_back_is_known_before_its_transaction_ends(
                 cursor.execute("ROLLBACK PREPARED 'kept'" if "PREPARE" in end else "ROLLBACK")
     finally:
         drop_database(server, name)
+
+
+@pytest.mark.parametrize("major", [16, 18])
+def test_an_xid_that_is_newer_than_all_that_have_ended_is_of_this_epoch(major: int, stack_folder: Path) -> None:
+    """After 2^32 transactions: while nothing else ends, what is prepared is beyond the snapshot's xmax."""
+    server = PostgresServer(major, programs_from_wheel(major), stack_folder / f"epoch-{major}")
+    server.start()
+    server.stop()
+    command = [str(server.bin / "pg_resetwal"), "--epoch=1", "-D", str(server.data_folder)]
+    run(command, "pg_resetwal failed", cwd=server.folder, account=server_account())
+    with server, closing(psycopg2.connect(server.dsn())) as asking:
+        asking.autocommit = True
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        assert server.execute("SELECT pg_current_xact_id()::text::bigint >> 32") == [(1,)]
+        with closing(psycopg2.connect(server.dsn())) as one, one.cursor() as cursor:
+            one.autocommit = True
+            cursor.execute("BEGIN")
+            xids = []
+            for number in range(3):
+                cursor.execute(f"SAVEPOINT s{number}")
+                cursor.execute("INSERT INTO t VALUES (%s)", (number,))
+                cursor.execute(XID, (number,))
+                xids.append(cursor.fetchone()[0])
+            cursor.execute("PREPARE TRANSACTION 'one'")
+            assert not any_rolled_back(asking, xids)
+            cursor.execute("ROLLBACK PREPARED 'one'")
+        assert any_rolled_back(asking, xids[-1:])

@@ -149,15 +149,23 @@ CHANGES = {
 """What another session commits meanwhile, and what the open transaction then does."""
 
 
+ORIGIN = """
+    SELECT pg_replication_origin_session_setup('elsewhere'), pg_replication_origin_xact_setup('0/10', '2099-01-01')
+"""
+"""A transaction under an origin takes the time of the origin's, by another clock, for its rollbacks too."""
+
+
 @pytest.mark.parametrize(
-    ("place", "streaming", "two_phase", "change"),
+    ("place", "streaming", "two_phase", "change", "is_of_origin"),
     [
-        (14, "auto", False, "another file"),
-        (14, "on", False, "a column more"),
-        (16, "auto", False, "newly published"),
-        (18, "auto", False, "a column more"),
-        (18, "parallel", True, "newly published"),
-        (18, "auto", True, "another file"),
+        (14, "auto", False, "another file", False),
+        (14, "on", False, "a column more", False),
+        (16, "auto", False, "newly published", False),
+        (16, "auto", False, "a column more", True),
+        (18, "auto", False, "a column more", False),
+        (18, "parallel", True, "newly published", False),
+        (18, "auto", True, "another file", False),
+        (18, "auto", False, "newly published", True),
     ],
     indirect=["place"],
 )
@@ -165,6 +173,7 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
     streaming: str,
     two_phase: bool,
     change: str,
+    is_of_origin: bool,
     place: tuple[PostgresServer, str],
     new_daemon: NewDaemon,
     reader: Reader,
@@ -182,6 +191,9 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
         assert daemon.stop() == 0
         server.execute("INSERT INTO t VALUES (0, 'before')", dbname=dbname)
         with closing(psycopg2.connect(server.dsn(dbname))) as open_one, open_one.cursor() as cursor:
+            if is_of_origin:
+                server.execute("SELECT pg_replication_origin_create('elsewhere')")
+                cursor.execute(ORIGIN)
             cursor.execute("SAVEPOINT s")
             cursor.execute("INSERT INTO beside VALUES (1, 'rolled back')")
             server.execute(meanwhile, dbname=dbname)
@@ -189,6 +201,10 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
             cursor.execute("ROLLBACK TO SAVEPOINT s")
             cursor.execute(f"{insert} FROM generate_series(1, 2000) g")
             open_one.commit()
+            if is_of_origin:
+                cursor.execute("SELECT pg_replication_origin_session_reset()")
+                cursor.execute("SELECT pg_replication_origin_drop('elsewhere')")
+                open_one.commit()
         server.execute("INSERT INTO beside VALUES (-1, 'after')", dbname=dbname)
         daemon.start()
         reader.wait([topics["beside"]], lambda events: any(event.key == {"id": -1} for event in events))

@@ -285,10 +285,12 @@ def _segment(xid: int, *, first: bool, sent_at_pg_us: int) -> list[Item]:
 
 def _aborted(xid: int, subxid: int, at_pg_us: int) -> Control:
     message = m.StreamAbort(xid, subxid, 5, at_pg_us)
-    return Control(1, encode(message, in_stream=False, streaming_parallel=True))
+    return Control(1, encode(message, in_stream=False, streaming_parallel=True), sent_at_pg_us=200)
 
 
-@pytest.mark.parametrize(("aborted_at_pg_us", "is_doubtful"), [(99, True), (100, True), (101, False)])
+@pytest.mark.parametrize(
+    ("aborted_at_pg_us", "is_doubtful"), [(99, True), (100, True), (101, False), (200, False), (201, True)]
+)
 def test_a_rollback_is_doubtful_unless_it_came_after_what_was_sent(
     aborted_at_pg_us: int, is_doubtful: bool
 ) -> None:
@@ -301,6 +303,15 @@ def test_a_rollback_is_doubtful_unless_it_came_after_what_was_sent(
             wire.feed(assembler, wire.stream_start(7, first=False))
     else:
         wire.feed(assembler, *_segment(7, first=False, sent_at_pg_us=300), wire.stream_commit(7, 0x500))
+
+
+def test_the_time_of_a_rollback_under_an_origin_is_the_origins() -> None:
+    """`pg_replication_origin_xact_setup` says which, by another server's clock."""
+    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    start, stop = _segment(7, first=True, sent_at_pg_us=100)
+    wire.feed(assembler, start, wire.origin("elsewhere"), stop, _aborted(7, 8, 150))
+    with pytest.raises(StreamUnsure):
+        wire.feed(assembler, wire.stream_start(7, first=False))
 
 
 def test_without_the_time_of_a_rollback_each_is_doubtful() -> None:
