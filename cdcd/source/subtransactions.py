@@ -15,16 +15,26 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.source.connection import fetch
 
+_XIDS = 1 << 32
+
+_ENDED = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _EXISTS = """
     SELECT EXISTS (
-        SELECT FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS now,
-                    unnest(%s::bigint[]) AS given (xid)
-        WHERE coalesce(pg_xact_status((next - (next - xid) %% (1::bigint << 32))::text::xid8), 'unknown')
-              NOT IN ('committed', 'in progress'))
+        SELECT FROM unnest(%s::bigint[]) AS given (xid)
+        WHERE coalesce(pg_xact_status(xid::text::xid8), 'unknown') NOT IN ('committed', 'in progress'))
 """
-"""An xid is the latest of its 32 bits that was given already."""
 
 
 def any_rolled_back(connection: Connection, xids: Collection[int]) -> bool:
     """Return whether one of these was rolled back, or whether that is not known any more. Raises Source errors."""
-    return bool(fetch(connection, _EXISTS, (list(xids),))[0][0])
+    ((ended,),) = fetch(connection, _ENDED)
+    ((found,),) = fetch(connection, _EXISTS, ([with_epoch(xid, ended) for xid in xids],))
+    return bool(found)
+
+
+def with_epoch(xid: int, ended: int) -> int:
+    """Return the xid of 64 bits that is nearest to what has ended last; what is prepared may lie beyond.
+
+    0, which is none, for one from before the first epoch.
+    """
+    return max(0, ended + (xid - ended + _XIDS // 2) % _XIDS - _XIDS // 2)

@@ -303,9 +303,7 @@ class Assembler:
         else:
             stream.subxids.discard(abort.subxid)
             stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
-            # Only protocol version 4 says when it was; a later one cannot have disturbed what was sent before.
-            is_later = abort.abort_pg_us is not None and abort.abort_pg_us > stream.stopped_at_pg_us
-            stream.is_doubtful |= not is_later
+            stream.is_doubtful |= not _is_later(stream, abort, item.sent_at_pg_us)
         return iter(())
 
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
@@ -439,6 +437,16 @@ class Assembler:
     ) -> RelationSeen | TypeSeen | Truncated | LogicalMessage:
         self._relation_ordinal += isinstance(message, messages.Relation)
         return event_of(item, message, relations, self._relation_ordinal, state)
+
+
+def _is_later(stream: Waiting, abort: messages.StreamAbort, sent_at_pg_us: int) -> bool:
+    """Whether this rollback came after what was sent, so that it cannot have disturbed it. Only version 4 says when.
+
+    Under a replication origin the time is the origin's: by another clock, or any (pg_replication_origin_xact_setup).
+    """
+    if abort.abort_pg_us is None or stream.origin is not None:
+        return False
+    return stream.stopped_at_pg_us < abort.abort_pg_us <= sent_at_pg_us
 
 
 _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event]]] = {

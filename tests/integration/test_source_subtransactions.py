@@ -52,7 +52,9 @@ def test_what_was_rolled_back_is_known_before_its_transaction_ends(
 
 
 @pytest.mark.parametrize("major", [16, 18])
-def test_an_xid_that_is_newer_than_all_that_have_ended_is_of_this_epoch(major: int, stack_folder: Path) -> None:
+def test_an_xid_that_is_newer_than_all_that_have_ended_is_of_this_epoch(
+    major: int, stack_folder: Path
+) -> None:
     """After 2^32 transactions: while nothing else ends, what is prepared is beyond the snapshot's xmax."""
     server = PostgresServer(major, programs_from_wheel(major), stack_folder / f"epoch-{major}")
     server.start()
