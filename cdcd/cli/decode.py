@@ -9,6 +9,7 @@ Must not: connect anywhere. It shows row values on purpose; its errors still hol
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -78,6 +79,7 @@ class Reader:
 
 def _print(reader: Reader, parts: Iterable[tuple[Place, bytes]], *, is_frames: bool) -> None:
     read = reader.frame if is_frames else reader.message
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     for (unit, place), data in parts:
         try:
             told = read(data)
@@ -87,8 +89,22 @@ def _print(reader: Reader, parts: Iterable[tuple[Place, bytes]], *, is_frames: b
                 "is it of another --proto-version or --streaming? then an unknown server's; report it"
             )
             raise
-        sys.stdout.write(json.dumps({unit: place, **told}, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+        line = json.dumps({unit: place, **told}, ensure_ascii=not is_unicode) + "\n"
+        with _writing():
+            sys.stdout.write(line)
+    with _writing():
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Raise CaptureError where the output cannot be written; that nobody reads it any more is no error."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CaptureError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def _hex_lines(stream: BinaryIO) -> Iterator[tuple[Place, bytes]]:

@@ -69,6 +69,23 @@ def test_a_frame_is_shown_with_its_own_fields_and_those_of_its_message(cdcd: Cdc
     ]
 
 
+def test_a_terminal_that_is_not_unicode_gets_escapes(cdcd: Cdcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = b"M" + bytes(9) + "h\u00e9".encode() + bytes(5)
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", terminal)
+    status, _, _ = cdcd.decode("--messages", given=message.hex())
+    assert status == 0
+    assert json.loads(terminal.buffer.getvalue())["fields"]["prefix"] == "h\u00e9"
+
+
+def test_a_full_disk_is_told_in_one_line(cdcd: Cdcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(full, write_through=True))
+        status, _, said = cdcd.decode("--messages", given=BEGIN.hex())
+    assert status == 1
+    assert said == "cdcd: CDCD-CAPTURE: standard output cannot be written: No space left on device\n"
+
+
 def test_what_a_standby_sends_is_shown_too(cdcd: Cdcd) -> None:
     status = bytes.fromhex("72 0000000300000003 0000000200000002 0000000100000001 fffffffffffffff7 00")
     feedback = bytes.fromhex("68 0000000000000102 ffffffff 00000001 00000003 00000002")
