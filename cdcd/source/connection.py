@@ -30,6 +30,8 @@ _SESSION = {
     "quote_all_identifiers": "off",
     "search_path": "pg_catalog",  # regclass and its kin print a name as the search path demands
     "client_min_messages": "warning",  # "skipped loading publication" has to reach us (F72)
+    "statement_timeout": "0",  # as a default of the role it may be shorter than the query that lifts the others
+    "lock_timeout": "0",
 }
 
 _KEEPALIVES = {

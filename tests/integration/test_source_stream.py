@@ -261,7 +261,7 @@ async def test_defaults_of_role_and_database_do_not_change_the_text_of_values(
         "quote_all_identifiers": "on",
         "client_encoding": "'latin1'",
         "client_min_messages": "error",
-        "statement_timeout": "'20ms'",
+        "statement_timeout": "'1ms'",
     }
     with source_database(server, table, PUBLICATION) as settings:
         changes = [f"ALTER DATABASE {settings.slot} SET {key} = {value}" for key, value in hostile.items()]
