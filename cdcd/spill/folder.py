@@ -81,7 +81,7 @@ class Folder:
             self._folder = _open_private(below, self.path)
             try:
                 self._token, self._lock = self._lock_new_token()
-                self.removed = self._remove_of_the_dead()
+                self.removed = self._cleared()
             except BaseException:
                 os.close(self._folder)
                 raise
@@ -156,6 +156,16 @@ class Folder:
             if os.fstat(lock).st_nlink:
                 return token, lock
             os.close(lock)
+
+    def _cleared(self) -> int:
+        """Remove what dead daemons left; what fails leaves nothing of ours."""
+        try:
+            return self._remove_of_the_dead()
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error tells more
+                self._remove_all(self._token)
+            os.close(self._lock)
+            raise
 
     def _remove_of_the_dead(self) -> int:
         """Remove what no living session owns; return the number of segments."""

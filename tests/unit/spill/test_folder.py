@@ -64,6 +64,17 @@ def test_a_link_in_place_of_the_folder_or_a_file_is_not_followed(tmp_path: Path)
     folder.close()
 
 
+def test_a_folder_that_cannot_be_cleared_leaves_nothing_open_and_nothing_behind(tmp_path: Path) -> None:
+    """Else each SIGHUP of a halted daemon would cost a descriptor."""
+    Folder(tmp_path).close()
+    (tmp_path / OWN / "cdcd-0123456789abcdef.lock").symlink_to("/nowhere")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SpillError, match="ELOOP"):
+        Folder(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert names(tmp_path) == ["cdcd-0123456789abcdef.lock"]
+
+
 def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpillError, match="CDCD-SPILL: opening"):
