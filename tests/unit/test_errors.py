@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,8 @@ def tree(root: type[CdcdError] = CdcdError) -> Iterator[type[CdcdError]]:
 
 
 CLASSES = list(dict.fromkeys(tree()))
+ROOT = Path(__file__).parents[2]
+READ_BY_USERS = ("*.md", "docs/**/*", "config/**/*", "deploy/**/*", "helm/**/*")
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -31,6 +35,18 @@ def test_every_class_says_its_code_and_who_can_mend_it(cls: type[CdcdError]) -> 
 def test_no_code_is_used_twice() -> None:
     codes = [cls.code for cls in CLASSES]
     assert len(codes) == len(set(codes))
+
+
+def test_every_code_that_users_read_of_is_one_that_errors_have() -> None:
+    said = {
+        (path.name, code)
+        for pattern in READ_BY_USERS
+        for path in ROOT.glob(pattern)
+        if path.is_file()
+        for code in re.findall(r"\bCDCD-[A-Z]+(?:-[A-Z]+)*", path.read_text())
+    }
+    assert len(said) > 5
+    assert said - {(name, cls.code) for name, _ in said for cls in CLASSES} == set()
 
 
 def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
