@@ -36,7 +36,7 @@ from cdcd.txn.frames import count_operations
 from cdcd.txn.relations import RelationCache
 from cdcd.txn.states import ROW_TYPES, STEPS, TWO_PHASE, Action, State, out_of_order, step
 from cdcd.txn.store import ChangeStore, MemoryStore
-from cdcd.txn.waiting import Held, Prepared, Undecided, Waiting
+from cdcd.txn.waiting import Held, Prepared, Streams, Undecided, Waiting
 
 _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
@@ -80,8 +80,7 @@ class Assembler:
         self._is_begun_held = False
         self._session_relations = RelationCache()
         self._relation_ordinal = 0
-        # Keyed by xid alone: within one session no two transactions in progress share one (F27).
-        self._streams: dict[int, Waiting] = {}
+        self._streams = Streams()
         self._prepared = Prepared()
         self._gathering: Waiting | None = None
         """The transaction that contents belong to: of the stream segment, or between Begin Prepare and Prepare."""
@@ -160,15 +159,11 @@ class Assembler:
         return iter(())
 
     def _note_subtransaction(self, stream: Waiting, xid: int | None) -> None:
-        if xid is None or xid == stream.xid or xid in stream.subxids:
-            return
-        stream.subxids.add(xid)
-        if self._refuse_doubtful and len(stream.subxids) % 1000 == 0:
-            known = sum(len(one.subxids) for one in self._streams.values())
-            if known > SUBTRANSACTIONS_LIMIT:
-                raise StreamUnsure(
-                    "more subtransactions are streamed than the server can be asked about", xid=xid
-                )
+        is_new = self._streams.note(stream, xid)
+        if is_new and self._refuse_doubtful and self._streams.subtransactions > SUBTRANSACTIONS_LIMIT:
+            raise StreamUnsure(
+                "more subtransactions are streamed than the server can be asked about", xid=xid
+            )
 
     @property
     def _is_in_stream(self) -> bool:
@@ -254,9 +249,10 @@ class Assembler:
         if start.is_first_segment:
             # The server sends the whole transaction anew: what came before must not stay (F27).
             self._forget(start.xid)
-            self._streams[start.xid] = Waiting(start.xid, self._new_store(), is_streamed=True)
-            self._streams[start.xid].is_doubtful = start.xid in self._strays
+            is_doubtful = start.xid in self._strays
             self._strays.discard(start.xid)
+            store = self._new_store()
+            self._streams.open(Waiting(start.xid, store, is_streamed=True, is_doubtful=is_doubtful))
         self._gathering = stream = self._stream(start.xid, "Stream Start")
         if stream.is_doubtful and self._refuse_doubtful:
             raise StreamUnsure(
@@ -301,7 +297,7 @@ class Assembler:
             # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
             self._strays.add(abort.xid)
         else:
-            stream.subxids.discard(abort.subxid)
+            self._streams.rolled_back(stream, abort.subxid)
             stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
             stream.is_doubtful |= not _is_later(stream, abort, item.sent_at_pg_us)
         return iter(())
@@ -309,11 +305,11 @@ class Assembler:
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.StreamCommit)
         stream = self._stream(commit.xid, "Stream Commit")
-        del self._streams[commit.xid]
+        self._streams.take(commit.xid)
         return self._committed_at(stream, commit)
 
     def _forget(self, xid: int) -> None:
-        stream = self._streams.pop(xid, None)
+        stream = self._streams.take(xid)
         if stream is not None:
             stream.store.discard()
 
@@ -362,7 +358,7 @@ class Assembler:
     def _stream_prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         prepare = expect(message, messages.StreamPrepare)
         stream = self._stream(prepare.xid, "Stream Prepare")
-        del self._streams[prepare.xid]
+        self._streams.take(prepare.xid)
         return self._hold(stream, prepare)
 
     def _hold(self, contents: Waiting, by: messages.Prepare | messages.StreamPrepare) -> Iterator[Event]:

@@ -56,6 +56,51 @@ class Waiting:
         self.known_before += self.relations.adopt(unknown_here, session)
 
 
+class Streams:
+    """The streamed transactions that are neither committed, prepared nor aborted.
+
+    Keyed by xid alone: within one session no two transactions in progress share one (F27).
+    `subtransactions`: how many `subxids` they have together.
+    """
+
+    def __init__(self) -> None:
+        self._by_xid: dict[int, Waiting] = {}
+        self.subtransactions = 0
+
+    def __len__(self) -> int:
+        return len(self._by_xid)
+
+    def get(self, xid: int) -> Waiting | None:
+        """Return the transaction, None when it is not open."""
+        return self._by_xid.get(xid)
+
+    def open(self, stream: Waiting) -> None:
+        """Keep a transaction that is not open yet."""
+        self._by_xid[stream.xid] = stream
+
+    def take(self, xid: int) -> Waiting | None:
+        """Return the transaction and forget it, with its subtransactions."""
+        stream = self._by_xid.pop(xid, None)
+        if stream is not None:
+            self.subtransactions -= len(stream.subxids)
+            stream.subxids.clear()
+        return stream
+
+    def note(self, stream: Waiting, xid: int | None) -> bool:
+        """Something of this (sub)transaction was streamed; return whether it is a subtransaction not known before."""
+        if xid is None or xid == stream.xid or xid in stream.subxids:
+            return False
+        stream.subxids.add(xid)
+        self.subtransactions += 1
+        return True
+
+    def rolled_back(self, stream: Waiting, xid: int) -> None:
+        """The rollback of a subtransaction was told."""
+        if xid in stream.subxids:
+            stream.subxids.remove(xid)
+            self.subtransactions -= 1
+
+
 @dataclass(frozen=True, slots=True)
 class Undecided:
     """A prepared transaction: `prepare_lsn` is where its PREPARE record begins."""

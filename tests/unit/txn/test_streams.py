@@ -368,10 +368,32 @@ def test_the_subtransactions_that_end_with_a_stream_are_known() -> None:
     assert set(asked.values()) == {frozenset()}
 
 
+def _subtransactions(xid: int, first: int, count: int) -> list[Run]:
+    return [Run(b"", 0, xid * 1_000_000 + number) for number in range(first, first + count)]
+
+
 def test_more_subtransactions_than_can_be_asked_for_are_not_streamed() -> None:
     assembler = Assembler(2, refuse_doubtful=True)
-    wire.feed(assembler, wire.stream_start(7))
-    last = SUBTRANSACTIONS_LIMIT + 1000
-    wire.feed(assembler, *(Run(b"", 0, 7 + number) for number in range(1, last)))
+    wire.feed(assembler, wire.stream_start(7), *_subtransactions(7, 0, SUBTRANSACTIONS_LIMIT))
+    wire.feed(assembler, *_subtransactions(7, 0, 2))
     with pytest.raises(StreamUnsure, match="more subtransactions"):
-        wire.feed(assembler, Run(b"", 0, 7 + last))
+        wire.feed(assembler, *_subtransactions(7, SUBTRANSACTIONS_LIMIT, 1))
+
+
+def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
+    """What has ended does not: neither a told rollback nor a whole transaction, committed, aborted or prepared."""
+    assembler = Assembler(3, two_phase=True, refuse_doubtful=True)
+    each = 999
+    for xid in (1, 2, 3, 4):
+        wire.feed(assembler, *segment(xid, *_subtransactions(xid, 0, each)))
+    wire.feed(assembler, *segment(4, *_subtransactions(4, 0, each)))  # once more from its beginning
+    wire.feed(assembler, wire.stream_commit(1, 0x100), wire.stream_abort(2), wire.stream_prepare(3, 0x200))
+    wire.feed(assembler, *(wire.stream_abort(4, run.xid) for run in _subtransactions(4, 0, each)))
+    xids = range(5, 5 + SUBTRANSACTIONS_LIMIT // each)
+    for xid in xids:
+        wire.feed(assembler, *segment(xid, *_subtransactions(xid, 0, each)))
+    wire.feed(
+        assembler, wire.stream_start(900), *_subtransactions(900, 0, SUBTRANSACTIONS_LIMIT - each * len(xids))
+    )
+    with pytest.raises(StreamUnsure, match="more subtransactions"):
+        wire.feed(assembler, *_subtransactions(900, each, 1))
