@@ -3,7 +3,8 @@
 In: items in order, aborts of subtransactions.  Out: the items in order, once, freeing what was read.
 Invariant: equal to `txn.store.MemoryStore` at every moment, wherever its items lie. What is on disk costs no
 memory: its index is the segments' own headers, and an abort notes up to where on disk its xid does not count
-(one entry; nothing is rewritten). Appending and aborting touch memory only, so `txn` stays without I/O.
+(one entry, and the assembler limits how many there are; nothing is rewritten). Appending and aborting touch
+memory only, so `txn` stays without I/O.
 Must not: write by itself; its pool decides when.
 """
 

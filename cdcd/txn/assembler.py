@@ -42,7 +42,7 @@ _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
 _STREAM_COMMIT, _STREAM_PREPARE = b"c", b"p"
 SUBTRANSACTIONS_LIMIT = 100_000
-"""So many of open streams can be remembered, in some 10 MB."""
+"""So many of open streams can be remembered, in some 10 MB, here and in the stores' notes of what is rolled back."""
 
 
 class Assembler:
@@ -297,8 +297,7 @@ class Assembler:
             # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
             self._strays.add(abort.xid)
         else:
-            self._streams.rolled_back(stream, abort.subxid)
-            stream.store.abort_subtransaction(abort.subxid)  # nested ones come one by one (F26)
+            self._streams.roll_back(stream, abort.subxid)
             stream.is_doubtful |= not _is_later(stream, abort, item.sent_at_pg_us)
         return iter(())
 

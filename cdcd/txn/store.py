@@ -26,7 +26,7 @@ class ChangeStore(Protocol):
         """Keep an item at the end."""
 
     def abort_subtransaction(self, xid: int) -> None:
-        """Drop the changes of this subtransaction; one without changes here is nothing to drop."""
+        """Drop the changes of this subtransaction. A store may have to remember it, so tell it of those with some."""
 
     def replay(self) -> Iterator[Run | Control | None]:
         """Yield what is kept, in the order of appending; called once, and nothing is appended afterwards.

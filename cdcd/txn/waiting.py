@@ -47,6 +47,8 @@ class Waiting:
     """When the server sent its last Stream Stop, by the server's clock."""
     subxids: set[int] = field(default_factory=set)
     """Subtransactions that something was streamed of and whose rollback was not told."""
+    rolled_back: int = 0
+    """How many were such until their rollback was told: a store may have to remember each."""
     is_doubtful: bool = False
     """A subtransaction may have been rolled back already when the server decoded its rows."""
 
@@ -60,7 +62,7 @@ class Streams:
     """The streamed transactions that are neither committed, prepared nor aborted.
 
     Keyed by xid alone: within one session no two transactions in progress share one (F27).
-    `subtransactions`: how many `subxids` they have together.
+    `subtransactions`: how many they have together that something was streamed of, rolled back or not.
     """
 
     def __init__(self) -> None:
@@ -82,7 +84,7 @@ class Streams:
         """Return the transaction and forget it, with its subtransactions."""
         stream = self._by_xid.pop(xid, None)
         if stream is not None:
-            self.subtransactions -= len(stream.subxids)
+            self.subtransactions -= len(stream.subxids) + stream.rolled_back
             stream.subxids.clear()
         return stream
 
@@ -94,11 +96,12 @@ class Streams:
         self.subtransactions += 1
         return True
 
-    def rolled_back(self, stream: Waiting, xid: int) -> None:
-        """The rollback of a subtransaction was told."""
+    def roll_back(self, stream: Waiting, xid: int) -> None:
+        """Drop what was streamed of a subtransaction; the server also tells of those that it sent nothing of."""
         if xid in stream.subxids:
             stream.subxids.remove(xid)
-            self.subtransactions -= 1
+            stream.rolled_back += 1
+            stream.store.abort_subtransaction(xid)  # nested ones come one by one (F26)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from cdcd.txn.events import (
     TransactionCommitted,
     Truncated,
 )
+from cdcd.txn.store import MemoryStore
 
 from . import wire
 from .wire import segment
@@ -381,19 +382,42 @@ def test_more_subtransactions_than_can_be_asked_for_are_not_streamed() -> None:
 
 
 def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
-    """What has ended does not: neither a told rollback nor a whole transaction, committed, aborted or prepared."""
+    """Those of a whole transaction that has ended do not: committed, aborted, prepared or sent once more."""
     assembler = Assembler(3, two_phase=True, refuse_doubtful=True)
     each = 999
     for xid in (1, 2, 3, 4):
         wire.feed(assembler, *segment(xid, *_subtransactions(xid, 0, each)))
-    wire.feed(assembler, *segment(4, *_subtransactions(4, 0, each)))  # once more from its beginning
+        wire.feed(assembler, *(wire.stream_abort(xid, run.xid) for run in _subtransactions(xid, 0, 9)))
     wire.feed(assembler, wire.stream_commit(1, 0x100), wire.stream_abort(2), wire.stream_prepare(3, 0x200))
-    wire.feed(assembler, *(wire.stream_abort(4, run.xid) for run in _subtransactions(4, 0, each)))
-    xids = range(5, 5 + SUBTRANSACTIONS_LIMIT // each)
-    for xid in xids:
+    streams = SUBTRANSACTIONS_LIMIT // each
+    for xid in range(4, 4 + streams):
         wire.feed(assembler, *segment(xid, *_subtransactions(xid, 0, each)))
-    wire.feed(
-        assembler, wire.stream_start(900), *_subtransactions(900, 0, SUBTRANSACTIONS_LIMIT - each * len(xids))
-    )
+    rest = SUBTRANSACTIONS_LIMIT - each * streams
+    wire.feed(assembler, wire.stream_start(900), *_subtransactions(900, 0, rest))
     with pytest.raises(StreamUnsure, match="more subtransactions"):
-        wire.feed(assembler, *_subtransactions(900, each, 1))
+        wire.feed(assembler, *_subtransactions(900, rest, 1))
+
+
+def test_a_subtransaction_counts_when_its_rollback_was_told() -> None:
+    """A store that is on disk has to remember it, and nothing but this limit bounds how many."""
+    assembler = Assembler(2, refuse_doubtful=True)
+    wire.feed(assembler, *segment(7, *_subtransactions(7, 0, SUBTRANSACTIONS_LIMIT)))
+    wire.feed(assembler, *(wire.stream_abort(7, run.xid) for run in _subtransactions(7, 0, 1000)))
+    wire.feed(assembler, wire.stream_start(8))
+    with pytest.raises(StreamUnsure, match="more subtransactions"):
+        wire.feed(assembler, *_subtransactions(8, 0, 1))
+
+
+def test_a_store_is_not_told_of_rollbacks_of_what_it_has_nothing_of() -> None:
+    """PostgreSQL tells of each EXCEPTION block of a transaction that it has streamed some of."""
+    told: list[int] = []
+
+    class Store(MemoryStore):
+        def abort_subtransaction(self, xid: int) -> None:
+            told.append(xid)
+            super().abort_subtransaction(xid)
+
+    assembler = Assembler(2, new_store=Store)
+    wire.feed(assembler, *segment(7, wire.rows("1", xid=71), wire.pg_type(72)))
+    wire.feed(assembler, *(wire.stream_abort(7, subxid) for subxid in (71, 72, 73, 71)))
+    assert told == [71]
