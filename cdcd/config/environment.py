@@ -55,22 +55,33 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
 
 def _set(variables: Variables, option: Option, name: str, text: str) -> None:
     value: Any = text
-    if option.is_mapping:
-        try:
+    try:
+        if option.is_mapping:
             value = json.loads(text)
-        except ValueError:
-            variables.problems.append(
-                f'{spelled(option.path)}: expected a JSON object (from {name}) - write {{"key": "value"}}'
-            )
-            return
-    elif option.is_optional and not text:
-        value = None
+        elif option.is_list:
+            value = _list(text)
+        elif option.is_optional and not text:
+            value = None
+    except ValueError:
+        kind, example = ("list", '["a", "b"]') if option.is_list else ("object", '{"key": "value"}')
+        variables.problems.append(
+            f"{spelled(option.path)}: expected a JSON {kind} (from {name}) - write {example}"
+        )
+        return
     branch = variables.tree
     for key in option.path[:-1]:
         branch = branch.setdefault(key, {})
     branch[option.path[-1]] = value
     for path in _paths(option.path, value):
         variables.names[path] = name
+
+
+def _list(text: str) -> list[Any]:
+    """Read a JSON list, which can hold any name, or names between commas, which cannot."""
+    if not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    value: list[Any] = json.loads(text)
+    return value
 
 
 def _paths(path: KeyPath, value: Any) -> Iterator[KeyPath]:

@@ -23,11 +23,15 @@ from cdcd.config.model import Config
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One leaf of the tree. `is_mapping`: keys of its own below it; `is_optional`: it may be nothing."""
+    """One leaf of the tree.
+
+    `is_mapping`: keys of its own below it; `is_list`: a list of names; `is_optional`: it may be nothing.
+    """
 
     path: tuple[str, ...]
     field: FieldInfo
     is_mapping: bool
+    is_list: bool
     is_optional: bool
 
 
@@ -45,7 +49,7 @@ def _leaves(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Option]:
         annotation = field.annotation
         origin = typing.get_origin(annotation)
         is_optional = origin in (Union, types.UnionType) and type(None) in typing.get_args(annotation)
-        yield Option((*path, name), field, origin is dict, is_optional)
+        yield Option((*path, name), field, origin is dict, origin is tuple, is_optional)
 
 
 def nested_model(field: FieldInfo) -> type[BaseModel] | None:

@@ -92,7 +92,10 @@ class Publication(Room):
 
     names: Annotated[Names, AfterValidator(_identifiers)] = Field(
         default=(),
-        description="names of the publications to read; default: cdcd_ and the name above",
+        description=(
+            "names of the publications to read; default: cdcd_ and the name above; in a variable: one,two or, "
+            'for names with commas, ["one", "t,w,o"]'
+        ),
         json_schema_extra=derived,
     )
     create: bool = Field(

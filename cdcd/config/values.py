@@ -120,14 +120,16 @@ Size = Annotated[
 """A number of bytes, written with or without a unit."""
 
 
-def _split(value: object) -> object:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+def _one_name(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if "," in value:
+        refuse("one text with commas may be one name or several", "write a list")
+    return [value]
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-"""A list of names; one text with commas is split (environment variables)."""
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_name)]
+"""A list of names; in a variable, names between commas or a JSON list. A name may have any character."""
 
 
 # --- secrets ------------------------------------------------------------------------------------------------

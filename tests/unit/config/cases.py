@@ -410,6 +410,21 @@ CASES: tuple[Wrong, ...] = (
         {"CDCD_SINK__DELIVERY": "twice"},
     ),
     Wrong(
+        "one text that may be several names",
+        _source("publication: {names: 'odd \"name\", with, commas'}"),
+        (
+            "source.publication.names: one text with commas may be one name or several (from prod.yaml:2) - write a list",
+        ),
+    ),
+    Wrong(
+        "a variable that begins like a list and is none",
+        GOOD,
+        (
+            'source.publication.names: expected a JSON list (from CDCD_SOURCE__PUBLICATION__NAMES) - write ["a", "b"]',
+        ),
+        {"CDCD_SOURCE__PUBLICATION__NAMES": "[one, two]"},
+    ),
+    Wrong(
         "mapping in a variable",
         GOOD,
         ('sink.properties: expected a JSON object (from CDCD_SINK__PROPERTIES) - write {"key": "value"}',),

@@ -36,9 +36,29 @@ def test_a_mapping_in_a_variable_is_laid_over_the_files_key_by_key(tmp_path: Pat
     }
 
 
-def test_a_list_in_a_variable_has_commas(tmp_path: Path) -> None:
-    config = config_of(tmp_path, environ={"CDCD_SOURCE__PUBLICATION__NAMES": "one, two"})
-    assert config.source.publication.names == ("one", "two")
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("one, two", ("one", "two")),
+        ("one", ("one",)),
+        ('["one", "two"]', ("one", "two")),
+        (' ["odd \\"name\\", with, commas", " b"]', ('odd "name", with, commas', " b")),
+    ],
+)
+def test_a_list_in_a_variable_has_commas_or_is_json(
+    written: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, environ={"CDCD_SOURCE__PUBLICATION__NAMES": written})
+    assert config.source.publication.names == names
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [("one", ("one",)), ("""['odd "name", with, commas', b]""", ('odd "name", with, commas', "b"))],
+)
+def test_a_name_in_a_file_is_taken_as_it_is(written: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    text = GOOD.replace('/shop"}', f'/shop", publication: {{names: {written}}}}}')
+    assert config_of(tmp_path, text).source.publication.names == names
 
 
 def test_an_empty_variable_of_an_optional_is_nothing(tmp_path: Path) -> None:
