@@ -317,7 +317,7 @@ class Session:
     async def _pump_until_stopped(
         self, stream: ReplicationStream, pump: Pump, assembler: Assembler, spill: SpillPool
     ) -> None:
-        counted_bytes = 0
+        counted_bytes = counted_aborted = 0
         try:
             while True:
                 items = await or_stop(stream.read(), self._stop)
@@ -328,6 +328,8 @@ class Session:
                 open_transactions = assembler.open_streams + assembler.in_transaction
                 may_be_lost = len(assembler.prepared_before.undecided)
                 self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)
+                self._status.aborted(assembler.aborted - counted_aborted)
+                counted_aborted = assembler.aborted
                 self._status.spill(spill.usage)
         except Stopped:
             return

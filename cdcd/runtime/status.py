@@ -158,6 +158,10 @@ class Status:
         self._received_lsn = max(self._received_lsn, end_lsn)
         self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
 
+    def aborted(self, count: int) -> None:
+        """So many transactions, of which something was received, were rolled back."""
+        self.metrics.transactions(aborted=count)
+
     def duplicate(self) -> None:
         """A transaction was there already and was dropped (F4)."""
         self.metrics.duplicates_suppressed(1)
@@ -175,6 +179,10 @@ class Status:
             self._oldest_us = max(self._oldest_us, boundary.commit_us)
         self.metrics.outstanding(self._oldest_us)
         self.metrics.group_committed(commit_us=boundary.commit_us if rows else 0, duration_s=seconds)
+
+    def given_up(self) -> None:
+        """A group was aborted."""
+        self.metrics.group_aborted()
 
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
         """Encoded bytes wait for the producer; blocked: reading has stopped for them."""

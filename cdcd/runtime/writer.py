@@ -34,9 +34,10 @@ class Sink(Protocol):
 
 
 class Observer(Protocol):
-    """What the writer reports, once per group."""
+    """What the writer reports, once per group; `given_up`: one was aborted."""
 
     def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None: ...  # noqa: D102
+    def given_up(self) -> None: ...  # noqa: D102
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...  # noqa: D102
 
 
@@ -203,4 +204,5 @@ class Writer:
             is_committed = self._commit is not None and self._commit.exception() is None
             if not is_committed or self._group.rows:
                 await asyncio.shield(start_in_thread(self._sink.abort))
+                self._observer.given_up()
         self._is_open = False

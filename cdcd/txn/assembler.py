@@ -85,6 +85,8 @@ class Assembler:
         self._gathering: Waiting | None = None
         """The transaction that contents belong to: of the stream segment, or between Begin Prepare and Prepare."""
         self._is_replaying = False
+        self.aborted = 0
+        """Transactions that something was received of and that were rolled back."""
 
     @property
     def in_transaction(self) -> bool:
@@ -291,6 +293,7 @@ class Assembler:
         abort = expect(message, messages.StreamAbort)
         stream = self._streams.get(abort.xid)
         if abort.subxid == abort.xid:
+            self.aborted += stream is not None
             self._forget(abort.xid)
             self._strays.discard(abort.xid)
         elif stream is None:
@@ -390,6 +393,7 @@ class Assembler:
         contents = self._prepared.take(rollback.gid, rollback.xid)
         self._is_not_lost(rollback.xid, rollback.gid)
         if contents is not None:  # F34: one that was never sent is nothing to drop
+            self.aborted += 1
             contents.store.discard()
         return iter(())
 

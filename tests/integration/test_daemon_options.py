@@ -10,8 +10,10 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, drop_database, new_database_name
+from tests.support.waiting import eventually
 
 WAYS: dict[str, dict[str, Any]] = {
     "version 1": {"source": {"protocol": {"version": 1}}},
@@ -110,3 +112,24 @@ def test_a_rollback_before_the_first_segment_is_sent(
             assert [event.key for event in events] == [{"id": -1}]
     finally:
         drop_database(server, database)
+
+
+def test_a_transaction_that_was_streamed_and_rolled_back_is_counted(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", dbname=database)
+    postgres.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as large, large.cursor() as cursor:
+            cursor.execute("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 5000) g")
+            eventually(lambda: _metric(daemon, "cdcd_open_transactions") == 1, "it is streamed")
+            large.rollback()
+        eventually(lambda: _metric(daemon, "cdcd_open_transactions") == 0, "its end is read")
+        assert _metric(daemon, 'cdcd_transactions_total{result="aborted"}') == 1
+        assert daemon.stop() == 0
+
+
+def _metric(daemon: Daemon, name: str) -> float:
+    lines = (line.rpartition(" ") for line in daemon.get("/metrics")[1].splitlines())
+    return next(float(value) for series, _, value in lines if series == name)

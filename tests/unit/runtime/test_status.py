@@ -56,6 +56,14 @@ def test_back_pressure_is_a_state_of_streaming_only(status: Status) -> None:
     assert status.health.state == "streaming"
 
 
+def test_what_came_to_nothing_is_counted(status: Status) -> None:
+    status.aborted(2)
+    status.given_up()
+    seen = status.metrics.snapshot()
+    assert seen['cdcd_transactions_total{result="aborted"}'] == 2
+    assert seen['cdcd_kafka_transactions_total{result="aborted"}'] == 1
+
+
 def test_open_transactions_and_waiting_rows_share_a_gauge(status: Status) -> None:
     status.spill(Usage(memory_bytes=100, disk_bytes=7, disk_limit_bytes=1000, files=1))
     status.waiting(20, is_blocked=False)

@@ -88,6 +88,7 @@ class World:
         self.confirmed: list[int] = []
         self.reports: list[tuple[int, int, int]] = []
         self.blocked: list[bool] = []
+        self.given_up_groups = 0
         self.changed = asyncio.Event()
         self.writer = Writer(
             self.sink,
@@ -107,6 +108,9 @@ class World:
 
     def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None:
         self.reports.append((boundary.end_lsn, rows, transactions))
+
+    def given_up(self) -> None:
+        self.given_up_groups += 1
 
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
         self.blocked.append(is_blocked)
@@ -309,6 +313,7 @@ async def test_close_aborts_an_open_transaction() -> None:
         await asyncio.wait([one.task])
         await one.writer.close()
         assert (one.sink.open, len(one.sink.aborted), one.sink.groups) == (None, 1, [])
+        assert one.given_up_groups == 1
 
 
 async def test_close_aborts_what_was_opened_after_an_earlier_commit() -> None:
@@ -337,6 +342,7 @@ async def test_close_waits_for_a_commit_under_way_and_leaves_it_alone() -> None:
         one.sink.gate.set()
         await asyncio.wait_for(closing, DEADLINE_S)
         assert (one.sink.keys, one.sink.aborted, one.confirmed) == ([[b"a"]], [], [])
+        assert one.given_up_groups == 0
 
 
 async def test_close_aborts_when_the_commit_under_way_fails() -> None:

@@ -162,6 +162,23 @@ def test_a_stream_that_was_not_begun_is_an_error(assembler: Assembler, item: Con
         wire.feed(assembler, item)
 
 
+def test_what_was_received_and_rolled_back_is_counted_once() -> None:
+    assembler = Assembler(3, two_phase=True)
+    wire.feed(
+        assembler,
+        *segment(7, wire.rows("1", xid=7), wire.rows("2", xid=71)),
+        wire.stream_abort(7, 71),
+        *segment(7, wire.rows("1", xid=7)),  # once more from its beginning
+        wire.stream_abort(7),
+        wire.stream_abort(8),
+        *segment(9, wire.rows("3", xid=9)),
+        wire.stream_prepare(9, 0x300),
+        wire.rollback_prepared(9, 0x300, 0x400),
+        wire.rollback_prepared(9, 0x300, 0x400),
+    )
+    assert assembler.aborted == 2
+
+
 @pytest.mark.parametrize("item", [wire.stream_abort(7), wire.stream_abort(7, 8)])
 def test_an_abort_of_what_was_never_sent_drops_nothing(assembler: Assembler, item: Control) -> None:
     """PostgreSQL 18 tells of subtransactions that were rolled back before it sent a segment."""
