@@ -16,24 +16,31 @@ from cdcd.runtime.recovery import Resume
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.prepared import prepared_before
-from cdcd.source.publication import missing_publications
+from cdcd.source.publication import CONFLICT_MEND, conflicting_tables, missing_publications
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState, read_slot
 from cdcd.source.subtransactions import any_rolled_back
 
 
 def which_server(source: SourceSettings) -> ServerIdentity:
-    """Return who the server is. Raises SourceSetup for a standby, PublicationMissing, and Source errors."""
+    """Return who the server is, if it can send all that is published.
+
+    Raises SourceSetup for a standby and for what its decoding would fail at, PublicationMissing, and Source errors.
+    """
     with contextlib.closing(connect_sql(source)) as connection:
         server = identify(connection)
         if server.in_recovery:
             raise SourceSetup("the server is a standby", hint="point source.dsn at the primary")
         missing = missing_publications(connection, source.publications)
-    if missing:
-        raise PublicationMissing(
-            f"publication does not exist: {', '.join(missing)}",
-            hint="create it, or run `cdcd init`; nothing is read without it (F39, F72)",
-        )
+        if missing:
+            raise PublicationMissing(
+                f"publication does not exist: {', '.join(missing)}",
+                hint="create it, or run `cdcd init`; nothing is read without it (F39, F72)",
+            )
+        conflicting = conflicting_tables(connection, source.publications)
+    if conflicting:
+        what = "; ".join(f"table {table.schema}.{table.name}: {table.conflict}" for table in conflicting)
+        raise SourceSetup(what, hint=CONFLICT_MEND)
     return server
 
 

@@ -42,7 +42,7 @@ from cdcd.snapshot.table import SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.settings import granted, shortfalls
+from cdcd.source.settings import StreamOptions, granted, shortfalls
 from cdcd.source.slot import CreatedSlot
 from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
@@ -103,7 +103,7 @@ class Session:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
         try:
             self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
-            stored, server, begin = await or_stop(self._beginning(), self._stop)
+            stored, server, options, begin = await or_stop(self._beginning(), self._stop)
             identity = SourceIdentity(
                 server.system_identifier, server.timeline, server.database, self._source.slot
             )
@@ -113,7 +113,7 @@ class Session:
                     position = await failing.unless(or_stop(self._copy(begin, self._writer), self._stop))
                 else:
                     position = begin
-                await self._stream(position, server, self._writer, spill, failing)
+                await self._stream(position, server, options, self._writer, spill, failing)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
         except CdcdError as error:
@@ -143,11 +143,12 @@ class Session:
 
     # --- beginning ---
 
-    async def _beginning(self) -> tuple[Progress | None, ServerIdentity, Resume | Snapshot]:
+    async def _beginning(self) -> tuple[Progress | None, ServerIdentity, StreamOptions, Resume | Snapshot]:
         stored = await self._open_sink()
         server = await in_thread(which_server, self._source)
         self._database = server.database
-        return stored, server, await in_thread(self._verdict, stored, server)
+        options = self._granted(server)  # refused before anything is made
+        return stored, server, options, await in_thread(self._verdict, stored, server)
 
     async def _open_sink(self) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)
@@ -161,6 +162,14 @@ class Session:
                 end_lsn=format_lsn(stored.end_lsn),
             )
         return stored
+
+    def _granted(self, server: ServerIdentity) -> StreamOptions:
+        """Return what to ask of this server. Raises SourceSetup for a wish that it cannot grant."""
+        wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
+        options = granted(server.version_num, allowed(wanted, self._after), failover=failover)
+        for one in shortfalls(server.version_num, wanted):
+            _LOG.warning("option_left_out", option=one.option, reason=one.why)
+        return options
 
     def _verdict(self, stored: Progress | None, server: ServerIdentity) -> Resume | Snapshot:
         slot = which_slot(self._source)
@@ -248,12 +257,14 @@ class Session:
     # --- the stream ---
 
     async def _stream(
-        self, begin: Resume, server: ServerIdentity, writer: Writer, spill: SpillPool, failing: Beside
+        self,
+        begin: Resume,
+        server: ServerIdentity,
+        options: StreamOptions,
+        writer: Writer,
+        spill: SpillPool,
+        failing: Beside,
     ) -> None:
-        wanted = allowed(self._config.wanted_options(server.version_num), self._after)
-        options = granted(server.version_num, wanted)
-        for one in shortfalls(server.version_num, wanted, failover=self._source.failover):
-            _LOG.warning("option_left_out", option=one.option, reason=one.why)
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
             before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)

@@ -18,6 +18,7 @@ from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import connect_replication, connect_sql, fetch
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.publication import (
+    CONFLICT_MEND,
     PublishedTable,
     create_publication_sql,
     missing_publications,
@@ -276,9 +277,8 @@ def _table(table: PublishedTable) -> Iterator[Finding]:
     if table.row_filter and table.needs_identity and table.identity is not ReplicaIdentity.FULL:
         message = "an UPDATE that brings a row into the row filter comes without its unchanged TOASTed values"
         yield Finding("warn", subject, message, f"ALTER TABLE {_quoted(table)} REPLICA IDENTITY FULL")
-    if table.has_conflicting_columns:
-        message = f"publications {', '.join(table.publications)} have different column lists for it"
-        yield Finding("fail", subject, message, "give it the same columns in each of them")
+    if table.conflict:
+        yield Finding("fail", subject, table.conflict, CONFLICT_MEND)
 
 
 def _keyless(table: PublishedTable, subject: str) -> Finding:

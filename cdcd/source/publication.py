@@ -53,6 +53,8 @@ _TABLES = """
     ORDER BY n.nspname, c.relname, p.pubname
 """
 
+CONFLICT_MEND = "give it the same columns in each of them"
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
@@ -92,6 +94,13 @@ class PublishedTable:
             return False
         return set(self.columns).issuperset(self.key_columns)
 
+    @property
+    def conflict(self) -> str:
+        """What makes every change of it fail in the server's decoding, empty when nothing does (F49)."""
+        if not self.has_conflicting_columns:
+            return ""
+        return f"publications {', '.join(self.publications)} have different column lists for it"
+
 
 def published_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
     """Return the tables that these publications publish, by schema and name. Raises Source errors.
@@ -112,6 +121,13 @@ def published_tables(connection: Connection, names: Sequence[str]) -> list[Publi
         if not row[12]:
             by_relid.setdefault(row[0], []).append(row)
     return [_table(rows) for rows in by_relid.values()]
+
+
+def conflicting_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
+    """Return the tables that these publications publish with different columns (F49). Raises Source errors."""
+    if len(names) < 2 or connection.server_version < 150_000:
+        return []
+    return [table for table in published_tables(connection, names) if table.has_conflicting_columns]
 
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:

@@ -118,9 +118,12 @@ def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
     return granted(server_version_num, wanted_options(server_version_num, **wanted))
 
 
-def granted(server_version_num: int, options: StreamOptions) -> StreamOptions:
-    """Return these options as a server of this version grants them; raises SourceSetup as `choose_options`."""
-    missing = shortfalls(server_version_num, options)
+def granted(server_version_num: int, options: StreamOptions, *, failover: bool = False) -> StreamOptions:
+    """Return these options as a server of this version grants them; raises SourceSetup as `choose_options`.
+
+    `failover` is refused like them, also where the slot exists already: no such server can synchronise it.
+    """
+    missing = shortfalls(server_version_num, options, failover=failover)
     refused = [one for one in missing if not one.is_left_out]
     if refused:
         what = "; ".join(f"{one.wish} is not possible: {one.why}" for one in refused)

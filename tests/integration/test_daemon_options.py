@@ -12,7 +12,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once, fold
-from tests.support.stack import PostgresServers, drop_database, new_database_name
+from tests.support.stack import PostgresServers, confirmed_position, drop_database, new_database_name
 from tests.support.waiting import eventually
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -133,3 +133,38 @@ def test_a_transaction_that_was_streamed_and_rolled_back_is_counted(
 def _metric(daemon: Daemon, name: str) -> float:
     lines = (line.rpartition(" ") for line in daemon.get("/metrics")[1].splitlines())
     return next(float(value) for series, _, value in lines if series == name)
+
+
+def test_a_slot_that_cannot_be_synchronised_is_refused_also_where_it_exists(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """`cdcd check` says the same."""
+    server, name = pg_server(16), new_database_name()
+    server.create_database(name)
+    try:
+        snapshot = {"mode": "never"}
+        with new_daemon(server, name, source={"slot": {"failover": True}}, snapshot=snapshot) as daemon:
+            make = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+            server.execute(make, daemon.slot, dbname=name)
+            page = daemon.start().wait_state("halted")
+            assert "failover is not possible: it needs PostgreSQL 17, the server is 16" in page["reason"]
+    finally:
+        drop_database(server, name)
+
+
+def test_column_lists_that_contradict_each_other_are_told_at_start(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F49: the server would fail at the first change of the table, and name neither publication."""
+    for statement in (
+        "CREATE TABLE t (id int PRIMARY KEY, open text, hidden text)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE PUBLICATION part FOR TABLE t (id, open), other",
+        "CREATE PUBLICATION more FOR TABLE t (id, hidden), other",
+    ):
+        postgres.execute(statement, dbname=database)
+    with new_daemon(postgres, database, source={"publication": {"names": ["part", "more"]}}) as daemon:
+        page = daemon.start().wait_state("halted")
+        assert "table public.t: publications more, part have different column lists for it" in page["reason"]
+        assert "public.other" not in page["reason"]
+        assert confirmed_position(postgres, daemon.slot) is None, "a slot was made"

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from cdcd.errors import SourceSetup
-from cdcd.source.settings import SourceSettings, StreamOptions, choose_options, shortfalls, wanted_options
+from cdcd.source.settings import (
+    SourceSettings,
+    StreamOptions,
+    choose_options,
+    granted,
+    shortfalls,
+    wanted_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +85,9 @@ def test_a_failover_slot_needs_17() -> None:
     assert told.option == "source.slot.failover"
     assert "PostgreSQL 17" in told.why
     assert shortfalls(170_000, wanted_options(170_000), failover=True) == []
+    with pytest.raises(SourceSetup, match="failover is not possible"):
+        granted(160_000, wanted_options(160_000), failover=True)
+    assert granted(170_000, wanted_options(170_000), failover=True) == wanted_options(170_000)
 
 
 def test_settings_do_not_show_the_dsn() -> None:
