@@ -53,6 +53,9 @@ def schema(major: int) -> Iterator[str]:
     yield f"CREATE TABLE plain ({COLUMNS}, PRIMARY KEY (id))"
     yield "CREATE TABLE wide (id bigint, part text, big text, small int, raw bytea, PRIMARY KEY (part, id))"
     yield "ALTER TABLE wide ALTER COLUMN big SET STORAGE EXTERNAL, ALTER COLUMN raw SET STORAGE EXTERNAL"
+    # Of the same columns as the primary keys, since those of a topic's key stay the same.
+    yield "ALTER TABLE plain ADD CONSTRAINT plain_again UNIQUE (id)"
+    yield "ALTER TABLE wide ADD CONSTRAINT wide_again UNIQUE (part, id)"
     yield "CREATE TABLE entire (id int, v text, f double precision)"
     yield "ALTER TABLE entire REPLICA IDENTITY FULL"
     yield "CREATE TABLE indexed (id int, code text NOT NULL, v text, CONSTRAINT codes UNIQUE (code))"

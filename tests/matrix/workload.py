@@ -23,7 +23,7 @@ SESSIONS = 5
 MAX_DEPTH = 5
 MAX_PREPARED = 4
 LOCK_TIMEOUT_MS = 40
-IDLE_RULES = {"begin": 10.0, "alone": 5.0, "loose_message": 0.5, "decide": 2.5}
+IDLE_RULES = {"begin": 10.0, "alone": 5.0, "alone_ddl": 1.5, "loose_message": 0.5, "decide": 2.5}
 OPEN_RULES = {
     **{"insert": 8.0, "update": 5.0, "delete": 2.0, "copy": 1.0, "message": 0.7, "truncate": 0.7},
     **{"savepoint": 4.0, "release": 1.2, "rollback_to": 2.0, "ddl": 1.4, "partition": 0.5, "swap": 0.3},
@@ -119,6 +119,12 @@ class Workload:
             return
         self._rows(session, self._random.choice(("insert", "update", "delete")))
 
+    def _alone_ddl(self, session: _Session) -> None:
+        """DDL that is committed at once, between what the others have open."""
+        if not session.has_origin:
+            rules = {self._ddl: 5.0, self._partition: 2.0, self._swap: 1.0, self._truncate: 1.0}
+            self._random.choices(list(rules), list(rules.values()))[0](session)
+
     def _loose_message(self, session: _Session) -> None:
         if not session.has_origin:
             self._number += 1
@@ -172,6 +178,9 @@ class Workload:
             self._back_to(session, self._random.randrange(len(session.savepoints)))
 
     def _ddl(self, session: _Session) -> None:
+        if self._random.random() < 0.25:
+            self._try(session, sql.identity(self._random))
+            return
         table = self._random.choice(sql.ALTERED)
         self._number += 1
         self._try(session, sql.alter(self._random, table, self._columns(session, table), self._number))
@@ -186,8 +195,16 @@ class Workload:
         """The table is renamed and made anew; now and then an old one is dropped."""
         self._number += 1
         made = SWAP.replace("(", f"(made_{self._number} text, ", 1)
-        renamed = f"ALTER TABLE swap RENAME TO swap_{self._number}"
-        self._try(session, f"{renamed}; {made}; ALTER PUBLICATION {MAIN} ADD TABLE swap")
+        statements = [
+            f"ALTER TABLE swap RENAME TO swap_{self._number}",
+            made,
+            f"ALTER PUBLICATION {MAIN} ADD TABLE swap",
+        ]
+        old = self._execute(session, "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^swap_'"
+                                     " ORDER BY relname")  # fmt: skip
+        if old and self._random.random() < 0.5:
+            statements.append(f"DROP TABLE {self._random.choice(old)[0]}")
+        self._try(session, "; ".join(statements))
 
     def _commit(self, session: _Session) -> None:
         self._end(session, "COMMIT")
