@@ -13,7 +13,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import SourceSetup
+from cdcd.errors import SourceSetup, SourceUnavailable
 from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import fetch
 from cdcd.source.start import quote_identifier
@@ -54,6 +54,9 @@ _TABLES = """
 """
 
 CONFLICT_MEND = "give it the same columns in each of them"
+LOCK_PATIENCE_MS = 500
+"""How long a start waits for tables that somebody is altering, to tell whether they can be decoded."""
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,20 @@ def published_tables(connection: Connection, names: Sequence[str]) -> list[Publi
 
 
 def conflicting_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
-    """Return the tables that these publications publish with different columns (F49). Raises Source errors."""
+    """Return the tables that these publications publish with different columns (F49). Raises Source errors.
+
+    The server locks the tables to say what is published. While one is altered none is returned: a start must not
+    wait for a transaction that may stay open, or prepared; the server fails at such a table's first change anyway.
+    """
     if len(names) < 2 or connection.server_version < 150_000:
         return []
-    return [table for table in published_tables(connection, names) if table.has_conflicting_columns]
+    fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
+    try:
+        return [table for table in published_tables(connection, names) if table.has_conflicting_columns]
+    except SourceUnavailable as error:
+        if error.context.get("sqlstate") != _LOCK_NOT_AVAILABLE:
+            raise
+        return []
 
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:

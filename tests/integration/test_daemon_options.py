@@ -168,3 +168,23 @@ def test_column_lists_that_contradict_each_other_are_told_at_start(
         assert "table public.t: publications more, part have different column lists for it" in page["reason"]
         assert "public.other" not in page["reason"]
         assert confirmed_position(postgres, daemon.slot) is None, "a slot was made"
+
+
+def test_a_start_does_not_wait_for_a_table_that_is_locked(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """The server takes a lock to tell what is published; an ALTER TABLE may stay open, or prepared, for long."""
+    for statement in (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE PUBLICATION part FOR TABLE t",
+        "CREATE PUBLICATION more FOR TABLE t",
+    ):
+        postgres.execute(statement, dbname=database)
+    with new_daemon(postgres, database, source={"publication": {"names": ["part", "more"]}}) as daemon:
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as other, other.cursor() as cursor:
+            cursor.execute("ALTER TABLE t ADD COLUMN v text")
+            daemon.start().wait_state("streaming", deadline_s=30)
+            other.rollback()
+        assert daemon.stop() == 0
