@@ -46,12 +46,22 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of a composite type, as `pg_attribute` has it."""
+
+    name: str
+    type_oid: int
+    typmod: int
+
+
+@dataclass(frozen=True, slots=True)
 class PgType:
     """One row of `pg_type`, as far as a reading needs it.
 
     `kind` is `typtype`: b base, c composite, d domain, e enum, r range, m multirange, p pseudo.
     `element_oid` is the element's oid for a true array (typcategory A and typelem set), else 0.
-    `base_oid` and `base_typmod` are set for a domain.
+    `base_oid` and `base_typmod` are set for a domain, `subtype_oid` for a range (what it is of) and a multirange
+    (its range), `attributes` for a composite type. `extension` is the extension that it belongs to, "" for none.
     """
 
     oid: int
@@ -62,6 +72,9 @@ class PgType:
     base_oid: int = 0
     base_typmod: int = -1
     delimiter: str = ","
+    subtype_oid: int = 0
+    extension: str = ""
+    attributes: tuple[Attribute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from cdcd.config.format import Format
 from cdcd.config.sink import RegistryOption, Sink
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
-from cdcd.config.values import Room, Size, Whole, not_yet, refuse
+from cdcd.config.values import Room, Size, Whole, refuse
 from cdcd.registry.settings import RegistrySettings
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.source.settings import SourceSettings, StreamOptions, wanted_options
@@ -34,25 +35,6 @@ def _name(value: str) -> str:
     if not _NAME.fullmatch(value) or len(value) > NAME_LIMIT:
         refuse("must begin with a letter and have only letters, digits, '_', '-' and '.', 100 at most")
     return value
-
-
-def _envelope_only(value: str) -> str:
-    if value == "flat":
-        not_yet("flat", "use envelope")
-    return value
-
-
-class Format(Room):
-    """The shape of the records."""
-
-    value: Annotated[Literal["envelope", "flat"], AfterValidator(_envelope_only)] = Field(
-        default="envelope", description="shape of a value; flat is not in this version"
-    )
-    tombstones: bool = Field(default=True, description="write a record with a null value after each delete")
-    transactions: bool = Field(
-        default=False,
-        description="write each transaction's BEGIN and END, with counts, and its block into every change",
-    )
 
 
 class Snapshot(Room):

@@ -67,7 +67,7 @@ def _sample_lines(model: type[BaseModel], values: dict[str, Any], indent: str) -
         if nested is not None:
             lines.append(f"{indent}{name}:")
             lines += _sample_lines(nested, values[name], indent + _INDENT)
-        elif values[name] in (None, {}) and field.examples:
+        elif values[name] in (None, {}, []) and field.examples:
             lines.append(f"{indent}# {name}: {_written(field.examples[0])}")
         else:
             lines.append(f"{indent}{name}: {_written(values[name])}")

@@ -22,6 +22,7 @@ from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.threads import in_thread
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.keys import key_of, registered_columns
+from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.sink.names import message_topic, topic_name, transaction_topic
 from cdcd.txn.events import LogicalMessage
@@ -78,7 +79,7 @@ class Plans:
         *,
         name: str,
         template: str,
-        tombstones: bool,
+        policies: Policies,
     ) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
         self._described: dict[int, Relation] = {}
@@ -92,7 +93,7 @@ class Plans:
         self._registry = registry
         self._name = name
         self._template = template
-        self._tombstones = tombstones
+        self._policies = policies
 
     @property
     def partitions(self) -> dict[str, int]:
@@ -148,8 +149,9 @@ class Plans:
 
     def _compile(self, relation: Relation, topic: str, key_columns: tuple[str, ...]) -> RelationPlan:
         self._claim(topic, relation)
+        table = f"{relation.schema}.{relation.name}"
         types = self._catalog.types([column.type_oid for column in relation.columns])
-        schemas = relation_schemas(relation, types, key_columns, self._name)
+        schemas = relation_schemas(relation, types, key_columns, self._name, self._policies)
         partitions = self._topics.ensure([topic])[topic]
         key_id = None if schemas.key is None else self._key_schema_id(topic, schemas.key)
         value_id = self._registry.schema_id(f"{topic}-value", schemas.value)
@@ -160,7 +162,7 @@ class Plans:
             partitions=partitions,
             key_schema_id=key_id,
             value_schema_id=value_id,
-            tombstones=self._tombstones,
+            tombstones=self._policies.table(table).tombstones,
         )
 
     def _key_schema_id(self, topic: str, schema: dict[str, Any]) -> int:

@@ -83,7 +83,7 @@ class Session:
             self._registry,
             name=config.name,
             template=config.sink.topics.template,
-            tombstones=config.format.tombstones,
+            policies=config.format.policies(),
         )
         self._database = ""
         self._writer: Writer | None = None

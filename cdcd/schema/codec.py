@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cdcd.schema.policy import Policy
+
 AvroSchema = dict[str, Any]
 """An Avro record schema as JSON objects."""
 
@@ -45,5 +47,5 @@ class Codec:
     binary: Encoder | None = None
 
 
-Builder = Callable[[int], Codec]
-"""Type modifier (-1: none) -> codec."""
+Builder = Callable[[int, Policy], Codec]
+"""Type modifier (-1: none) and the column's policy -> codec."""

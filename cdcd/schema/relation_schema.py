@@ -19,6 +19,7 @@ from cdcd.schema.codec import AvroSchema, Codec
 from cdcd.schema.envelope import envelope_schema
 from cdcd.schema.keys import key_of
 from cdcd.schema.names import column_names, full_name
+from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.schema.resolve import ResolvedType, resolve
 
 
@@ -44,14 +45,21 @@ class RelationSchemas:
 
 
 def relation_schemas(
-    relation: Relation, types: Mapping[int, PgType], key_columns: tuple[str, ...] | None, prefix: str
+    relation: Relation,
+    types: Mapping[int, PgType],
+    key_columns: tuple[str, ...] | None,
+    prefix: str,
+    policies: Policies = NO_RULES,
 ) -> RelationSchemas:
     """Return the schemas of a relation. `types` is closed over element and base types; `key_columns` are those
     of `key_of`, None where only the relation is known. Raises SchemaError on names that collide.
     """
     keys = key_of(relation, None, None) if key_columns is None else key_columns
-    fields = column_names((c.name for c in relation.columns), f"{relation.schema}.{relation.name}")
-    resolved = [resolve(c.type_oid, c.typmod, types) for c in relation.columns]
+    table = f"{relation.schema}.{relation.name}"
+    fields = column_names((c.name for c in relation.columns), table)
+    resolved = [
+        resolve(c.type_oid, c.typmod, types, policies.column(table, c.name)) for c in relation.columns
+    ]
     properties = [
         _properties(column, kind, number)
         for number, (column, kind) in enumerate(zip(relation.columns, resolved, strict=True), 1)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cdcd.errors import SchemaError
 from cdcd.model import PgType
 from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.policy import DEFAULT_POLICY, Policy
 from cdcd.schema.types import boolean, bytes_uuid, datetime, floating, integer, interval, numeric, text
 from cdcd.schema.types.array import array_codec
 
@@ -41,26 +42,34 @@ class ResolvedType:
     domain: str | None = None
 
 
-def resolve(oid: int, typmod: int, types: Mapping[int, PgType], depth: int = 0) -> ResolvedType:
+def resolve(
+    oid: int,
+    typmod: int,
+    types: Mapping[int, PgType],
+    policy: Policy = DEFAULT_POLICY,
+    depth: int = 0,
+) -> ResolvedType:
     """Return the codec of a type. Raises SchemaError where domains or arrays nest without end."""
     if depth > _MAX_DEPTH:
         raise SchemaError("a type that is nested without end", oid=oid)
     pg_type = types.get(oid)
     if pg_type is None:
         builder = FAMILIES.get(oid)
-        return ResolvedType(builder(typmod) if builder else text.TEXT_ONLY, f"oid {oid}")
+        return ResolvedType(builder(typmod, policy) if builder else text.TEXT_ONLY, f"oid {oid}")
     name = _qualified(pg_type)
     if pg_type.kind == "d":
-        base = resolve(pg_type.base_oid, typmod if typmod >= 0 else pg_type.base_typmod, types, depth + 1)
+        base = resolve(
+            pg_type.base_oid, typmod if typmod >= 0 else pg_type.base_typmod, types, policy, depth + 1
+        )
         return ResolvedType(base.codec, base.type_name, name)
     if pg_type.element_oid and oid not in _VECTORS:
-        element = resolve(pg_type.element_oid, typmod, types, depth + 1)
+        element = resolve(pg_type.element_oid, typmod, types, policy, depth + 1)
         described = types.get(pg_type.element_oid)
         delimiter = described.delimiter if described else pg_type.delimiter
         codec = array_codec(element.codec, pg_type.element_oid, delimiter)
         return ResolvedType(codec, f"{element.domain or element.type_name}[]")
     if oid in FAMILIES:
-        return ResolvedType(FAMILIES[oid](typmod), name)
+        return ResolvedType(FAMILIES[oid](typmod, policy), name)
     sends_text = pg_type.kind == "e" or (pg_type.kind == "b" and pg_type.name == "citext")
     return ResolvedType(text.PLAIN if sends_text else text.TEXT_ONLY, name)
 

@@ -9,12 +9,13 @@ Must not: be called from the event loop's thread while the stream runs.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import SourceError, SourceUnavailable
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity
+from cdcd.model import Attribute, Column, PgType, Relation, ReplicaIdentity
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.settings import SourceSettings
 
@@ -22,10 +23,20 @@ from cdcd.source.settings import SourceSettings
 _TYPES = """
     SELECT t.oid, n.nspname::text, t.typname::text, t.typtype::text,
            CASE WHEN t.typoutput = 'pg_catalog.array_out'::regproc THEN t.typelem ELSE 0 END,
-           t.typbasetype, t.typtypmod, t.typdelim::text
-    FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+           t.typbasetype, t.typtypmod, t.typdelim::text,
+           COALESCE(CASE WHEN t.typtype = 'm' THEN r.rngtypid ELSE r.rngsubtype END, 0),
+           COALESCE(e.extname::text, ''),
+           (SELECT json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod) ORDER BY a.attnum)
+            FROM pg_attribute a
+            WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+    FROM pg_type t
+    JOIN pg_namespace n ON n.oid = t.typnamespace
+    LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, {multirange})
+    LEFT JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
+    LEFT JOIN pg_extension e ON e.oid = d.refobjid
     WHERE t.oid = ANY(%s::oid[])
 """
+_MULTIRANGE_SINCE = 140_000  # has pg_range.rngmultitypid
 
 # INCLUDE columns come after indnkeyatts and are no part of a key.
 _INDEX_COLUMNS = """
@@ -61,7 +72,7 @@ class Catalog:
         self._types: dict[int, PgType] = {}
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
-        """Return the types of these oids and of their elements and base types, by oid.
+        """Return the types of these oids and of all that they are made of, by oid.
 
         A type that is no longer there is left out (F44). Raises Source errors.
         """
@@ -71,8 +82,7 @@ class Catalog:
             self._load_types(wanted - self._types.keys())
             known = [self._types[oid] for oid in wanted if oid in self._types]
             found.update((entry.oid, entry) for entry in known)
-            next_oids = {entry.element_oid for entry in known} | {entry.base_oid for entry in known}
-            wanted = next_oids - found.keys() - {0}
+            wanted = {oid for entry in known for oid in _within(entry)} - found.keys() - {0}
         return found
 
     def primary_key(self, relid: int) -> tuple[str, ...] | None:
@@ -122,8 +132,18 @@ class Catalog:
     def _load_types(self, oids: set[int]) -> None:
         if not oids:
             return
-        for oid, schema, name, kind, element, base, typmod, delimiter in self._fetch(_TYPES, (list(oids),)):
-            self._types[oid] = PgType(oid, schema, name, kind, element, base, typmod, delimiter)
+        for *columns, attributes in self._fetch(self._types_sql(), (list(oids),)):
+            parts = tuple(Attribute(*attribute) for attribute in attributes or ())
+            self._types[columns[0]] = replace(PgType(*columns), attributes=parts)
+
+    def _types_sql(self) -> str:
+        is_known = self._connected().server_version >= _MULTIRANGE_SINCE
+        return _TYPES.format(multirange="r.rngmultitypid" if is_known else "r.rngtypid")
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect_sql(self._settings)
+        return self._connection
 
     def _fetch(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Run a query, over a new connection when the kept one turns out to be broken."""
@@ -132,5 +152,10 @@ class Catalog:
                 return fetch(self._connection, sql, parameters)
             except SourceUnavailable:
                 self.close()
-        self._connection = connect_sql(self._settings)
-        return fetch(self._connection, sql, parameters)
+        return fetch(self._connected(), sql, parameters)
+
+
+def _within(pg_type: PgType) -> tuple[int, ...]:
+    """Return the types that one is made of."""
+    attributes = (attribute.type_oid for attribute in pg_type.attributes)
+    return (pg_type.element_oid, pg_type.base_oid, pg_type.subtype_oid, *attributes)

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from cdcd.errors import SourceError
-from cdcd.model import Control, Relation, ReplicaIdentity
+from cdcd.model import Attribute, Control, Relation, ReplicaIdentity
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode
 from cdcd.source.catalog import Catalog
@@ -17,6 +17,7 @@ from cdcd.source.publication import PublishedTable, missing_publications, publis
 from cdcd.source.settings import SourceSettings
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
 from tests.support.stack import (
+    POSTGRES_MAJORS,
     SUPPORTED_POSTGRES_MAJORS,
     PostgresServers,
     in_one_transaction,
@@ -149,6 +150,47 @@ async def test_types_are_closed_over_elements_and_base_types(pg_server: Postgres
             price = found[array.element_oid]
             assert (price.base_oid, price.base_typmod) == (1700, (10 << 16 | 2) + 4)
             assert found[22].element_oid == 0  # prints without braces, so it is no array
+
+
+@pytest.mark.parametrize("major", POSTGRES_MAJORS)
+async def test_types_are_closed_over_attributes_and_ranges(pg_server: PostgresServers, major: int) -> None:
+    statements = (
+        "CREATE EXTENSION hstore",
+        "CREATE DOMAIN public.price AS numeric(10,2)",
+        'CREATE TYPE public.inner_one AS (gone int, at date, "odd name" varchar(7)[])',
+        "ALTER TYPE public.inner_one DROP ATTRIBUTE gone",
+        "CREATE TYPE public.outer_one AS (one public.inner_one, paid public.price, tags hstore)",
+        "CREATE TYPE public.span AS RANGE (subtype = public.price)",
+    )
+    with (
+        source_database(pg_server(major), *statements) as settings,
+        contextlib.closing(Catalog(settings)) as catalog,
+    ):
+        with contextlib.closing(connect_sql(settings)) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT typname::text, oid::int8 FROM pg_type WHERE typname IN ('outer_one', 'span', 'int4range',"
+                " 'span_multirange', 'spanmultirange')"
+            )
+            oids = dict(cursor.fetchall())
+        found = {entry.name: entry for entry in catalog.types(oids.values()).values()}
+        assert {
+            "outer_one",
+            "inner_one",
+            "price",
+            "numeric",
+            "date",
+            "_varchar",
+            "hstore",
+            "int4",
+        } < found.keys()
+        outer, inner = found["outer_one"], found["inner_one"]
+        assert [a.name for a in outer.attributes] == ["one", "paid", "tags"]
+        assert inner.attributes == (Attribute("at", 1082, -1), Attribute("odd name", 1015, 11))
+        assert (found["hstore"].extension, inner.extension) == ("hstore", "")
+        assert found["span"].subtype_oid == found["price"].oid
+        assert found["int4range"].subtype_oid == 23
+        multiranges = [entry for entry in found.values() if entry.kind == "m"]
+        assert [entry.subtype_oid for entry in multiranges] == [oids["span"]] * (major >= 14)
 
 
 async def test_the_catalog_reconnects_by_itself(pg_server: PostgresServers) -> None:

@@ -7,6 +7,7 @@ Out: one byte, or an Avro string.  Invariant: any other byte is unreadable.
 from __future__ import annotations
 
 from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.policy import Policy
 from cdcd.schema.varint import encode_string
 
 BOOL, BIT, VARBIT = 16, 1560, 1562
@@ -34,17 +35,17 @@ def bits_of_binary(raw: bytes) -> bytes:
     return format(int.from_bytes(body, "big"), f"0{len(body) * 8}b").encode()[:count]
 
 
-def _build_bool(typmod: int) -> Codec:
+def _build_bool(typmod: int, policy: Policy) -> Codec:
     return Codec("boolean", _TEXT_BOOL.__getitem__, _BINARY_BOOL.__getitem__)
 
 
-def _build_bit(typmod: int) -> Codec:
+def _build_bit(typmod: int, policy: Policy) -> Codec:
     if typmod == 1:
         return Codec("boolean", _TEXT_BIT.__getitem__, lambda raw: _TEXT_BIT[bits_of_binary(raw)])
-    return _build_varbit(typmod)
+    return _build_varbit(typmod, policy)
 
 
-def _build_varbit(typmod: int) -> Codec:
+def _build_varbit(typmod: int, policy: Policy) -> Codec:
     return Codec("string", encode_bits, lambda raw: encode_string(bits_of_binary(raw)))
 
 

@@ -40,6 +40,8 @@ def encode_sent_uuid(raw: bytes) -> bytes:
 
 
 BUILDERS: dict[int, Builder] = {
-    BYTEA: lambda typmod: Codec("bytes", encode_bytea, encode_bytes),
-    UUID: lambda typmod: Codec({"type": "string", "logicalType": "uuid"}, encode_uuid, encode_sent_uuid),
+    BYTEA: lambda typmod, policy: Codec("bytes", encode_bytea, encode_bytes),
+    UUID: lambda typmod, policy: Codec(
+        {"type": "string", "logicalType": "uuid"}, encode_uuid, encode_sent_uuid
+    ),
 }

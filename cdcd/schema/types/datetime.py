@@ -189,7 +189,7 @@ def encode_sent_timestamptz(raw: bytes) -> bytes:
 
 
 def _codec(codec: Codec) -> Builder:
-    return lambda typmod: codec
+    return lambda typmod, policy: codec
 
 
 _LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}

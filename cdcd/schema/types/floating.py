@@ -77,6 +77,6 @@ def encode_sent_real(raw: bytes) -> bytes:
 
 
 BUILDERS: dict[int, Builder] = {
-    FLOAT4: lambda typmod: Codec("float", encode_real, encode_sent_real),
-    FLOAT8: lambda typmod: Codec("double", encode_double, encode_sent_double),
+    FLOAT4: lambda typmod, policy: Codec("float", encode_real, encode_sent_real),
+    FLOAT8: lambda typmod, policy: Codec("double", encode_double, encode_sent_double),
 }

@@ -45,7 +45,7 @@ def _binary(layout: str) -> Encoder:
 
 def _builder(avro: str, low: int, high: int, layout: str) -> Builder:
     codec = Codec(avro, _text(low, high), _binary(layout))
-    return lambda typmod: codec
+    return lambda typmod, policy: codec
 
 
 def encode_xid8(raw: bytes) -> bytes:
@@ -69,5 +69,5 @@ BUILDERS: dict[int, Builder] = {
     OID: _builder("long", 0, (1 << 32) - 1, ">I"),
     XID: _builder("long", 0, (1 << 32) - 1, ">I"),
     CID: _builder("long", 0, (1 << 32) - 1, ">I"),
-    XID8: lambda typmod: Codec("long", encode_xid8, encode_sent_xid8),
+    XID8: lambda typmod, policy: Codec("long", encode_xid8, encode_sent_xid8),
 }

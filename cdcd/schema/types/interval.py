@@ -71,5 +71,5 @@ def encode_sent_interval(raw: bytes) -> bytes:
 
 
 BUILDERS: dict[int, Builder] = {
-    INTERVAL: lambda typmod: Codec("string", encode_interval, encode_sent_interval)
+    INTERVAL: lambda typmod, policy: Codec("string", encode_interval, encode_sent_interval)
 }

@@ -14,6 +14,7 @@ import re
 import struct
 
 from cdcd.schema.codec import Builder, Codec, Encoder, Special
+from cdcd.schema.policy import Policy
 from cdcd.schema.varint import encode_bytes, encode_string
 
 MONEY, NUMERIC = 790, 1700
@@ -93,7 +94,7 @@ def _after(text_of: Encoder, encode: Encoder) -> Encoder:
     return lambda raw: encode(text_of(raw))
 
 
-def _build_numeric(typmod: int) -> Codec:
+def _build_numeric(typmod: int, policy: Policy) -> Codec:
     declared = precision_and_scale(typmod)
     if declared is not None:
         precision, scale = declared
@@ -112,7 +113,7 @@ def encode_money(raw: bytes) -> bytes:
     return encode_unscaled(-n if sign else n)
 
 
-def _build_money(typmod: int) -> Codec:
+def _build_money(typmod: int, policy: Policy) -> Codec:
     # cash_send is an integer whose scale only the server's locale knows, so there is no exact binary form.
     avro = {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2}
     return Codec(avro, encode_money)

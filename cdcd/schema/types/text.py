@@ -37,8 +37,8 @@ def encode_sent_char(raw: bytes) -> bytes:
 
 
 BUILDERS: dict[int, Builder] = {
-    **dict.fromkeys((NAME, TEXT, XML, UNKNOWN, BPCHAR, VARCHAR), lambda typmod: PLAIN),
-    CHAR: lambda typmod: Codec("string", encode_string, encode_sent_char),
-    JSON: lambda typmod: Codec(JSON_TYPE, encode_string, encode_string),
-    JSONB: lambda typmod: Codec(JSON_TYPE, encode_string, encode_sent_jsonb),
+    **dict.fromkeys((NAME, TEXT, XML, UNKNOWN, BPCHAR, VARCHAR), lambda typmod, policy: PLAIN),
+    CHAR: lambda typmod, policy: Codec("string", encode_string, encode_sent_char),
+    JSON: lambda typmod, policy: Codec(JSON_TYPE, encode_string, encode_string),
+    JSONB: lambda typmod, policy: Codec(JSON_TYPE, encode_string, encode_sent_jsonb),
 }
