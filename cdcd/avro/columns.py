@@ -54,7 +54,7 @@ def encode_row(plan: RelationPlan, row: Row, is_plain: bool, side: str, lsn: int
     return b"".join([_encode_column(plan, i, raw, side, lsn, extras) for i, raw in enumerate(row)])
 
 
-def encode_key_only(plan: RelationPlan, row: Row, lsn: int) -> bytes:
+def encode_key_only(plan: RelationPlan, row: Row, lsn: int, extras: Extras) -> bytes:
     """Return the Value record of an old-key tuple: key columns as sent, the rest null.
 
     In a `K` tuple the other columns are `n`, which means "not identity" and not NULL (F45).
@@ -62,16 +62,24 @@ def encode_key_only(plan: RelationPlan, row: Row, lsn: int) -> bytes:
     keys = set(plan.key_indexes)
     return b"".join(
         [
-            _encode_column(plan, i, raw, "before", lsn, Extras()) if i in keys else NULL
+            _encode_column(plan, i, raw, "before", lsn, extras) if i in keys else NULL
             for i, raw in enumerate(row)
         ]
     )
 
 
 def encode_key(plan: RelationPlan, row: Row, is_plain: bool, lsn: int) -> bytes:
-    """Return the framed Key record of a row whose Value record was encoded: that refused a key without a value."""
+    """Return the framed Key record of a row. Raises ValueUnencodable."""
     if is_plain:
-        return plan.key_header + b"".join([encode(row[i]) for i, encode in plan.key_steps])  # type: ignore[arg-type]
+        try:
+            return plan.key_header + b"".join(
+                [
+                    null if (raw := row[i]) is None else prefix + encode(raw)  # type: ignore[misc]
+                    for i, prefix, null, encode in plan.key_steps
+                ]
+            )
+        except _SHORT_WAY_FAILED:
+            pass
     return plan.key_header + b"".join(
         [_encode_column(plan, i, row[i], "key", lsn, None) for i in plan.key_indexes]
     )
@@ -80,9 +88,11 @@ def encode_key(plan: RelationPlan, row: Row, is_plain: bool, lsn: int) -> bytes:
 def _encode_column(
     plan: RelationPlan, index: int, raw: Raw, side: str, lsn: int, extras: Extras | None
 ) -> bytes:
+    """Return one column's bytes; without `extras` it is one of the Key record."""
     column = plan.columns[index]
+    is_required = column.is_required if extras is not None else plan.is_key_required
     if raw is None:
-        if column.is_required:
+        if is_required:
             raise _unencodable(plan, column, lsn, "null in a key column")
         return NULL
     if raw is UNCHANGED:
@@ -96,7 +106,7 @@ def _encode_column(
     special: bytes | None = None
     try:
         encoded = encode(raw)
-        return encoded if column.is_required else SOME + encoded
+        return encoded if is_required else SOME + encoded
     except Special as found:
         special = found.text
     except UNREADABLE:
@@ -104,9 +114,9 @@ def _encode_column(
     if special is None:
         hint = _BINARY_HINT if type(raw) is Sent else None
         raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", hint)
-    if column.is_required or extras is None:
+    if is_required or extras is None:
         raise _unencodable(plan, column, lsn, "a key column's value that its Avro type cannot hold")
-    extras.special[f"{side}.{column.field}"] = special
+    extras.special[column.field if plan.is_flat else f"{side}.{column.field}"] = special
     return NULL
 
 

@@ -96,7 +96,7 @@ def _encode_message(writer: _Writer, data: bytes, kind: int, position: int, end:
         part = data[position] if position < end else 0
     if kind == _DELETE and old is not None:
         _refuse_trailing(position, end)
-        writer.delete(old, writer.before(old))
+        writer.delete(old)
         return
     if part != _NEW or position >= end or (kind != _INSERT and kind != _UPDATE):
         raise MessageUnknown("a row message's type or part", type=kind, part=part)
@@ -131,61 +131,67 @@ class _Writer:
         extras = Extras()
         after = encode_row(plan, new, is_plain, "after", self.lsn, extras)
         key = encode_key(plan, new, is_plain, self.lsn) if plan.key_indexes else None
-        self._append(key, "r" if self.tx.info.snapshot else "c", NULL + SOME + after, extras)
+        self._append(key, "r" if self.tx.info.snapshot else "c", None, after, extras)
 
     def update(self, old: _Old | None, new: Row, is_plain: bool) -> None:
         plan = self.plan
         if old is not None and not is_plain:
             self._fill_unchanged(old, new)
         extras = Extras()
-        after = SOME + encode_row(plan, new, is_plain, "after", self.lsn, extras)
+        after = encode_row(plan, new, is_plain, "after", self.lsn, extras)
         key = encode_key(plan, new, is_plain, self.lsn) if plan.key_indexes else None
-        if old is None:
-            self._append(key, "u", NULL + after, extras)
+        if old is not None and key is not None and any(old.row[i] != new[i] for i in plan.key_indexes):
+            # F47: the old key's end and the new key's beginning, in this order, each with its number.
+            self.delete(old)
+            self._append(key, "c", None, after, extras)
             return
-        before, old_extras = self.before(old)
-        if key is None or all(old.row[i] == new[i] for i in plan.key_indexes):
-            extras.special = {**old_extras.special, **extras.special}
-            self._append(key, "u", before + after, extras)
-            return
-        # F47: the old key's end and the new key's beginning, in this order, each with its number.
-        self.delete(old, (before, old_extras))
-        self._append(key, "c", NULL + after, extras)
+        before = None
+        if old is not None and not plan.is_flat:
+            before = self._before(old, extras)
+        self._append(key, "u", before, after, extras)
 
-    def delete(self, old: _Old, before: tuple[bytes, Extras]) -> None:
+    def delete(self, old: _Old) -> None:
         plan = self.plan
+        extras = Extras()
+        before = self._before(old, extras)
         key = encode_key(plan, old.row, old.is_plain, self.lsn) if plan.key_indexes else None
-        self._append(key, "d", before[0] + NULL, before[1])
+        self._append(key, "d", before, None, extras)
         if key is not None and plan.tombstones:
             self.records.append(Record(plan.topic, partition_for(key, plan.partitions), key, None))
 
-    def before(self, old: _Old) -> tuple[bytes, Extras]:
-        extras = Extras()
+    def _before(self, old: _Old, extras: Extras) -> bytes:
         if old.kind == _KEY:
-            return SOME + encode_key_only(self.plan, old.row, self.lsn), extras
-        return SOME + encode_row(self.plan, old.row, old.is_plain, "before", self.lsn, extras), extras
+            return encode_key_only(self.plan, old.row, self.lsn, extras)
+        return encode_row(self.plan, old.row, old.is_plain, "before", self.lsn, extras)
 
-    def envelope(self, op: str, rows: bytes, extras: Extras) -> bytes:
-        """Return the framed value of the transaction's next change."""
+    def value(self, op: str, before: bytes | None, after: bytes | None, extras: Extras) -> bytes:
+        """Return the framed value of the transaction's next change; the rows are Value records."""
         plan, tx = self.plan, self.tx
         block = tx.number(plan.table)
+        said = extras.encode() if extras.special or extras.unchanged else NO_EXTRAS
+        if plan.is_flat:
+            row = plan.null_row if after is None and before is None else after or before or b""
+            return b"".join((plan.value_header, row, tx.flat_middle(_OPS[op], op == "d"), said))
         return b"".join(
             (
                 plan.value_header,
-                rows,
+                NULL if before is None else SOME + before,
+                NULL if after is None else SOME + after,
                 tx.source_until_tx_seq(plan.schema_and_table, self.lsn),
                 encode_long(tx.tx_seq),
-                extras.encode() if extras.special or extras.unchanged else NO_EXTRAS,
+                said,
                 block,
                 _OPS[op],
                 tx.tail,
             )
         )
 
-    def _append(self, key: bytes | None, op: str, rows: bytes, extras: Extras) -> None:
+    def _append(
+        self, key: bytes | None, op: str, before: bytes | None, after: bytes | None, extras: Extras
+    ) -> None:
         plan = self.plan
         partition = plan.null_key_partition if key is None else partition_for(key, plan.partitions)
-        self.records.append(Record(plan.topic, partition, key, self.envelope(op, rows, extras)))
+        self.records.append(Record(plan.topic, partition, key, self.value(op, before, after, extras)))
 
     def _fill_unchanged(self, old: _Old, new: Row) -> None:
         # F46. An `O` tuple holds every value; in a `K` tuple only the key columns mean anything (F45).
@@ -204,5 +210,5 @@ def encode_truncate(
     bits = {"truncate.cascade": cascade, "truncate.restart_identity": restart_identity}
     extras = Extras()
     extras.special.update((name, b"true") for name, is_set in bits.items() if is_set)
-    value = _Writer(plan, tx, [], lsn).envelope("t", NULL + NULL, extras)
+    value = _Writer(plan, tx, [], lsn).value("t", None, None, extras)
     return [Record(plan.topic, partition, None, value) for partition in range(plan.partitions)]

@@ -24,8 +24,9 @@ class RelationPlan:
     """How one relation's rows become records.
 
     `steps` holds per column (branch prefix, bytes of null or None where null is not allowed, text encoder).
-    `key_indexes` are the key columns' positions in key order, empty without a key, `key_steps` the same with
-    their text encoders; `null_key_partition` is where every record of a relation without a key goes, so that
+    `key_indexes` are the key columns' positions in key order, empty without a key, `key_steps` the same as a
+    position and a step. `is_flat`: a value is the row itself; `null_row` is that of a truncate, which has none.
+    `null_key_partition` is where every record of a relation without a key goes, so that
     the relation keeps its order.
     """
 
@@ -37,7 +38,10 @@ class RelationPlan:
     columns: tuple[ColumnCodec, ...]
     steps: tuple[tuple[bytes, bytes | None, Encoder], ...]
     key_indexes: tuple[int, ...]
-    key_steps: tuple[tuple[int, Encoder], ...]
+    key_steps: tuple[tuple[int, bytes, bytes | None, Encoder], ...]
+    is_key_required: bool
+    is_flat: bool
+    null_row: bytes
     key_header: bytes
     value_header: bytes
     schema_and_table: bytes
@@ -79,9 +83,12 @@ def compile_plan(
         partitions=partitions,
         tombstones=tombstones,
         columns=schemas.columns,
-        steps=tuple(_step(column) for column in schemas.columns),
+        steps=tuple(_step(column, column.is_required) for column in schemas.columns),
         key_indexes=key_indexes,
-        key_steps=tuple((i, schemas.columns[i].codec.text) for i in key_indexes),
+        key_steps=tuple((i, *_step(schemas.columns[i], schemas.is_key_required)) for i in key_indexes),
+        is_key_required=schemas.is_key_required,
+        is_flat=schemas.is_flat,
+        null_row=NULL * len(schemas.columns),
         key_header=b"" if key_schema_id is None else frame_header(key_schema_id),
         value_header=frame_header(value_schema_id),
         schema_and_table=encode_string(relation.schema.encode()) + encode_string(relation.name.encode()),
@@ -89,7 +96,7 @@ def compile_plan(
     )
 
 
-def _step(column: ColumnCodec) -> tuple[bytes, bytes | None, Encoder]:
-    if column.is_required:
+def _step(column: ColumnCodec, is_required: bool) -> tuple[bytes, bytes | None, Encoder]:
+    if is_required:
         return b"", None, column.codec.text
     return SOME, NULL, column.codec.text

@@ -43,9 +43,11 @@ class TransactionContext:
     __slots__ = (
         "_block_head",
         "_by_relation",
+        "_commit_lsn",
         "_commit_lsn_text",
         "_head",
         "_times_and_id",
+        "_ts_ms",
         "after_lsn",
         "counts",
         "id",
@@ -68,15 +70,13 @@ class TransactionContext:
         self.tx_seq = 0
         self.id = f"{info.xid}:{info.commit_lsn}"
         self.counts: dict[str, int] | None = {} if has_block else None
+        self._commit_lsn = encode_long(info.commit_lsn)
         self._block_head = SOME + encode_string(self.id.encode())
         commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
+        self._ts_ms = encode_long(commit_us // 1000)
         snapshot = NULL + _strings("true" if info.snapshot else "false")  # branch 0 is the string
         self._head = (
-            _strings(version, "postgresql", name)
-            + encode_long(commit_us // 1000)
-            + snapshot
-            + _strings(database)
-            + SOME
+            _strings(version, "postgresql", name) + self._ts_ms + snapshot + _strings(database) + SOME
         )
         self._times_and_id = (
             optional_long(commit_us) + optional_long(commit_us * 1000),
@@ -88,7 +88,7 @@ class TransactionContext:
             NULL  # xmin
             + optional_string(info.origin)
             + optional_long(info.origin_lsn)
-            + encode_long(info.commit_lsn)
+            + self._commit_lsn
         )
         self.tail = optional_long(now_us // 1000) + optional_long(now_us) + optional_long(now_us * 1000)
 
@@ -100,6 +100,12 @@ class TransactionContext:
             middle = self._by_relation[schema_and_table] = times + schema_and_table + xid + SOME
         sequence = encode_string(self._commit_lsn_text + b'%d"]' % lsn)
         return self._head + sequence + middle + encode_long(lsn) + self.after_lsn
+
+    def flat_middle(self, op: bytes, is_deleted: bool) -> bytes:
+        """Return the flat format's fields from op to ts_ms; `op` is encoded already."""
+        return b"".join(
+            (op, b"\x01" if is_deleted else b"\x00", self._commit_lsn, encode_long(self.tx_seq), self._ts_ms)
+        )
 
     def number(self, collection: str) -> bytes:
         """Give the next change of a table (or of `message`) its number; return its `transaction` block."""

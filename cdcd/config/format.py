@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from cdcd.config.values import Names, Room, Whole, not_yet, refuse
+from cdcd.config.values import Names, Room, Whole, refuse
 from cdcd.schema.policy import FlatNames, Policies, Policy, Rule
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,12 +30,6 @@ def _pattern(value: str) -> str:
 def _avro_name(value: str) -> str:
     if not _AVRO_NAME.fullmatch(value):
         refuse("is not a name in Avro", "letters, digits and _, not beginning with a digit")
-    return value
-
-
-def _envelope_only(value: str) -> str:
-    if value == "flat":
-        not_yet("flat", "use envelope")
     return value
 
 
@@ -79,8 +73,9 @@ class Columns(Room):
 class Tables(Room):
     """What can be chosen for a table."""
 
-    value: Annotated[Literal["envelope", "flat"], AfterValidator(_envelope_only)] = Field(
-        default="envelope", description="shape of a value; flat is not in this version"
+    value: Literal["envelope", "flat"] = Field(
+        default="envelope",
+        description="shape of a value; flat: the row with a few fields more, no row before",
     )
     tombstones: bool = Field(default=True, description="write a record with a null value after each delete")
     key_columns: Names = Field(
@@ -103,6 +98,8 @@ class Flat(Room):
     commit_lsn: AvroName = Field(default="__commit_lsn", description="LSN of the commit")
     tx_seq: AvroName = Field(default="__tx_seq", description="number of the change in its transaction")
     ts_ms: AvroName = Field(default="__ts_ms", description="time of the commit")
+    special: AvroName = Field(default="__special", description="values that a column's type cannot hold")
+    unchanged: AvroName = Field(default="__unchanged", description="columns whose TOASTed value was not sent")
 
     @model_validator(mode="after")
     def _each_once(self) -> Flat:

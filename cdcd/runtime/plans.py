@@ -9,7 +9,7 @@ Must not: cache a relation across sessions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import structlog
 
@@ -21,7 +21,7 @@ from cdcd.errors import TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.threads import in_thread
 from cdcd.schema.codec import AvroSchema
-from cdcd.schema.keys import key_of, registered_columns
+from cdcd.schema.keys import is_required, key_of, registered_columns
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.sink.names import message_topic, topic_name, transaction_topic
@@ -30,7 +30,7 @@ from cdcd.txn.events import LogicalMessage
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 _KEYLESS_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them; "
-    "give it a primary key"
+    "give it a primary key, or (with REPLICA IDENTITY FULL) set format.key_columns or format.keyless"
 )
 _KEY_SCHEMA_HINT = (
     "a column of the key changed its type: the same key has other bytes from here on and may go to another "
@@ -68,6 +68,13 @@ class _Place(TypedDict):
     value_schema_id: int
 
 
+class _Key(NamedTuple):
+    """The columns of a relation's key, () without one, and whether none of them can be null."""
+
+    columns: tuple[str, ...]
+    is_required: bool
+
+
 class Plans:
     """The plans of one session."""
 
@@ -83,7 +90,7 @@ class Plans:
     ) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
         self._described: dict[int, Relation] = {}
-        self._made: dict[int, tuple[Relation, tuple[str, ...], RelationPlan]] = {}
+        self._made: dict[int, tuple[Relation, _Key, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._relid_of_topic: dict[str, tuple[int, str]] = {}
@@ -119,12 +126,12 @@ class Plans:
         """Return the plan of a relation; the same description gives the same plan without compiling it again."""
         self._described[relation.relid] = relation
         topic = topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
-        key_columns = await in_thread(self._key_columns, relation, topic)
+        key = await in_thread(self._key, relation, topic)
         made = self._made.get(relation.relid)
-        if made is None or made[:2] != (relation, key_columns):
-            plan = await in_thread(self._compile, relation, topic, key_columns)
+        if made is None or made[:2] != (relation, key):
+            plan = await in_thread(self._compile, relation, topic, key)
             self._say_keyless(plan)
-            made = self._made[relation.relid] = (relation, key_columns, plan)
+            made = self._made[relation.relid] = (relation, key, plan)
         self.by_relid[relation.relid] = made[2]
         return made[2]
 
@@ -134,12 +141,14 @@ class Plans:
             self._keyless.add(plan.relation.relid)
             _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=_KEYLESS_HINT)
 
-    def _key_columns(self, relation: Relation, topic: str) -> tuple[str, ...]:
+    def _key(self, relation: Relation, topic: str) -> _Key:
         is_full = relation.identity is ReplicaIdentity.FULL
         ask = self._catalog.primary_key if is_full else self._catalog.identity_key
         key_schema = self._registered_key(topic)
-        registered = None if key_schema is None else registered_columns(key_schema)
-        return key_of(relation, ask(relation.relid), registered)
+        catalog_key = ask(relation.relid)
+        policy = self._policies.table(f"{relation.schema}.{relation.name}")
+        columns = key_of(relation, catalog_key, registered_columns(key_schema, policy), policy)
+        return _Key(columns, is_required(relation, catalog_key, key_schema))
 
     def _registered_key(self, topic: str) -> dict[str, Any] | None:
         """Return the topic's key schema, asked for once in a session."""
@@ -147,11 +156,13 @@ class Plans:
             self._key_schemas[topic] = self._registry.latest(f"{topic}-key")
         return self._key_schemas[topic]
 
-    def _compile(self, relation: Relation, topic: str, key_columns: tuple[str, ...]) -> RelationPlan:
+    def _compile(self, relation: Relation, topic: str, key: _Key) -> RelationPlan:
         self._claim(topic, relation)
         table = f"{relation.schema}.{relation.name}"
         types = self._catalog.types([column.type_oid for column in relation.columns])
-        schemas = relation_schemas(relation, types, key_columns, self._name, self._policies)
+        schemas = relation_schemas(
+            relation, types, key.columns, self._name, self._policies, is_key_required=key.is_required
+        )
         partitions = self._topics.ensure([topic])[topic]
         key_id = None if schemas.key is None else self._key_schema_id(topic, schemas.key)
         value_id = self._registry.schema_id(f"{topic}-value", schemas.value)

@@ -2,10 +2,10 @@
 
 In: the relation as the change saw it, the catalog's key of now, the columns of the topic's registered key.
 Out: column names, () for records without a key.
-Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key,
-NOTHING none; a key that is published in part is none. The catalog answers for now, which may be later than the
-change (F44), so what the topic's own key schema says goes before it: one row of a topic never gets a second form
-of key unawares.
+Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key, or
+without one what is configured, NOTHING none; a key that is published in part is none. The catalog answers for now,
+which may be later than the change (F44), so what the topic's own key schema says goes before it: one row of a
+topic never gets a second form of key unawares.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cdcd.errors import KeyChanged
+from cdcd.errors import KeyChanged, SchemaError
 from cdcd.model import Relation, ReplicaIdentity
+from cdcd.schema.policy import DEFAULT_POLICY, Policy
 
 
 def key_of(
-    relation: Relation, catalog_key: tuple[str, ...] | None, registered: tuple[str, ...] | None
+    relation: Relation,
+    catalog_key: tuple[str, ...] | None,
+    registered: tuple[str, ...] | None,
+    policy: Policy = DEFAULT_POLICY,
 ) -> tuple[str, ...]:
     """Return the key's columns. `catalog_key` is in key order, () without a key, None when the relation is gone;
-    `registered` is None for a topic without a key schema. Raises KeyChanged.
+    `registered` is None for a topic without a key schema. Raises KeyChanged, and SchemaError where a configured
+    column of the key is not published.
     """
     wanted = _wanted(relation, catalog_key, registered)
+    if not wanted and relation.identity is ReplicaIdentity.FULL:
+        wanted = _configured(relation, policy)
     if registered is None:
         return wanted
     if set(registered) != set(wanted):
@@ -34,9 +41,34 @@ def key_of(
     return registered
 
 
-def registered_columns(key_schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the columns in a key schema that `relation_schemas` has made."""
+def is_required(
+    relation: Relation, catalog_key: tuple[str, ...] | None, key_schema: Mapping[str, Any] | None
+) -> bool:
+    """Return whether no column of the key can be null, so that the Key record has no unions.
+
+    What a topic has already stays, because another form would be other bytes for the same key.
+    """
+    if key_schema is not None and key_schema.get("fields"):
+        return not _may_hold_nulls(key_schema)
+    return relation.identity is not ReplicaIdentity.FULL or bool(catalog_key)
+
+
+def registered_columns(
+    key_schema: Mapping[str, Any] | None, policy: Policy = DEFAULT_POLICY
+) -> tuple[str, ...] | None:
+    """Return the names of the columns in a topic's key schema that `relation_schemas` has made.
+
+    None where there is none, or where it is a whole row: that key's columns come and go with the table's.
+    """
+    if key_schema is None:
+        return None
+    if policy.keyless == "row" and not policy.key_columns and _may_hold_nulls(key_schema):
+        return None
     return tuple(str(field.get("pg.name", field["name"])) for field in key_schema.get("fields", ()))
+
+
+def _may_hold_nulls(key_schema: Mapping[str, Any]) -> bool:
+    return any(isinstance(field["type"], list) for field in key_schema.get("fields", ()))
 
 
 def _wanted(
@@ -52,6 +84,19 @@ def _wanted(
     if not catalog_key or set(catalog_key) == set(flagged):
         return catalog_key or flagged
     return () if _is_partly_published(relation, catalog_key, flagged, registered) else flagged
+
+
+def _configured(relation: Relation, policy: Policy) -> tuple[str, ...]:
+    """Return the key of a relation that the database gives none."""
+    sent = tuple(column.name for column in relation.columns)
+    missing = [name for name in policy.key_columns if name not in sent]
+    if missing:
+        raise SchemaError(
+            f"the configured key has columns that the table does not publish: {', '.join(missing)}",
+            hint="mend format.key_columns, or its override for this table",
+            table=f"{relation.schema}.{relation.name}",
+        )
+    return policy.key_columns or (sent if policy.keyless == "row" else ())
 
 
 def _is_partly_published(

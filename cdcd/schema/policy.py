@@ -23,6 +23,8 @@ class FlatNames:
     commit_lsn: str = "__commit_lsn"
     tx_seq: str = "__tx_seq"
     ts_ms: str = "__ts_ms"
+    special: str = "__special"
+    unchanged: str = "__unchanged"
 
 
 @dataclass(frozen=True, slots=True)

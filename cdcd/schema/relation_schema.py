@@ -17,6 +17,7 @@ from typing import Any
 from cdcd.model import Column, PgType, Relation
 from cdcd.schema.codec import AvroSchema, Codec
 from cdcd.schema.envelope import envelope_schema
+from cdcd.schema.flat import flat_schema
 from cdcd.schema.keys import key_of
 from cdcd.schema.names import column_names, full_name
 from cdcd.schema.policy import NO_RULES, Policies
@@ -25,7 +26,7 @@ from cdcd.schema.resolve import ResolvedType, resolve
 
 @dataclass(frozen=True, slots=True)
 class ColumnCodec:
-    """One column of the relation: its Avro field's name, whether the field is required, and its codec."""
+    """One column of the relation: its Avro field's name, whether the Value's field is required, and its codec."""
 
     name: str
     field: str
@@ -36,12 +37,16 @@ class ColumnCodec:
 
 @dataclass(frozen=True, slots=True)
 class RelationSchemas:
-    """`key` is None for a relation without a key; `value` is the envelope; `columns` follow the relation."""
+    """`key` is None for a relation without a key; `value` is the envelope, or the flat row; `columns` follow the
+    relation. `is_key_required`: no column of the key can be null.
+    """
 
     key: AvroSchema | None
     value: AvroSchema
     key_columns: tuple[str, ...]
     columns: tuple[ColumnCodec, ...]
+    is_key_required: bool = True
+    is_flat: bool = False
 
 
 def relation_schemas(
@@ -50,9 +55,12 @@ def relation_schemas(
     key_columns: tuple[str, ...] | None,
     prefix: str,
     policies: Policies = NO_RULES,
+    *,
+    is_key_required: bool = True,
 ) -> RelationSchemas:
-    """Return the schemas of a relation. `types` is closed over element and base types; `key_columns` are those
-    of `key_of`, None where only the relation is known. Raises SchemaError on names that collide.
+    """Return the schemas of a relation. `types` is closed over all that its types are made of; `key_columns` are
+    those of `key_of`, None where only the relation is known; `is_key_required` says that the database lets none of
+    them be null. Raises SchemaError on names that collide.
     """
     keys = key_of(relation, None, None) if key_columns is None else key_columns
     table = f"{relation.schema}.{relation.name}"
@@ -64,25 +72,35 @@ def relation_schemas(
         _properties(column, kind, number)
         for number, (column, kind) in enumerate(zip(relation.columns, resolved, strict=True), 1)
     ]
+    is_flat = policies.table(table).value == "flat"
     columns = tuple(
-        ColumnCodec(column.name, field, kind.type_name, column.name in keys, kind.codec)
+        ColumnCodec(
+            column.name,
+            field,
+            kind.type_name,
+            column.name in keys and is_key_required and not is_flat,
+            kind.codec,
+        )
         for column, field, kind in zip(relation.columns, fields, resolved, strict=True)
     )
     base = full_name(prefix, relation.schema, relation.name)
-    value_fields = [_field(c, p) for c, p in zip(columns, properties, strict=True)]
-    by_name = {c.name: _field(c, {"pg.name": c.name}) for c in columns}
+    rows = [_field(c, p, c.is_required) for c, p in zip(columns, properties, strict=True)]
+    if is_flat:
+        value = flat_schema(f"{base}.Value", rows, policies.flat, table)
+    else:
+        value = envelope_schema(base, _record(f"{base}.Value", rows))
+    by_name = {c.name: _field(c, {"pg.name": c.name}, is_key_required) for c in columns}
     key = _record(f"{base}.Key", [by_name[name] for name in keys]) if keys else None
-    value = envelope_schema(base, _record(f"{base}.Value", value_fields))
-    return RelationSchemas(key, value, keys, columns)
+    return RelationSchemas(key, value, keys, columns, is_key_required, is_flat)
 
 
 def _record(name: str, fields: list[dict[str, Any]]) -> AvroSchema:
     return {"type": "record", "name": name, "connect.name": name, "fields": fields}
 
 
-def _field(column: ColumnCodec, properties: dict[str, Any]) -> dict[str, Any]:
+def _field(column: ColumnCodec, properties: dict[str, Any], is_required: bool) -> dict[str, Any]:
     avro = column.codec.avro
-    if column.is_required:
+    if is_required:
         return {"name": column.field, "type": avro, **properties}
     return {"name": column.field, "type": ["null", avro], "default": None, **properties}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.errors import KeyChanged, Retry
+from cdcd.errors import KeyChanged, Retry, SchemaError
 from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.schema.keys import key_of, registered_columns
+from cdcd.schema.keys import is_required, key_of, registered_columns
+from cdcd.schema.policy import Policy
 
 DEFAULT, INDEX = ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX
 FULL, NOTHING = ReplicaIdentity.FULL, ReplicaIdentity.NOTHING
@@ -79,5 +80,67 @@ def test_another_key_than_the_topics_halts(
 
 
 def test_the_columns_of_a_registered_key_have_their_names_in_postgresql() -> None:
-    schema = {"fields": [{"name": "order_u0020id", "pg.name": "order id"}, {"name": "line"}]}
+    schema = {
+        "fields": [
+            {"name": "order_u0020id", "type": "int", "pg.name": "order id"},
+            {"name": "line", "type": "int"},
+        ]
+    }
     assert registered_columns(schema) == ("order id", "line")
+    assert registered_columns(None) is None
+
+
+def test_a_key_that_is_the_whole_row_grows_with_it_and_a_primary_key_does_not() -> None:
+    whole = {"fields": [{"name": "a", "type": ["null", "int"]}]}
+    primary = {"fields": [{"name": "a", "type": "int"}]}
+    assert registered_columns(whole, ROW) is None
+    assert registered_columns(whole, CHOSEN) == ("a",)
+    assert registered_columns(primary, ROW) == ("a",)
+
+
+CHOSEN, ROW = Policy(key_columns=("c", "a")), Policy(keyless="row")
+
+
+@pytest.mark.parametrize(
+    ("identity", "catalog", "registered", "policy", "expected"),
+    [
+        (FULL, (), None, CHOSEN, ("c", "a")),
+        (FULL, None, None, CHOSEN, ("c", "a")),
+        (FULL, ("b",), None, CHOSEN, ("b",)),  # a primary key goes before what is configured
+        (FULL, (), ("a", "c"), CHOSEN, ("a", "c")),  # the order that the topic has
+        (FULL, (), None, ROW, ("a", "b", "c")),
+        (DEFAULT, ("b", "a"), None, CHOSEN, ("b", "a")),
+        (NOTHING, (), None, CHOSEN, ()),
+        (NOTHING, (), None, ROW, ()),
+    ],
+)
+def test_the_key_of_a_table_that_the_database_gives_none(
+    identity: ReplicaIdentity,
+    catalog: tuple[str, ...] | None,
+    registered: tuple[str, ...] | None,
+    policy: Policy,
+    expected: tuple[str, ...],
+) -> None:
+    assert key_of(relation(identity), catalog, registered, policy) == expected
+
+
+def test_a_configured_key_that_is_not_the_topics_halts() -> None:
+    with pytest.raises(KeyChanged):
+        key_of(relation(FULL), (), ("a",), CHOSEN)
+
+
+def test_a_configured_key_that_is_not_published_is_refused() -> None:
+    with pytest.raises(SchemaError, match="does not publish: d") as caught:
+        key_of(relation(FULL), (), None, Policy(key_columns=("a", "d")))
+    assert caught.value.context["table"] == "s.t"
+
+
+def test_a_key_that_the_database_does_not_guard_may_hold_nulls() -> None:
+    required, optional = {"fields": [{"type": "int"}]}, {"fields": [{"type": ["null", "int"]}]}
+    assert is_required(relation(DEFAULT), ("a",), None)
+    assert is_required(relation(FULL), ("a",), None)
+    assert not is_required(relation(FULL), (), None)
+    assert not is_required(relation(FULL), None, None)
+    # what the topic has stays: another form is other bytes for the same key
+    assert is_required(relation(FULL), (), required)
+    assert not is_required(relation(FULL), ("a",), optional)

@@ -1,0 +1,149 @@
+"""The flat format and keys that are configured, through the daemon; the judge is a SELECT of the table."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
+from tests.support.reader import Event, Reader
+
+FLAT = {"format": {"overrides": [{"table": r"public\.flat", "value": "flat"}]}}
+
+
+def run(server: PostgresServer, database: str, *statements: str) -> None:
+    """Each in a transaction of its own."""
+    for statement in statements:
+        server.execute(statement, dbname=database)
+
+
+def place(event: Event) -> tuple[int, int]:
+    """Where a flat change stands in the order."""
+    return event.value["__commit_lsn"], event.value["__tx_seq"]
+
+
+def folded(events: list[Event]) -> dict[Any, dict[str, Any]]:
+    """The rows that flat changes leave, by what their keys are.
+
+    What an update that changes the key did not send is in the row that it deleted just before.
+    """
+    rows: dict[Any, dict[str, Any]] = {}
+    deleted: dict[str, Any] = {}
+    for event in sorted((event for event in events if event.value is not None), key=place):
+        key = tuple((event.key or {}).items())
+        row = {name: value for name, value in event.value.items() if not name.startswith("__")}
+        if event.value["__op"] == "t":
+            rows.clear()
+        elif event.value["__deleted"]:
+            deleted = rows.pop(key)
+        else:
+            old = deleted if event.value["__op"] == "c" else rows.get(key, {})
+            row.update({name: old[name] for name in event.value["__unchanged"]})
+            row.update({name: Decimal(text) for name, text in (event.value["__special"] or {}).items()})
+            rows[key] = row
+    return rows
+
+
+def test_a_flat_table_beside_an_enveloped_one(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    run(
+        postgres,
+        database,
+        "CREATE TABLE flat (id int PRIMARY KEY, price numeric(10,2), big text)",
+        "ALTER TABLE flat ALTER big SET STORAGE EXTERNAL",
+        "CREATE TABLE enveloped (id int PRIMARY KEY)",
+        "INSERT INTO flat SELECT g, g, repeat('x', 5000) FROM generate_series(1, 20) g",
+    )
+    with new_daemon(postgres, database, **FLAT) as daemon:
+        daemon.start().wait_state("streaming")
+        run(
+            postgres,
+            database,
+            "INSERT INTO enveloped VALUES (1)",
+            "UPDATE flat SET price = 'NaN' WHERE id < 5",
+            "UPDATE flat SET id = id + 100 WHERE id = 7",
+            "UPDATE flat SET big = NULL WHERE id = 8",
+            "DELETE FROM flat WHERE id BETWEEN 10 AND 12",
+        )
+        await_confirmed(postgres, daemon)
+        topic = f"{daemon.name}.public.flat"
+        events = reader.read(topic)
+        expected = postgres.execute("SELECT id, price, big FROM flat", dbname=database)
+        assert {row["id"]: str(row["price"]) for row in folded(events).values()} == {
+            number: str(price) for number, price, _ in expected
+        }
+        assert {row["id"]: row["big"] for row in folded(events).values()} == {
+            number: big for number, _, big in expected
+        }
+        places = [place(event) for event in events if event.value is not None]
+        assert len(set(places)) == len(places)
+        assert sum(event.value is None for event in events) == 4
+        assert {event.value["__op"] for event in events if event.value is not None} == {"r", "c", "u", "d"}
+        (enveloped,) = reader.read(f"{daemon.name}.public.enveloped")
+        assert enveloped.value["after"] == {"id": 1}
+        run(postgres, database, "TRUNCATE flat", "INSERT INTO flat VALUES (1)")
+        await_confirmed(postgres, daemon)
+        assert [row["id"] for row in folded(reader.read(topic)).values()] == [1]
+        assert daemon.stop() == 0
+
+
+def test_keys_of_tables_without_one(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """REPLICA IDENTITY FULL without a primary key: the configured columns, the whole row, or null."""
+    over = {
+        "format": {
+            "overrides": [
+                {"table": r"public\.chosen", "key_columns": ["b", "a"]},
+                {"table": r"public\.whole", "keyless": "row"},
+            ]
+        }
+    }
+    for name in ("chosen", "whole", "plain"):
+        run(
+            postgres,
+            database,
+            f"CREATE TABLE {name} (a int, b text, c int)",
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+            f"INSERT INTO {name} VALUES (1, NULL, 1), (2, 'x', 2), (3, 'y', 3)",
+        )
+    with new_daemon(postgres, database, **over) as daemon:
+        daemon.start().wait_state("streaming")
+        for name in ("chosen", "whole", "plain"):
+            run(
+                postgres,
+                database,
+                f"UPDATE {name} SET c = 10 WHERE a = 1",
+                f"DELETE FROM {name} WHERE a = 2",
+                f"UPDATE {name} SET b = 'z' WHERE a = 3",
+            )
+        run(postgres, database, "ALTER TABLE whole ADD d int", "INSERT INTO whole VALUES (4, 'v', 4, 4)")
+        await_confirmed(postgres, daemon)
+
+        def told(name: str) -> list[tuple[str | None, Any]]:
+            events = reader.read(f"{daemon.name}.public.{name}")
+            order = {"r": 0}
+            changes = [event for event in events if event.value is not None]
+            changes.sort(key=lambda event: (order.get(event.op or "", 1), event.sequence or (0, 0)))
+            return [(event.op, event.key and tuple(event.key.values())) for event in changes]
+
+        assert told("chosen")[3:] == [
+            ("u", (None, 1)),
+            ("d", ("x", 2)),
+            ("d", ("y", 3)),
+            ("c", ("z", 3)),
+        ]
+        assert told("whole")[3:] == [
+            ("d", (1, None, 1)),
+            ("c", (1, None, 10)),
+            ("d", (2, "x", 2)),
+            ("d", (3, "y", 3)),
+            ("c", (3, "z", 3)),
+            ("c", (4, "v", 4, 4)),
+        ]
+        assert told("plain") == [("r", None)] * 3 + [("u", None), ("d", None), ("u", None)]
+        assert daemon.events("relation_without_key")[0]["table"] == "public.plain"
+        assert daemon.stop() == 0
