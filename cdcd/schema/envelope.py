@@ -62,7 +62,8 @@ def transaction_schema() -> AvroSchema:
         {"name": "total_order", "type": "long"},
         {"name": "data_collection_order", "type": "long"},
     ]
-    return {"type": "record", "name": "event.block", "connect.name": "event.block", "fields": fields}
+    name = "event.block"
+    return {"type": "record", "name": name, "connect.version": 1, "connect.name": name, "fields": fields}
 
 
 def envelope_schema(base: str, value: AvroSchema) -> AvroSchema:

@@ -52,6 +52,10 @@ _PRIVILEGES = """
 """
 
 
+def _gives_no_key(_table: str) -> bool:
+    return False
+
+
 def preflight(
     settings: SourceSettings,
     *,
@@ -59,12 +63,14 @@ def preflight(
     publication_create: bool = False,
     snapshot: bool = True,
     wanted: Callable[[int], StreamOptions] | None = None,
+    gives_key: Callable[[str], bool] = _gives_no_key,
 ) -> list[Finding]:
     """Return what a start would meet. Does not raise.
 
     `slot_create`: a start makes a missing slot. `publication_create`: `cdcd init` makes a missing publication;
     a start never does. `snapshot`: a start copies the tables, so the role has to be able to read them.
-    `wanted`: the options that the configuration wants of a server of this version number.
+    `wanted`: the options that the configuration wants of a server of this version number. `gives_key`: whether the
+    configuration gives `schema.table` a key where its replica identity FULL has none.
     """
     try:
         connection = connect_sql(settings)
@@ -73,7 +79,7 @@ def preflight(
     try:
         return [
             *_server_findings(settings, connection, slot_create, wanted),
-            *_table_findings(settings, connection, publication_create, snapshot),
+            *_table_findings(settings, connection, publication_create, snapshot, gives_key),
         ]
     except CdcdError as error:
         return [Finding("fail", "source", error.message, "mend this first, then check again")]
@@ -103,7 +109,11 @@ def _server_findings(
 
 
 def _table_findings(
-    settings: SourceSettings, connection: Connection, publication_create: bool, snapshot: bool
+    settings: SourceSettings,
+    connection: Connection,
+    publication_create: bool,
+    snapshot: bool,
+    gives_key: Callable[[str], bool],
 ) -> Iterator[Finding]:
     missing = missing_publications(connection, settings.publications)
     yield from _publications(settings, missing, publication_create)
@@ -113,7 +123,7 @@ def _table_findings(
         message = "the publications have no tables"
         yield Finding("warn", "publication", message, f"ALTER PUBLICATION {name} ADD TABLE schema.table")
     for table in tables:
-        yield from _table(table)
+        yield from _table(table, gives_key)
     if snapshot:
         yield from _readable(connection, tables)
 
@@ -270,9 +280,11 @@ def _publications(settings: SourceSettings, missing: list[str], may_create: bool
             yield Finding("fail", "publication", f"publication {name} does not exist", mend)
 
 
-def _table(table: PublishedTable) -> Iterator[Finding]:
-    subject = f"table {table.schema}.{table.name}"
-    if not table.has_record_key:
+def _table(table: PublishedTable, gives_key: Callable[[str], bool]) -> Iterator[Finding]:
+    name = f"{table.schema}.{table.name}"
+    subject = f"table {name}"
+    is_given = table.identity is ReplicaIdentity.FULL and gives_key(name)
+    if not table.has_record_key and not is_given:
         yield _keyless(table, subject)
     if table.row_filter and table.needs_identity and table.identity is not ReplicaIdentity.FULL:
         message = "an UPDATE that brings a row into the row filter comes without its unchanged TOASTed values"
@@ -288,6 +300,8 @@ def _keyless(table: PublishedTable, subject: str) -> Finding:
     if table.has_key:
         why = "no primary key" if not table.key_columns else "a primary key that is not published"
         mend = f"{alter} ADD PRIMARY KEY (...)" if not table.key_columns else "publish its key columns"
+        if table.identity is ReplicaIdentity.FULL:
+            mend += ", or set format.key_columns or format.keyless"
         return Finding("warn", subject, f"{_identity(table)} and {why}: {null_key}", mend)
     mend = f"{alter} ADD PRIMARY KEY (...)"
     if table.identity is ReplicaIdentity.NOTHING:

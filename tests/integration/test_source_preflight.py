@@ -228,6 +228,10 @@ def test_every_table_without_a_key_is_named_with_what_follows(postgres: Postgres
         assert failing == {"table public.none", "table public.off"}
         for name in ("none", "full_none", "log"):
             assert f'ALTER TABLE "public"."{name}" ADD PRIMARY KEY' in found[f"table public.{name}"].mend
+        given = preflight(settings, gives_key=lambda table: table != "public.full_hidden")
+        assert {one.subject for one in given if one.level != "ok"} == found.keys() - {
+            "table public.full_none"
+        }
 
 
 @pytest.mark.parametrize("where", ["dsn", "file"])

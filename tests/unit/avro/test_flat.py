@@ -79,10 +79,13 @@ class Table:
             version="1",
         )
 
-    def encode(self, kind: str, body: bytes) -> list[tuple[Any, Any]]:
+    def records(self, kind: str, body: bytes) -> list[Record]:
         payload = kind.encode() + struct.pack(">I", 7) + body
         frame = struct.pack(">IQ", len(payload), LSN) + payload
-        return [self.read(record) for record in encode_run(Run(frame, 1), {7: self.plan}, self.tx)]
+        return encode_run(Run(frame, 1), {7: self.plan}, self.tx)
+
+    def encode(self, kind: str, body: bytes) -> list[tuple[Any, Any]]:
+        return [self.read(record) for record in self.records(kind, body)]
 
     def read(self, record: Record) -> tuple[Any, Any]:
         return decoded(record.key, self.schemas.key), decoded(record.value, self.schemas.value)

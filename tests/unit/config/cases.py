@@ -318,9 +318,37 @@ CASES: tuple[Wrong, ...] = (
         ),
     ),
     Wrong(
-        "flat",
-        _with("format: {value: flat}"),
-        ("format.value: flat is not in this version (from prod.yaml:5) - use envelope",),
+        "form",
+        _with("format: {value: flatt}"),
+        ("format.value: expected envelope or flat, found 'flatt' (from prod.yaml:5) - did you mean flat?",),
+    ),
+    Wrong(
+        "two added fields of one name",
+        _with("format: {flat: {op: x, ts_ms: x}}"),
+        ("format.flat: two of the fields have one name (from prod.yaml:5)",),
+    ),
+    Wrong(
+        "override without a change",
+        _with("format: {overrides: [{table: a}]}"),
+        (
+            "format.overrides[0]: changes nothing (from prod.yaml:5) - set one of value, tombstones, key_columns,"
+            " keyless, numeric_as, money_as, interval_as, json_as, special, max_value_bytes, oversized, placeholder",
+        ),
+    ),
+    Wrong(
+        "override of a table's option for a column",
+        _with("format: {overrides: [{table: a, column: b, tombstones: true}]}"),
+        (
+            "format.overrides[0]: tombstones cannot be set for a column (from prod.yaml:5) - leave `column` out",
+        ),
+    ),
+    Wrong(
+        "override with a pattern that is none",
+        _with("format: {overrides: [{table: 'a(', tombstones: true}]}"),
+        (
+            "format.overrides[0].table: is not a regular expression: missing ), unterminated subpattern at position 1"
+            r" (from prod.yaml:5) - write for example public\.orders",
+        ),
     ),
     Wrong(
         "workers",
