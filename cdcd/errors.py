@@ -282,6 +282,14 @@ class RegistryRefused(CdcdError):
     code = "CDCD-REGISTRY-REFUSED"
 
 
+class SchemaIdTaken(CdcdError):
+    """Two writers of one schema topic gave one id, or one version of a subject, to different schemas at once."""
+
+    code = "CDCD-REGISTRY-ID-TAKEN"
+    retry = Retry.AUTO
+    hint = "nothing was written under it; the next session chooses another"
+
+
 # --- the sink ---
 
 
@@ -336,6 +344,12 @@ class ProgressUnreadable(SinkError):
     """The progress topic holds what this version cannot read."""
 
     code = "CDCD-PROGRESS"
+
+
+class SchemasUnreadable(SinkError):
+    """The schema topic holds what this version cannot read."""
+
+    code = "CDCD-SCHEMA-TOPIC"
 
 
 # --- the disk beside memory ---

@@ -39,7 +39,7 @@ def check(config: Config) -> list[Finding]:
         check_folder(config.spill_settings()),
         *_with_beginning(source, begin.finding),
         *sink,
-        *_tried("registry", lambda: Registry(config.registry_settings()).check()),
+        *_tried("registry", lambda: _registry(config)),
     ]
 
 
@@ -135,11 +135,18 @@ def _sink(config: Config) -> list[Finding]:
     except CdcdError:
         topics = []  # the source's own findings say why; the broker is asked all the same
     asked = Topics(settings, config.topic_settings())
-    findings = asked.check(topics, progress_topic=config.progress_topic)
+    findings = asked.check(topics, progress_topic=config.progress_topic, schema_topic=config.schema_topic)
     findings = [_with_way_out(finding, config) for finding in findings]
     if settings.is_exactly_once and not _fails(findings, "kafka"):
         findings.append(check_transactional_id(settings))
     return findings
+
+
+def _registry(config: Config) -> list[Finding]:
+    topic = config.schema_topic
+    if topic is None:
+        return Registry(config.registry_settings()).check()
+    return [Finding("ok", "registry", f"none: schemas are kept in {topic}, and served on admin.port")]
 
 
 def _with_way_out(finding: Finding, config: Config) -> Finding:

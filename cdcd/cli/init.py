@@ -10,14 +10,14 @@ Must not: alter or drop anything.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cdcd.cli.beginning import ask
 from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SlotMissing
-from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
+from cdcd.sink.topics import PROGRESS_PROPERTIES, SCHEMA_PROPERTIES, Topics
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.publication import create_publication_sql, missing_publications
 from cdcd.source.slot import create_slot, read_slot
@@ -57,20 +57,20 @@ def plan(config: Config) -> list[str]:
     if slot is None:
         lines.append(_slot_sql(config, version))
     topics = published_topics(config)
-    existing = _asked_topics(config).partitions([*topics, config.progress_topic])
+    own = _own_topics(config)
+    existing = _asked_topics(config).partitions([*topics, *own])
     lines += [topic_command(config, name) for name in topics if name not in existing]
     if missing:
         lines.append("# topics of the tables in the missing publication: run this again once it is there")
-    if config.progress_topic not in existing:
-        lines.append(topic_command(config, config.progress_topic))
+    lines += [topic_command(config, name) for name in own if name not in existing]
     return lines or ["# nothing is missing"]
 
 
 def topic_command(config: Config, name: str) -> str:
     """Return the command of Kafka's own tools that creates the topic as cdcd would."""
     topics = config.sink.topics
-    is_progress = name == config.progress_topic
-    properties = PROGRESS_PROPERTIES if is_progress else topics.properties
+    own = _own_topics(config)
+    properties = own.get(name, topics.properties)
     words = [
         "kafka-topics.sh",
         "--bootstrap-server",
@@ -79,7 +79,7 @@ def topic_command(config: Config, name: str) -> str:
         "--topic",
         name,
     ]
-    words += ["--partitions", str(1 if is_progress else topics.partitions)]
+    words += ["--partitions", str(1 if name in own else topics.partitions)]
     words += ["--replication-factor", str(topics.replication_factor)]
     for key, value in properties.items():
         words += ["--config", f"{key}={value}"]
@@ -87,6 +87,12 @@ def topic_command(config: Config, name: str) -> str:
 
 
 # --- inside ---
+
+
+def _own_topics(config: Config) -> dict[str, Mapping[str, str]]:
+    """Return the topics with one partition that cdcd keeps its own records in, with their settings."""
+    own = {config.progress_topic: PROGRESS_PROPERTIES}
+    return own if config.schema_topic is None else own | {config.schema_topic: SCHEMA_PROPERTIES}
 
 
 def _attempt(subject: str, steps: Iterator[Step]) -> Iterator[Step]:
@@ -118,10 +124,13 @@ def _publication(config: Config) -> Iterator[Step]:
 def _topics(config: Config) -> Iterator[Step]:
     topics = _asked_topics(config)
     names = published_topics(config)
-    existing = topics.partitions([*names, config.progress_topic])
+    own = list(_own_topics(config))
+    existing = topics.partitions([*names, *own])
     partitions = topics.ensure(names)
     topics.ensure_progress(config.progress_topic)
-    for name in [*names, config.progress_topic]:
+    if config.schema_topic is not None:
+        topics.ensure_schemas(config.schema_topic)
+    for name in [*names, *own]:
         word = "exists " if name in existing else "created"
         yield Step(f"{word}  topic {name}, partitions: {partitions.get(name, 1)}")
 

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdcd.config.format import Format
-from cdcd.config.sink import RegistryOption, Sink
+from cdcd.config.sink import RegistryOption, Sink, short_form
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
 from cdcd.config.values import Room, Size, Whole, refuse
 from cdcd.registry.settings import RegistrySettings
@@ -106,7 +106,9 @@ class Config(BaseSettings):
     )
     source: Source = Field(description="the PostgreSQL server that is read")
     sink: Sink = Field(description="the Kafka cluster that is written to")
-    registry: RegistryOption = Field(description="the schema registry, Confluent's interface")
+    registry: RegistryOption = Field(
+        description="the schema registry, Confluent's interface", json_schema_extra=short_form
+    )
     format: Format = Field(default_factory=Format, description="the shape of the records")
     snapshot: Snapshot = Field(
         default_factory=Snapshot, description="the copy of the tables before the stream"
@@ -143,10 +145,15 @@ class Config(BaseSettings):
         return f"{self.name}.__progress"
 
     @property
+    def schema_topic(self) -> str | None:
+        """The topic of the schemas, one for all slots under this name; None where a registry has them."""
+        return f"{self.name}.__schemas" if self.registry.is_none else None
+
+    @property
     def secret_files(self) -> tuple[Path, ...]:
         """Every file that holds a secret."""
         source, registry = self.source, self.registry
-        single = (source.password_file, source.ssl_password_file, registry.password_file)
+        single = (source.password_file, source.ssl_password_file, registry.password_file, registry.token_file)
         named = (*self.sink.secret_files.values(), *registry.secret_files.values())
         return (*(path for path in single if path is not None), *named)
 
@@ -210,8 +217,10 @@ class Config(BaseSettings):
             url=registry.url,
             auto_register=registry.auto_register,
             compatibility=registry.compatibility,
+            normalize=registry.normalize,
             username=registry.username,
             read_password=registry.read_password,
+            read_token=registry.read_token,
             read_properties=registry.read_properties,
         )
 

@@ -25,7 +25,6 @@ from cdcd.config.values import (
     Size,
     Whole,
     derived,
-    not_yet,
     read_secret_file,
     refuse,
     secret_reader,
@@ -38,6 +37,8 @@ OWNED_REGISTRY_PROPERTIES = {
     "url": "set registry.url",
     "basic.auth.user.info": "set registry.username and registry.password_file",
 }
+NO_REGISTRY = "none"
+"""`registry.url` of a daemon that keeps its schemas in a topic of its own."""
 _SERVER = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]*://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("name", "schema", "table")
@@ -176,9 +177,20 @@ class Sink(Room):
 
 
 def _registry_or_none(value: Any) -> Any:
-    if value == "none":
-        not_yet("none", "name a registry's url")
-    return value
+    """Take `registry: none` for what it means."""
+    return {"url": NO_REGISTRY} if value == NO_REGISTRY else value
+
+
+def short_form(schema: dict[str, Any]) -> None:
+    """Let the JSON Schema take `registry: none` as well."""
+    whole = {key: schema.pop(key) for key in ("$ref", "allOf") if key in schema}
+    schema["anyOf"] = [whole, {"const": NO_REGISTRY}]
+
+
+def _urls(value: str) -> str:
+    if value == NO_REGISTRY:
+        return value
+    return ",".join(_url(one.strip()) for one in value.split(","))
 
 
 def _url(value: str) -> str:
@@ -188,7 +200,7 @@ def _url(value: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        refuse("is not an http or https URL")
+        refuse("is not an http or https URL", "write https://HOST:PORT, or none to do without a registry")
     if "@" in parts.netloc:
         refuse("has credentials in it", "use username and password_file")
     if parts.query or parts.fragment:
@@ -199,11 +211,18 @@ def _url(value: str) -> str:
 class Registry(Room):
     """The schema registry, Confluent's interface."""
 
-    url: Annotated[str, AfterValidator(_url)] = Field(
-        description="base URL of the registry", examples=["https://registry.example.com"]
+    url: Annotated[str, AfterValidator(_urls)] = Field(
+        description="base URL, or several with commas between them; none: schemas are kept in a topic",
+        examples=["https://registry.example.com"],
     )
     auto_register: bool = Field(
         default=True, description="register schemas; false: they must be there already"
+    )
+    subjects: Literal["topic_name", "record_name", "topic_record_name"] = Field(
+        default="topic_name", description="how subjects are named: Confluent's strategies of these names"
+    )
+    normalize: bool = Field(
+        default=False, description="let the registry normalize a schema before it looks it up or registers it"
     )
     compatibility: Literal[
         "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE"
@@ -218,6 +237,11 @@ class Registry(Room):
         default=None,
         description="file that holds its password",
         examples=["/etc/cdcd/secrets/registry-password"],
+    )
+    token_file: SecretFile | None = Field(
+        default=None,
+        description="file that holds a bearer token; OAuth has properties of the client",
+        examples=["/etc/cdcd/secrets/registry-token"],
     )
     properties: PropertyMap[RegistryProperty] = Field(
         default_factory=Properties,
@@ -243,16 +267,38 @@ class Registry(Room):
         has_password = self.password is not None or self.password_file is not None
         if has_password != (self.username is not None):
             refuse("username and a password go together", "set username and password_file")
+        if has_password and self.token_file is not None:
+            refuse("a password and a token are given", "keep one of password_file, token_file")
+        named = {*self.properties, *self.secret_files} & {"bearer.auth.token", "bearer.auth.credentials.source"}
+        if self.token_file is not None and named:
+            refuse(f"{', '.join(sorted(named))} is given beside token_file", "keep one")
         return self
+
+    @model_validator(mode="after")
+    def _nothing_for_none(self) -> Registry:
+        if self.is_none and (given := sorted(self.model_fields_set & _OF_A_SERVER)):
+            refuse(f"{', '.join(given)} would be for a registry, and url is none", "leave it out")
+        return self
+
+    @property
+    def is_none(self) -> bool:
+        """Whether there is no registry: the schemas are kept in a topic."""
+        return self.url == NO_REGISTRY
 
     @property
     def read_password(self) -> Callable[[], str | None]:
         """What returns the password at each use, or None without authentication."""
         return secret_reader(self.password, self.password_file)
 
+    @property
+    def read_token(self) -> Callable[[], str | None]:
+        """What returns the bearer token at each use, or None."""
+        return secret_reader(None, self.token_file)
+
     def read_properties(self) -> Properties:
         """Return the client's properties with the secret files read now. Raises SecretUnreadable."""
         return _with_secrets(self.properties, self.secret_files)
 
 
+_OF_A_SERVER = frozenset(Registry.model_fields) - {"url", "compatibility", "subjects"}
 RegistryOption = Annotated[Registry, BeforeValidator(_registry_or_none)]

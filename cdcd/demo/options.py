@@ -25,6 +25,7 @@ class Options:
     seed: int
     kill_at: float | Literal["bulk"]
     keep: bool
+    has_registry: bool
     stop: Path | None
 
 
@@ -46,6 +47,12 @@ def parse(words: Sequence[str]) -> Options:
         help="when cdcd is killed: seconds after the workload's start, or 'bulk': as the transaction of 100,000"
         " rows commits (default: by the seed)",
     )
+    add(
+        "--no-registry",
+        dest="has_registry",
+        action="store_false",
+        help="without a schema registry: cdcd keeps the schemas in a topic and serves them on its own port",
+    )
     add("--keep", action="store_true", help="leave everything running at the end, and say what to open")
     add("--stop", type=Path, metavar="DIR", help="stop what an earlier run with --keep left, and remove DIR")
     given = parser.parse_args(words)
@@ -54,7 +61,7 @@ def parse(words: Sequence[str]) -> Options:
     kill_at = given.kill_at if given.kill_at is not None else given.seconds * chance.uniform(0.3, 0.85)
     if kill_at != KILL_AT_BULK and kill_at >= given.seconds:
         parser.error(f"--kill-at {kill_at:g} is not before the end of the workload at {given.seconds:g} s")
-    return Options(given.rows, given.seconds, given.seed, kill_at, given.keep, given.stop)
+    return Options(given.rows, given.seconds, given.seed, kill_at, given.keep, given.has_registry, given.stop)
 
 
 def _whole(text: str) -> int:

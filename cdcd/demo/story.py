@@ -59,11 +59,13 @@ class Story:
     # --- the acts
 
     def _start_servers(self) -> None:
-        for name, start in (
+        servers = [
             ("PostgreSQL", self._world.start_postgres),
             ("Kafka (its programs are fetched the first time)", self._world.start_kafka),
-            ("the schema registry (fetched the first time)", self._world.start_registry),
-        ):
+        ]
+        if self._options.has_registry:
+            servers.append(("the schema registry (fetched the first time)", self._world.start_registry))
+        for name, start in servers:
             self._screen.say(f"starting {name}")
             start()
         load.create_shop(self._world.dsn, self._world.password)
@@ -214,7 +216,7 @@ class Story:
             f"  PostgreSQL    {world.dsn}",
             f"  Kafka         {world.kafka.bootstrap}",
             f"  topics        {' '.join(topics)}",
-            f"  registry      {world.registry.url}",
+            f"  registry      {world.schemas_url}",
             f"  status page   http://127.0.0.1:{world.admin_port}/status",
             f"  mirror        {world.mirror_folder}",
             f"  configuration {world.config_file}",

@@ -51,6 +51,7 @@ class World:
         self.mirror_folder = folder / "mirror"
         self.config_file = folder / "cdcd.yaml"
         self.password = secrets.token_urlsafe(16)
+        self.registry: SchemaRegistry | None = None
         self.cdcd: ServerProcess | None = None
         self.mirror: ServerProcess | None = None
 
@@ -85,6 +86,11 @@ class World:
         self.registry.start()
 
     @property
+    def schemas_url(self) -> str:
+        """Where schemas are asked for: the registry, or without one cdcd itself."""
+        return self.registry.url if self.registry else f"http://127.0.0.1:{self.admin_port}"
+
+    @property
     def dsn(self) -> str:
         """The shop's database, as its owner."""
         return self.postgres.dsn(DATABASE)
@@ -112,7 +118,7 @@ class World:
                 "bootstrap_servers": self.kafka.bootstrap,
                 "topics": {"partitions": PARTITIONS, "replication_factor": 1},
             },
-            "registry": {"url": self.registry.url},
+            "registry": {"url": self.registry.url} if self.registry else "none",
             "admin": {"host": "127.0.0.1", "port": self.admin_port},
             "log": {"format": "json"},
         }
@@ -142,7 +148,8 @@ class World:
         self._undo.callback(self._stop_mirror)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "cdcd.spark.mirror", "--brokers", self.kafka.bootstrap]
-        command += ["--prefix", NAME, "--registry", self.registry.url, "--target", str(self.mirror_folder)]
+        command += ["--prefix", NAME, "--target", str(self.mirror_folder)]
+        command += ["--registry" if self.registry else "--schemas", self.schemas_url]
         command += ["--trigger-ms", str(MIRROR_TRIGGER_MS)]
         self.mirror = self._start("mirror", command, environment)
 
@@ -168,8 +175,9 @@ class World:
         pids = {
             "PostgreSQL": self.postgres.pid,
             "Kafka": self.kafka.pid,
-            "the registry": self.registry.pid,
         }
+        if self.registry is not None:
+            pids["the registry"] = self.registry.pid
         for name, pid in pids.items():
             if pid is None:
                 raise DemoFailed(f"{name} ended unexpectedly; see the logs in {self.folder}")
@@ -179,7 +187,7 @@ class World:
         processes = [
             ("cdcd", self.cdcd.pid if self.cdcd else None, signal.SIGTERM),
             ("mirror", self.mirror.pid if self.mirror else None, signal.SIGTERM),
-            ("registry", self.registry.pid, signal.SIGTERM),
+            ("registry", self.registry.pid if self.registry else None, signal.SIGTERM),
             ("Kafka", self.kafka.pid, signal.SIGTERM),
             ("PostgreSQL", self.postgres.pid, signal.SIGINT),  # a fast shutdown
         ]

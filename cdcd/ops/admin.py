@@ -1,8 +1,8 @@
-"""The admin port: /metrics /livez /readyz /startupz /status, for reading only.
+"""The admin port: /metrics /livez /readyz /startupz /status, for reading only; and the schemas (`ops.schemas`).
 
 In: callables that give the metrics' text, the verdicts and the status.  Out: HTTP answers.
 Invariant: a probe answers without asking any server; what goes wrong in a callable is a 500 without details
-(they are in the log) and never ends the daemon. Only GET is answered.
+(they are in the log) and never ends the daemon. Only GET is answered, and a look-up of a schema.
 Must not: change anything, show a secret or a row value (the status passes through the logs' redaction).
 """
 
@@ -17,6 +17,7 @@ from aiohttp import web
 
 from cdcd.ops.health import Verdict
 from cdcd.ops.log import redact
+from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes
 
 __all__ = ["AdminServer"]
 
@@ -38,24 +39,28 @@ class AdminServer:
         readyz: Callable[[], Verdict],
         startupz: Callable[[], Verdict],
         status: Callable[[], Mapping[str, Any]],
+        schemas: SchemaSource | None = None,
     ) -> None:
         self._host = host
         self._wanted_port = port
         self._metrics = metrics
         self._status = status
         self._probes = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
+        self._schemas = schemas
         self._runner: web.AppRunner | None = None
         self.port = 0
 
     async def start(self) -> int:
         """Bind and serve; return the port. Raises OSError when the address cannot be had."""
-        app = web.Application(middlewares=[_guarded], client_max_size=1024)
+        app = web.Application(middlewares=[_guarded], client_max_size=MAX_SCHEMA_BYTES)
         router = app.router
         router.add_get("/", self._serve_index, allow_head=False)
         router.add_get("/metrics", self._serve_metrics, allow_head=False)
         router.add_get("/status", self._serve_status, allow_head=False)
         for path in self._probes:
             router.add_get(path, self._serve_probe, allow_head=False)
+        if self._schemas is not None:
+            add_routes(router, self._schemas)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         try:

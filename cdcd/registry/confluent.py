@@ -1,8 +1,11 @@
 """Registry: the id of a schema under a subject, from any registry with Confluent's interface.
 
-In: a subject and an Avro schema.  Out: its id, cached for the life of this object.
+In: a subject and an Avro schema.  Out: its id, cached for the life of this object, which is that of the process:
+what is known flows while the registry is down (F55), also after a lost connection to another server.
 Invariant: a subject that cdcd creates gets its own compatibility level, because the server's global one is
 never relied on (a fresh Apicurio has NONE); with auto_register off nothing is written at all.
+An id that is in use for one schema is never used for another: a registry that has lost what it knew is found out
+before anything is registered in it.
 Must not: retry for long (the caller tries again, F55), change the level of a subject that exists.
 Everything here blocks and belongs in a thread.
 """
@@ -45,6 +48,8 @@ class Registry:
         self._settings = settings
         self._observe = observe
         self._ids: dict[tuple[str, str], int] = {}
+        self._meanings: dict[int, Any] = {}
+        self._latest: dict[str, dict[str, Any] | None] = {}
         self._client: SchemaRegistryClient | None = None
         self._verified = 0
 
@@ -53,20 +58,26 @@ class Registry:
         text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
         known = self._ids.get((subject, text))
         if known is None:
-            known = self._ids[subject, text] = self._find_or_register(subject, text)
+            known = self._find_or_register(subject, text)
+            if self._meanings.setdefault(known, meaning := _meaning(schema)) != meaning:
+                raise self._lost(f"what id {known} was given to", subject)
+            self._ids[subject, text] = known
+            self._latest[subject] = dict(schema)
         return known
 
     def latest(self, subject: str) -> dict[str, Any] | None:
-        """Return the newest schema under `subject`, None when it has none."""
+        """Return the newest schema under `subject`, None when it has none; what was last known of it while the
+        registry does not answer.
+        """
         try:
-            text = self._call(
-                "latest", lambda client: client.get_latest_version(subject).schema.schema_str, subject=subject
-            )
-        except RegistryRefused as refusal:
-            if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
-                return None
-            raise
-        return dict(json.loads(text or "{}"))
+            self._latest[subject] = self._ask_latest(subject)
+        except RegistryUnavailable:
+            if subject not in self._latest:
+                raise
+        if self._latest[subject] is None:
+            # Deleted, or never there: what was known of it must not be taken for a loss.
+            self._ids = {place: known for place, known in self._ids.items() if place[0] != subject}
+        return self._latest[subject]
 
     def verify_next(self) -> None:
         """Look whether the registry still has a subject in use, another one each time.
@@ -83,11 +94,7 @@ class Registry:
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
                 return  # not allowed to look: what cannot be known is no loss
-            raise RegistryRefused(
-                "the registry has lost a subject that is in use: what names its ids cannot be decoded",
-                hint="restore the registry; or start cdcd again to register everything anew from here on",
-                subject=subject,
-            ) from refusal
+            raise self._lost("a subject that is in use", subject) from refusal
 
     def check(self) -> list[Finding]:
         """Return whether the registry answers and lets cdcd in, without writing anything."""
@@ -111,12 +118,35 @@ class Registry:
 
     # --- inside ------------------------------------------------------------------------------------------
 
+    def _lost(self, what: str, subject: str) -> RegistryRefused:
+        """Forget everything, so that the next session asks and registers anew, and return why this one ends."""
+        self._ids.clear()
+        self._meanings.clear()
+        self._latest.clear()
+        return RegistryRefused(
+            f"the registry has lost {what}: records with the ids of before cannot be decoded by it",
+            hint="restore the registry; or let everything be registered anew from here on: SIGHUP, or a restart",
+            subject=subject,
+        )
+
+    def _ask_latest(self, subject: str) -> dict[str, Any] | None:
+        try:
+            text = self._call(
+                "latest", lambda client: client.get_latest_version(subject).schema.schema_str, subject=subject
+            )
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
+                return None
+            raise
+        return dict(json.loads(text or "{}"))
+
     def _find_or_register(self, subject: str, text: str) -> int:
-        schema = Schema(text, schema_type="AVRO")
-        missing = None
+        schema, normalize = Schema(text, schema_type="AVRO"), self._settings.normalize
         try:
             return self._call(
-                "lookup", lambda client: int(client.lookup_schema(subject, schema).schema_id), subject=subject
+                "lookup",
+                lambda client: int(client.lookup_schema(subject, schema, normalize).schema_id),
+                subject=subject,
             )
         except RegistryRefused as refusal:
             missing = refusal.context.get("error_code")
@@ -128,6 +158,7 @@ class Registry:
                 hint=f"register this Avro schema under the subject: {text}",
                 subject=subject,
             )
+        self.verify_next()
         if missing == _SUBJECT_NOT_FOUND:
             return self._create_subject(subject, schema)
         return self._register(subject, schema)
@@ -150,7 +181,9 @@ class Registry:
 
     def _register(self, subject: str, schema: Schema) -> int:
         return self._call(
-            "register", lambda client: int(client.register_schema(subject, schema)), subject=subject
+            "register",
+            lambda client: int(client.register_schema(subject, schema, self._settings.normalize)),
+            subject=subject,
         )
 
     def _set_level(self, subject: str) -> None:
@@ -199,6 +232,18 @@ class Registry:
         return self._client
 
 
+_WRITTEN = frozenset(
+    {"type", "name", "namespace", "fields", "symbols", "items", "values", "size", "logicalType"}
+)
+
+
+def _meaning(schema: Any) -> Any:
+    """Return of a schema what says how its bytes are read: registries may take two with one such form for one."""
+    if isinstance(schema, Mapping):
+        return {name: _meaning(part) for name, part in schema.items() if name in _WRITTEN}
+    return [_meaning(part) for part in schema] if isinstance(schema, list) else schema
+
+
 def _is_transport(error: Exception) -> bool:
     """True for a failure of the network: the client lets its HTTP library's exceptions through."""
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
@@ -211,7 +256,9 @@ def _refusal(error: SchemaRegistryError, operation: str, subject: str) -> CdcdEr
         return RegistryUnavailable(reason, status=status, subject=subject)
     hint = None
     if status in _UNAUTHORISED:
-        hint = "check registry.username and registry.password_file"
+        hint = (
+            "check the credentials of the registry: username and password_file, token_file, or its properties"
+        )
     elif status == 409:
         hint = "the new schema is incompatible with the subject's level; nothing was written or confirmed"
     return RegistryRefused(reason, hint=hint, status=status, error_code=code, subject=subject)

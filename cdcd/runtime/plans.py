@@ -19,9 +19,11 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
 from cdcd.errors import TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
+from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.runtime.threads import in_thread
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.keys import is_required, key_of, registered_columns
+from cdcd.schema.names import key_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.sink.names import message_topic, topic_name, transaction_topic
@@ -87,6 +89,7 @@ class Plans:
         name: str,
         template: str,
         policies: Policies,
+        subjects: Strategy = "topic_name",
     ) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
         self._described: dict[int, Relation] = {}
@@ -101,6 +104,7 @@ class Plans:
         self._name = name
         self._template = template
         self._policies = policies
+        self._subjects = subjects
 
     @property
     def partitions(self) -> dict[str, int]:
@@ -144,16 +148,17 @@ class Plans:
     def _key(self, relation: Relation, topic: str) -> _Key:
         is_full = relation.identity is ReplicaIdentity.FULL
         ask = self._catalog.primary_key if is_full else self._catalog.identity_key
-        key_schema = self._registered_key(topic)
+        record = key_record(self._name, relation.schema, relation.name)
+        key_schema = self._registered_key(topic, record)
         catalog_key = ask(relation.relid)
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
         columns = key_of(relation, catalog_key, registered_columns(key_schema, policy), policy)
         return _Key(columns, is_required(relation, catalog_key, key_schema))
 
-    def _registered_key(self, topic: str) -> dict[str, Any] | None:
+    def _registered_key(self, topic: str, record: str) -> dict[str, Any] | None:
         """Return the topic's key schema, asked for once in a session."""
         if topic not in self._key_schemas:
-            self._key_schemas[topic] = self._registry.latest(f"{topic}-key")
+            self._key_schemas[topic] = self._registry.latest(subject_of(self._subjects, topic, "key", record))
         return self._key_schemas[topic]
 
     def _compile(self, relation: Relation, topic: str, key: _Key) -> RelationPlan:
@@ -165,7 +170,7 @@ class Plans:
         )
         partitions = self._topics.ensure([topic])[topic]
         key_id = None if schemas.key is None else self._key_schema_id(topic, schemas.key)
-        value_id = self._registry.schema_id(f"{topic}-value", schemas.value)
+        value_id = self._schema_id(topic, "value", schemas.value)
         return compile_plan(
             relation,
             schemas,
@@ -177,12 +182,16 @@ class Plans:
         )
 
     def _key_schema_id(self, topic: str, schema: dict[str, Any]) -> int:
-        was = self._registered_key(topic)
-        number = self._registry.schema_id(f"{topic}-key", schema)
+        was = self._registered_key(topic, full_record_name(schema))
+        number = self._schema_id(topic, "key", schema)
         if was is not None and was["fields"] != schema["fields"]:
             _LOG.warning("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
         self._key_schemas[topic] = schema
         return number
+
+    def _schema_id(self, topic: str, part: Part, schema: AvroSchema) -> int:
+        subject = subject_of(self._subjects, topic, part, full_record_name(schema))
+        return self._registry.schema_id(subject, schema)
 
     def _claim(self, topic: str, relation: Relation) -> None:
         name = f"{relation.schema}.{relation.name}"
@@ -226,6 +235,6 @@ class Plans:
         return _Place(
             topic=topic,
             partitions=self._topics.ensure([topic])[topic],
-            key_schema_id=self._registry.schema_id(f"{topic}-key", key),
-            value_schema_id=self._registry.schema_id(f"{topic}-value", value),
+            key_schema_id=self._schema_id(topic, "key", key),
+            value_schema_id=self._schema_id(topic, "value", value),
         )

@@ -37,6 +37,7 @@ from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
 from cdcd.runtime.writer import Writer
 from cdcd.sink.producer import KafkaSink
+from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.source.catalog import Catalog
@@ -62,28 +63,37 @@ def _confirm_nothing(_lsn: int) -> None:
 
 
 class Session:
-    """The parts of one session. `run` is called once. `after`: what ended the last that has streamed."""
+    """The parts of one session. `run` is called once. `after`: what ended the last that has streamed.
+
+    `schemas` outlives it: the ids that it knows stay true, also while a registry is down (F55).
+    """
 
     def __init__(
-        self, config: Config, status: Status, stop: asyncio.Event, after: CdcdError | None = None
+        self,
+        config: Config,
+        status: Status,
+        schemas: Registry | SchemaTopic,
+        stop: asyncio.Event,
+        after: CdcdError | None = None,
     ) -> None:
         self._config = config
         self._after = after
         self._status = status
         self._stop = stop
         self._source = config.source_settings()
-        sink_settings = config.sink_settings()
-        self._sink = KafkaSink(sink_settings)
-        self._topics = Topics(sink_settings, config.topic_settings())
-        self._registry = Registry(config.registry_settings(), status.registry_request)
+        self._sink_settings = config.sink_settings()
+        self._sink = KafkaSink(self._sink_settings)
+        self._topics = Topics(self._sink_settings, config.topic_settings())
+        self._schemas = schemas
         self._catalog = Catalog(self._source)
         self._plans = Plans(
             self._catalog,
             self._topics,
-            self._registry,
+            schemas,
             name=config.name,
             template=config.sink.topics.template,
             policies=config.format.policies(),
+            subjects=config.registry.subjects,
         )
         self._database = ""
         self._writer: Writer | None = None
@@ -137,7 +147,7 @@ class Session:
             await asyncio.sleep(WATCH_INTERVAL_S)
             try:
                 await in_thread(self._topics.verify, self._plans.partitions)
-                await in_thread(self._registry.verify_next)
+                await in_thread(self._schemas.verify_next)
             except (SinkUnavailable, RegistryUnavailable):
                 continue  # who needs it meets it as well, and says so
 
@@ -153,6 +163,9 @@ class Session:
     async def _open_sink(self) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)
         stored = await in_thread(self._sink.open)
+        if isinstance(self._schemas, SchemaTopic):
+            await in_thread(self._topics.ensure_schemas, self._config.schema_topic)
+            await in_thread(self._schemas.open, self._sink, self._sink_settings)
         self._status.sink_opened()
         if stored is not None:
             _LOG.info(
@@ -192,6 +205,7 @@ class Session:
             confirm=_confirm_nothing,
             observer=self._status,
             durable_lsn=stored.end_lsn if stored is not None else INVALID_LSN,
+            ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:
@@ -365,7 +379,7 @@ class Session:
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)
         await self._close_spill()
-        for what, part in (("sink", self._sink), ("registry", self._registry), ("catalog", self._catalog)):
+        for what, part in (("sink", self._sink), ("registry", self._schemas), ("catalog", self._catalog)):
             try:
                 await self._unless_stopped_for_long(in_thread(part.close))
             except TimeoutError:

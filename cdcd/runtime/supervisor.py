@@ -17,10 +17,12 @@ import structlog
 
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CdcdError, PublicationMissing, Retry, SlotActive
+from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
 from cdcd.runtime.session import Session
 from cdcd.runtime.status import Status
+from cdcd.sink.schemas import SchemaTopic
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
 STABLE_S = 60.0
@@ -37,9 +39,10 @@ class Defect(CdcdError):
 class Supervisor:
     """Runs sessions until told to stop."""
 
-    def __init__(self, config: Config, status: Status) -> None:
+    def __init__(self, config: Config, status: Status, schemas: Registry | SchemaTopic) -> None:
         self._config = config
         self._status = status
+        self._schemas = schemas
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
         self._running: Session | None = None
@@ -79,7 +82,7 @@ class Supervisor:
 
     async def _session(self) -> CdcdError | None:
         try:
-            self._running = Session(self._config, self._status, self.stop, self._after)
+            self._running = Session(self._config, self._status, self._schemas, self.stop, self._after)
             await self._running.run()
         except CdcdError as error:
             return self._ended_by(error)

@@ -33,6 +33,15 @@ class Sink(Protocol):
     def abort(self) -> None: ...  # noqa: D102
 
 
+class Ahead(Protocol):
+    """What has to be written before the records that count on it: schemas that no registry has."""
+
+    @property
+    def is_waiting(self) -> bool: ...  # noqa: D102
+    def announce(self) -> None: ...  # noqa: D102
+    def decided(self) -> None: ...  # noqa: D102
+
+
 class Observer(Protocol):
     """What the writer reports, once per group; `given_up`: one was aborted."""
 
@@ -58,6 +67,7 @@ class Writer:
         confirm: Callable[[int], None],
         observer: Observer,
         durable_lsn: int = 0,
+        ahead: Ahead | None = None,
     ) -> None:
         self._sink = sink
         self._identity = identity
@@ -71,6 +81,8 @@ class Writer:
         self._settled = asyncio.Event()
         self._is_open = False
         self._commit: asyncio.Future[Progress] | None = None
+        self._ahead = ahead
+        self._announcing: asyncio.Future[None] | None = None
         self._idle_due_us = 0
 
     @property
@@ -154,6 +166,9 @@ class Writer:
         if not self._is_open:
             self._sink.begin()
             self._is_open = True
+        if self._ahead is not None and self._ahead.is_waiting:
+            self._announcing = start_in_thread(self._ahead.announce)
+            await asyncio.shield(self._announcing)
         done = self._sink.produce(records, 0)
         while done < len(records):
             self._sink.poll(0)
@@ -180,6 +195,8 @@ class Writer:
         self._commit = start_in_thread(self._sink.commit, self.progress(boundary))
         await asyncio.shield(self._commit)
         self._is_open = False
+        if self._ahead is not None:
+            self._ahead.decided()
         self._idle_due_us = _now_us() + IDLE_PROGRESS_INTERVAL_US
         self._confirm(self._safe.durable(boundary.end_lsn))
         seconds = time.monotonic() - started
@@ -199,6 +216,7 @@ class Writer:
 
     async def close(self) -> None:
         """End this epoch: wait for a commit under way, abort what is open. Errors of the abort are the caller's."""
+        await settled(self._announcing)
         await settled(self._commit)
         if self._is_open and (self._commit is None or self._commit.done()):
             is_committed = self._commit is not None and self._commit.exception() is None

@@ -33,6 +33,11 @@ def full_name(*parts: str) -> str:
     return ".".join(escape(part) for part in parts)
 
 
+def key_record(prefix: str, schema: str, table: str) -> str:
+    """Return the name of the Avro record that a table's keys are."""
+    return f"{full_name(prefix, schema, table)}.Key"
+
+
 def column_names(identifiers: Iterable[str], table: str) -> tuple[str, ...]:
     """Return the Avro field names of a table's columns. Raises SchemaError when two of them are one name."""
     taken: dict[str, str] = {}

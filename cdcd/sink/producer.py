@@ -28,7 +28,7 @@ from cdcd.sink.settings import SinkSettings, producer_properties
 __all__ = ["KafkaSink", "check_transactional_id"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
-_PROGRESS_PARTITION = 0
+_ONE_PARTITION = 0
 _TORN_HINT = "the sink is opened again and the progress topic decides"
 
 
@@ -121,6 +121,22 @@ class KafkaSink:
             raise self._refused(failure, records[at]) from failure
         self._raise_kept()
         return len(records)
+
+    def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> int:
+        """Write records to a topic's one partition within the open group and wait until they are in the log.
+
+        Returns the offset after the last of them. They are no part of the group's offsets. Blocks.
+        """
+        producer = self._usable()
+        for key, value in records:
+            try:
+                producer.produce(topic, value, key, _ONE_PARTITION)
+            except BufferError as failure:
+                raise SinkUnavailable("no room for a schema", topic=topic) from failure
+            except KafkaException as failure:
+                raise self._translated(failure, "producing a schema", topic=topic) from failure
+        self._flush(producer, "flushing schemas")
+        return self._next_offsets.pop((topic, _ONE_PARTITION))
 
     def poll(self, timeout_s: float) -> None:
         """Serve delivery reports for up to `timeout_s`. Raises what they told."""
@@ -226,7 +242,7 @@ class KafkaSink:
     def _produce_progress(self, producer: Producer, progress: Progress) -> None:
         topic, slot = self._settings.progress_topic, self._settings.slot
         try:
-            producer.produce(topic, dump(progress), key_of(slot), _PROGRESS_PARTITION)
+            producer.produce(topic, dump(progress), key_of(slot), _ONE_PARTITION)
         except (KafkaException, BufferError) as failure:
             if isinstance(failure, BufferError):
                 raise SinkUnavailable("no room for the progress record", topic=topic) from failure

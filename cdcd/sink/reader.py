@@ -22,7 +22,7 @@ from cdcd.sink.faults import error_of, kafka_errors, translate
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import SinkSettings, admin_properties, reader_properties
 
-__all__ = ["read_last_progress"]
+__all__ = ["bounds", "position_of", "read_last_progress"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _FIRST_WINDOW = 1_000
@@ -36,7 +36,7 @@ def read_last_progress(settings: SinkSettings) -> Progress | None:
     Raises SinkUnavailable at the deadline, TopicMissing, SinkAuthorization, ProgressUnreadable.
     """
     deadline = time.monotonic() + settings.operation_timeout_s
-    low, end = _bounds(settings)
+    low, end = bounds(settings, settings.progress_topic)
     consumer = Consumer(reader_properties(settings), logger=_LOG)
     try:
         window, upper = _FIRST_WINDOW, end
@@ -52,17 +52,20 @@ def read_last_progress(settings: SinkSettings) -> Progress | None:
         consumer.close()
 
 
-def _bounds(settings: SinkSettings) -> tuple[int, int]:
-    """Return the log's start and its end, the latter read uncommitted: beyond every open transaction."""
+def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
+    """Return the start of the log of a topic's one partition, and its end: beyond every open transaction.
+
+    Raises SinkUnavailable, TopicMissing, SinkAuthorization.
+    """
     admin = AdminClient(admin_properties(settings), logger=_LOG)
-    topic, timeout_s = settings.progress_topic, settings.operation_timeout_s
-    doing = "looking up the end of the progress topic"
+    timeout_s = settings.operation_timeout_s
+    doing = "looking up the end of a topic"
     with kafka_errors(doing, topic=topic):
         error = admin.list_topics(topic, timeout=timeout_s).topics[topic].error
     if error is not None:
         raise translate(error, doing, topic=topic)
     partition = TopicPartition(topic, _PARTITION)
-    bounds = []
+    found = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
         futures = admin.list_offsets(
             {partition: spec},
@@ -70,13 +73,13 @@ def _bounds(settings: SinkSettings) -> tuple[int, int]:
             request_timeout=timeout_s,
         )
         try:
-            bounds.append(int(futures[partition].result().offset))
+            found.append(int(futures[partition].result().offset))
         except KafkaException as failure:
             cause = error_of(failure)
             if cause.code() == KafkaError._NOENT:  # the topic is there, its partition has no leader now
                 raise SinkUnavailable(f"{doing}: its partition has no leader", topic=topic) from failure
             raise translate(cause, doing, topic=topic) from failure
-    return bounds[0], bounds[1]
+    return found[0], found[1]
 
 
 def _last_in(
@@ -97,7 +100,7 @@ def _last_in(
                 end=upper,
             )
         for message in consumer.consume(num_messages=500, timeout=min(remaining_s, 1.0)):
-            position = _position(message, settings)
+            position = position_of(message, settings.progress_topic)
             if position is None:
                 continue
             reached = max(reached, position)
@@ -106,15 +109,18 @@ def _last_in(
     return found, value
 
 
-def _position(message: Message, settings: SinkSettings) -> int | None:
-    """Return the offset up to which the log is known after this message, None for a passing fault."""
+def position_of(message: Message, topic: str) -> int | None:
+    """Return the offset up to which the log is known after this message, None for a passing fault.
+
+    Raises what ends the reading: TopicMissing, SinkAuthorization, SinkError.
+    """
     error = message.error()
     offset = message.offset()
     if error is None:
         return None if offset is None else int(offset) + 1
     if error.code() == KafkaError._PARTITION_EOF:
         return None if offset is None else int(offset)
-    failure = translate(error, "reading the progress topic", topic=settings.progress_topic)
+    failure = translate(error, "reading a topic", topic=topic)
     if isinstance(failure, SinkUnavailable):
         return None  # the consumer goes on trying by itself; the deadline ends it
     raise failure

@@ -20,7 +20,7 @@ from cdcd.findings import Finding
 from cdcd.sink.faults import error_of, kafka_errors, translate
 from cdcd.sink.settings import SinkSettings, TopicSettings, admin_properties
 
-__all__ = ["PROGRESS_PROPERTIES", "Topics"]
+__all__ = ["PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _LOOK_AGAIN_S = 0.05
@@ -30,6 +30,7 @@ PROGRESS_PROPERTIES: Mapping[str, str] = {
     # Readers cut all topics at a progress record's offsets, so the recent ones have to stay.
     "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000),
 }
+SCHEMA_PROPERTIES: Mapping[str, str] = {"cleanup.policy": "compact"}
 
 
 class Topics:
@@ -47,12 +48,24 @@ class Topics:
 
     def ensure_progress(self, name: str) -> None:
         """Make sure that the progress topic is there, with the one partition that orders its records."""
-        partitions = self._ensure({name: self._new_progress(name)})[name]
+        self._ensure_single(
+            self._new_single(name, PROGRESS_PROPERTIES),
+            "stop cdcd, delete the topic only if no slot has progress in it, and run `cdcd init`",
+        )
+
+    def ensure_schemas(self, name: str) -> None:
+        """Make sure that the schema topic is there, with the one partition that orders its records."""
+        self._ensure_single(
+            self._new_single(name, SCHEMA_PROPERTIES),
+            "stop cdcd, delete the topic only if nothing was written under its ids, and run `cdcd init`",
+        )
+
+    def _ensure_single(self, topic: NewTopic, hint: str) -> None:
+        name = topic.topic
+        partitions = self._ensure({name: topic})[name]
         if partitions != 1:
             raise TopicMismatch(
-                f"the progress topic has {partitions} partitions and needs exactly 1",
-                hint="stop cdcd, delete the topic only if no slot has progress in it, and run `cdcd init`",
-                topic=name,
+                f"the topic has {partitions} partitions and needs exactly 1", hint=hint, topic=name
             )
 
     def partitions(self, names: Iterable[str]) -> dict[str, int]:
@@ -81,7 +94,9 @@ class Topics:
                     topic=name,
                 )
 
-    def check(self, names: Iterable[str], *, progress_topic: str | None = None) -> list[Finding]:
+    def check(
+        self, names: Iterable[str], *, progress_topic: str | None = None, schema_topic: str | None = None
+    ) -> list[Finding]:
         """Return what would keep cdcd from writing to these topics, without creating or changing anything."""
         try:
             metadata = self._metadata()
@@ -94,7 +109,11 @@ class Topics:
         for name in names:
             findings.append(self._check_topic(metadata, self._new(name)))
         if progress_topic is not None:
-            findings.append(self._check_progress_topic(metadata, progress_topic))
+            findings.append(
+                self._check_single(metadata, self._new_single(progress_topic, PROGRESS_PROPERTIES))
+            )
+        if schema_topic is not None:
+            findings.append(self._check_single(metadata, self._new_single(schema_topic, SCHEMA_PROPERTIES)))
         return findings
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -107,12 +126,12 @@ class Topics:
             config=dict(self._topics.properties),
         )
 
-    def _new_progress(self, name: str) -> NewTopic:
+    def _new_single(self, name: str, properties: Mapping[str, str]) -> NewTopic:
         return NewTopic(
             name,
             num_partitions=1,
             replication_factor=self._topics.replication_factor,
-            config=dict(PROGRESS_PROPERTIES),
+            config=dict(properties),
         )
 
     def _ensure(self, wanted: Mapping[str, NewTopic]) -> dict[str, int]:
@@ -187,12 +206,13 @@ class Topics:
             )
         return Finding("ok", subject, f"will be created with {partitions}")
 
-    def _check_progress_topic(self, metadata: ClusterMetadata, name: str) -> Finding:
+    def _check_single(self, metadata: ClusterMetadata, new: NewTopic) -> Finding:
+        name = new.topic
         topic = metadata.topics.get(name)
         if topic is not None and topic.error is None and len(topic.partitions) != 1:
             message = f"has {len(topic.partitions)} partitions and needs exactly 1"
             return Finding("fail", f"topic {name}", message, "use another topic prefix, or make it anew")
-        return self._check_topic(metadata, self._new_progress(name))
+        return self._check_topic(metadata, new)
 
     def _would_refuse(self, topic: NewTopic) -> str | None:
         """Return why the cluster would not create the topic, None when it would."""

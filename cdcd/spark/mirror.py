@@ -336,7 +336,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cdcd.spark.mirror", description="Mirror a database.")
     parser.add_argument("--brokers", required=True, help="Kafka's bootstrap servers")
     parser.add_argument("--prefix", required=True, help="the topic prefix, `name` in cdcd's configuration")
-    parser.add_argument("--registry", required=True, help="URL of the schema registry's Confluent API")
+    schemas = parser.add_mutually_exclusive_group(required=True)
+    schemas.add_argument("--registry", metavar="URL", help="the schema registry's Confluent API")
+    schemas.add_argument(
+        "--schemas",
+        metavar="URL",
+        dest="registry",
+        help="without a registry: cdcd's own port, which serves the same",
+    )
     parser.add_argument("--target", required=True, help="the mirror's folder")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--trigger-ms", type=int, default=2000, help="time between batches")

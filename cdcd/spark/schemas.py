@@ -1,7 +1,8 @@
 """Schemas from a registry with the Confluent API, by id or by subject.
 
 In: the registry's URL.  Out: Avro schemas as JSON values, as they were registered.
-Invariant: an id means one schema for ever, so ids are cached for the life of the process.
+Invariant: an id means one schema for ever, so ids are cached for the life of the process. Who serves them may be
+away for a moment (cdcd itself does without a registry, and is restarted), so it is asked again for a while.
 Must not: register anything; the daemon does.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import struct
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -21,6 +23,8 @@ from cdcd.errors import ReadingError, RegistryRefused, RegistryUnavailable
 Schema = Any
 HEADER_BYTES = 5
 REQUEST_TIMEOUT_S = 30
+PATIENCE_S = 120.0
+PAUSE_S = 1.0
 
 
 def schema_id(framed: bytes) -> int:
@@ -49,6 +53,17 @@ def newest_schema(registry_url: str, subject: str) -> Schema | None:
 
 
 def _get(registry_url: str, path: str) -> dict[str, Any]:
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return _get_once(registry_url, path)
+        except RegistryUnavailable:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(PAUSE_S)
+
+
+def _get_once(registry_url: str, path: str) -> dict[str, Any]:
     request = urllib.request.Request(  # noqa: S310 - the operator's own URL
         registry_url.rstrip("/") + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"}
     )

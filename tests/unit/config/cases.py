@@ -289,14 +289,49 @@ CASES: tuple[Wrong, ...] = (
         ("sink.secret_files.sasl.password: file /nonexistent/kafka does not exist (from prod.yaml:3)",),
     ),
     Wrong(
-        "registry none",
-        _with("registry: none"),
-        ("registry: none is not in this version (from prod.yaml:4) - name a registry's url",),
+        "registry none with what a registry would need",
+        _with("registry: {url: none, auto_register: false, normalize: true}"),
+        (
+            "registry: auto_register, normalize would be for a registry, and url is none (from prod.yaml:4) - leave it out",
+        ),
+    ),
+    Wrong(
+        "registry of another word",
+        _with("registry: non"),
+        ("registry: expected a mapping of keys, found a single value (from prod.yaml:4)",),
+    ),
+    Wrong(
+        "registry with a bad second url",
+        _with('registry: {url: "http://a:8081,b:8081"}'),
+        (
+            "registry.url: is not an http or https URL (from prod.yaml:4) - write https://HOST:PORT, or none to do without a registry",
+        ),
+    ),
+    Wrong(
+        "registry with a password and a token",
+        _registry("username: u, password_file: /etc/hostname, token_file: /etc/hostname"),
+        (
+            "registry: a password and a token are given (from prod.yaml:4) - keep one of password_file, token_file",
+        ),
+    ),
+    Wrong(
+        "registry with a token twice",
+        _registry("token_file: /etc/hostname, secret_files: {bearer.auth.token: /etc/hostname}"),
+        ("registry: bearer.auth.token is given beside token_file (from prod.yaml:4) - keep one",),
+    ),
+    Wrong(
+        "registry subjects",
+        _registry("subjects: topic"),
+        (
+            "registry.subjects: expected topic_name, record_name or topic_record_name, found 'topic' (from prod.yaml:4) - did you mean topic_name?",
+        ),
     ),
     Wrong(
         "registry url",
         _with("registry: {url: registry:8081}"),
-        ("registry.url: is not an http or https URL (from prod.yaml:4)",),
+        (
+            "registry.url: is not an http or https URL (from prod.yaml:4) - write https://HOST:PORT, or none to do without a registry",
+        ),
     ),
     Wrong(
         "registry credentials in url",

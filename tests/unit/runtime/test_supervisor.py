@@ -47,7 +47,7 @@ class Sessions:
         self.after: list[CdcdError | None] = []
 
     def __call__(
-        self, config: object, status: Status, stop: asyncio.Event, after: CdcdError | None
+        self, config: object, status: Status, schemas: object, stop: asyncio.Event, after: CdcdError | None
     ) -> Ending:
         self.after.append(after)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
@@ -82,8 +82,8 @@ class Daemon:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
         self.status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
-        config: Any = None  # only handed on to the session
-        self.supervisor = Supervisor(config, self.status)
+        config: Any = None  # it and the schemas are only handed on to the session
+        self.supervisor = Supervisor(config, self.status, config)
         self.task = asyncio.ensure_future(self.supervisor.run())
 
     async def until(self, condition: Callable[[], bool]) -> None:

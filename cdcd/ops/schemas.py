@@ -1,0 +1,262 @@
+"""The read end-points of the schema registry API, answered from the daemon's own book of schemas.
+
+In: the book, and who looks again for what is not in it.  Out: the answers of Confluent's API, errors as well.
+Invariant: only what is committed is shown. An id or a subject that is not there is looked for once more before it
+is denied, because a reader of the rows can be faster than cdcd hears of its own commit, or another daemon of the
+same prefix has written it; as long as nobody can know (the topic was not read yet, Kafka does not answer), the
+answer is 503, which clients try again, and never 404.
+Must not: register anything, show a row value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from aiohttp import web
+
+from cdcd.schema.book import Book, Registered
+
+__all__ = ["MAX_SCHEMA_BYTES", "SchemaSource", "add_routes"]
+
+MAX_SCHEMA_BYTES = 4 << 20
+_TYPE = "application/vnd.schemaregistry.v1+json"
+_NO_SUBJECT = 40401
+_NO_VERSION = 40402
+_NO_SCHEMA = 40403
+_NO_LEVEL = 40408
+_BAD_SCHEMA = 42201
+_BAD_VERSION = 42202
+_READ_ONLY = 42205
+_NOT_YET = 50003
+_RETRY_AFTER_S = "1"
+_T = TypeVar("_T")
+_Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class SchemaSource(Protocol):
+    """Where the schemas are."""
+
+    @property
+    def book(self) -> Book | None: ...  # noqa: D102
+    @property
+    def compatibility(self) -> str: ...  # noqa: D102
+    async def refresh(self) -> bool: ...  # noqa: D102
+
+
+def add_routes(router: web.UrlDispatcher, source: SchemaSource) -> None:
+    """Serve the schemas of `source` beside what the router serves already."""
+    pages = _Pages(source)
+    version = "/subjects/{subject}/versions/{version}"
+    for path, page in (
+        ("/schemas/ids/{id}", pages.by_id),
+        ("/schemas/ids/{id}/schema", pages.text_by_id),
+        ("/schemas/ids/{id}/subjects", pages.subjects_of_id),
+        ("/schemas/ids/{id}/versions", pages.versions_of_id),
+        ("/schemas/types", pages.types),
+        ("/subjects", pages.subjects),
+        ("/subjects/{subject}/versions", pages.versions),
+        (version, pages.version),
+        (f"{version}/schema", pages.version_text),
+        ("/config", pages.level),
+        ("/config/{subject}", pages.subject_level),
+        ("/mode", pages.mode),
+        ("/mode/{subject}", pages.mode),
+        ("/contexts", pages.contexts),
+    ):
+        router.add_get(path, _guarded(page), allow_head=False)
+    router.add_post("/subjects/{subject}", _guarded(pages.look_up))
+    router.add_post("/subjects/{subject}/versions", _guarded(pages.refuse))
+
+
+class _Refused(Exception):
+    """An error of the API: an HTTP status is the first three digits of its code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _guarded(page: _Answer) -> _Answer:
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return await page(request)
+        except _Refused as refused:
+            status = int(str(refused.code)[:3])
+            answered = _json({"error_code": refused.code, "message": str(refused)}, status)
+            if status == web.HTTPServiceUnavailable.status_code:
+                answered.headers["Retry-After"] = _RETRY_AFTER_S
+            return answered
+
+    return answer
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, text=json.dumps(value, ensure_ascii=False), content_type=_TYPE)
+
+
+def _text(text: str) -> web.Response:
+    return web.Response(text=text, content_type=_TYPE)
+
+
+class _Pages:
+    def __init__(self, source: SchemaSource) -> None:
+        self._source = source
+
+    # --- by id ---
+
+    async def by_id(self, request: web.Request) -> web.Response:
+        return _json({"schema": await self._by_id(request)})
+
+    async def text_by_id(self, request: web.Request) -> web.Response:
+        return _text(await self._by_id(request))
+
+    async def subjects_of_id(self, request: web.Request) -> web.Response:
+        return _json(sorted({one.subject for one in await self._places(request)}))
+
+    async def versions_of_id(self, request: web.Request) -> web.Response:
+        places = await self._places(request)
+        return _json([{"subject": one.subject, "version": one.version} for one in places])
+
+    async def types(self, _request: web.Request) -> web.Response:
+        return _json(["AVRO"])
+
+    # --- by subject ---
+
+    async def subjects(self, request: web.Request) -> web.Response:
+        prefix = request.query.get("subjectPrefix", "")
+        names = self._book().subjects()
+        return _json([name for name in names if name.startswith(_without_context(prefix))])
+
+    async def versions(self, request: web.Request) -> web.Response:
+        return _json([one.version for one in await self._subject(request)])
+
+    async def version(self, request: web.Request) -> web.Response:
+        return _json(_shown(await self._version(request)))
+
+    async def version_text(self, request: web.Request) -> web.Response:
+        return _text((await self._version(request)).text)
+
+    async def look_up(self, request: web.Request) -> web.Response:
+        subject, text = _subject_of(request), await _schema_in(request)
+        try:
+            json.loads(text)
+        except ValueError:
+            raise _Refused(_BAD_SCHEMA, "the schema is not JSON") from None
+        found = await self._find(lambda book: book.find_equal(subject, text))
+        if found is None:
+            if not self._book().versions(subject):
+                raise _no_subject(subject)
+            raise _Refused(_NO_SCHEMA, "Schema not found")
+        return _json(_shown(found))
+
+    async def refuse(self, _request: web.Request) -> web.Response:
+        raise _Refused(_READ_ONLY, "cdcd registers its schemas itself; others can only read them")
+
+    # --- settings ---
+
+    async def level(self, _request: web.Request) -> web.Response:
+        return _json({"compatibilityLevel": self._source.compatibility})
+
+    async def subject_level(self, request: web.Request) -> web.Response:
+        subject = _subject_of(request)
+        versions = await self._find(lambda book: book.versions(subject))
+        if versions:
+            return _json({"compatibilityLevel": versions[0].compatibility})
+        if request.query.get("defaultToGlobal", "").lower() == "true":
+            return await self.level(request)
+        raise _Refused(_NO_LEVEL, f"Subject '{subject}' does not have subject-level compatibility configured")
+
+    async def mode(self, _request: web.Request) -> web.Response:
+        return _json({"mode": "READONLY"})
+
+    async def contexts(self, _request: web.Request) -> web.Response:
+        return _json(["."])
+
+    # --- inside ---
+
+    def _book(self) -> Book:
+        book = self._source.book
+        if book is None:
+            raise _Refused(_NOT_YET, "the schema topic has not been read yet")
+        return book
+
+    async def _find(self, look: Callable[[Book], _T]) -> _T:
+        """Return what is there, after another look at the topic when nothing is."""
+        found = look(self._book())
+        if not found:
+            if not await self._source.refresh():
+                raise _Refused(_NOT_YET, "the schema topic cannot be read now")
+            found = look(self._book())
+        return found
+
+    async def _by_id(self, request: web.Request) -> str:
+        number = _id_of(request)
+        text = await self._find(lambda book: book.text(number))
+        if text is None:
+            raise _no_schema(number)
+        return text
+
+    async def _places(self, request: web.Request) -> list[Registered]:
+        number = _id_of(request)
+        places = await self._find(lambda book: book.places(number))
+        if not places:
+            raise _no_schema(number)
+        return places
+
+    async def _subject(self, request: web.Request) -> list[Registered]:
+        subject = _subject_of(request)
+        versions = await self._find(lambda book: book.versions(subject))
+        if not versions:
+            raise _no_subject(subject)
+        return versions
+
+    async def _version(self, request: web.Request) -> Registered:
+        versions, wanted = await self._subject(request), request.match_info["version"]
+        if wanted in ("latest", "-1"):
+            return versions[-1]
+        if not wanted.isdecimal() or not 0 < int(wanted) < 1 << 31:
+            raise _Refused(_BAD_VERSION, f"The specified version '{wanted}' is not a valid version id")
+        for one in versions:
+            if one.version == int(wanted):
+                return one
+        raise _Refused(_NO_VERSION, f"Version {wanted} not found.")
+
+
+def _id_of(request: web.Request) -> int:
+    text = request.match_info["id"]
+    if not text.isdecimal() or int(text) >= 1 << 31:
+        raise _Refused(_NO_SCHEMA, f"Schema {text} not found")
+    return int(text)
+
+
+def _subject_of(request: web.Request) -> str:
+    return _without_context(request.match_info["subject"])
+
+
+def _without_context(name: str) -> str:
+    """Return a subject without the default context, which some clients write out."""
+    return name.removeprefix(":.:")
+
+
+async def _schema_in(request: web.Request) -> str:
+    try:
+        schema = json.loads(await request.read())["schema"]
+    except (ValueError, KeyError, TypeError):
+        raise _Refused(_BAD_SCHEMA, "the body has no schema") from None
+    if not isinstance(schema, str):
+        raise _Refused(_BAD_SCHEMA, "the schema is not a text")
+    return schema
+
+
+def _shown(one: Registered) -> dict[str, Any]:
+    return {"subject": one.subject, "version": one.version, "id": one.schema_id, "schema": one.text}
+
+
+def _no_subject(subject: str) -> _Refused:
+    return _Refused(_NO_SUBJECT, f"Subject '{subject}' not found.")
+
+
+def _no_schema(number: int) -> _Refused:
+    return _Refused(_NO_SCHEMA, f"Schema {number} not found")

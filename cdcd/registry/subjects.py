@@ -1,0 +1,32 @@
+"""The name of the subject under which a topic's schema is registered, by Confluent's three strategies.
+
+In: a strategy, a topic, whether the schema is of its keys or its values, the full name of the Avro record.
+Out: the subject.
+Invariant: for one topic and one record the subject is always the same, so a schema finds its earlier versions.
+Must not: ask anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+__all__ = ["Part", "Strategy", "full_record_name", "subject_of"]
+
+Strategy = Literal["topic_name", "record_name", "topic_record_name"]
+Part = Literal["key", "value"]
+
+
+def subject_of(strategy: Strategy, topic: str, part: Part, record: str) -> str:
+    """Return the subject: `<topic>-<part>`, `<record>` or `<topic>-<record>`."""
+    if strategy == "record_name":
+        return record
+    if strategy == "topic_record_name":
+        return f"{topic}-{record}"
+    return f"{topic}-{part}"
+
+
+def full_record_name(schema: Mapping[str, Any]) -> str:
+    """Return the name of a record's schema with its namespace, as Avro's own libraries give it."""
+    name, namespace = str(schema["name"]), schema.get("namespace")
+    return name if "." in name or not namespace else f"{namespace}.{name}"

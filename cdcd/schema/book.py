@@ -1,0 +1,208 @@
+"""What a schema topic says: which schema has which id, and which versions a subject has.
+
+In: the topic's records, in the order of its log.  Out: schemas by id, by subject and version; ids for new ones.
+Invariant: the first record in the log that takes an id, or a version of a subject, has it, and every reader of
+the log comes to the same answer. An id is made from the schema's text, so each writer gives a schema the same
+id without asking another, after an abort or a restart again, and in a topic that was emptied as well. Two texts
+that the 31 bits of an id cannot tell apart are told apart by the log: a writer that finds the id taken there
+tries the next one (`claim`), and one that finds out only after it has written gives up (`holds`).
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from cdcd.errors import SchemasUnreadable
+
+__all__ = ["Book", "Registered", "dump", "id_of", "key_of", "load", "text_of"]
+
+FORMAT = 1
+_KEYS = {
+    "format": int,
+    "subject": str,
+    "version": int,
+    "id": int,
+    "schema": str,
+    "compatibility": str,
+    "slot": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One version of a subject. `compatibility` is the subject's level, `slot` the writer's."""
+
+    subject: str
+    version: int
+    schema_id: int
+    text: str
+    compatibility: str
+    slot: str
+
+
+def text_of(schema: Mapping[str, Any]) -> str:
+    """Return a schema as the one text under which it is registered."""
+    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+
+
+def id_of(text: str, attempt: int = 0) -> int:
+    """Return the id of a schema's text, from 1 to 2^31 - 1; `attempt` counts the ids that others had already."""
+    salt = f"\n{attempt}" if attempt else ""
+    number = int.from_bytes(hashlib.sha256((text + salt).encode()).digest()[:4], "big") & 0x7FFFFFFF
+    return number or 1
+
+
+def key_of(one: Registered) -> bytes:
+    """Return the record's key: one for each schema of a subject, so compaction never takes one for another."""
+    digest = hashlib.sha256(one.text.encode()).hexdigest()
+    return json.dumps({"subject": one.subject, "sha256": digest}).encode()
+
+
+def dump(one: Registered) -> bytes:
+    """Return the record's value."""
+    document = {
+        "format": FORMAT,
+        "subject": one.subject,
+        "version": one.version,
+        "id": one.schema_id,
+        "schema": one.text,
+        "compatibility": one.compatibility,
+        "slot": one.slot,
+    }
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def load(value: bytes) -> Registered:
+    """Return what `dump` was given. Raises SchemasUnreadable: a guessed id would decode rows wrongly."""
+    try:
+        document = json.loads(value)
+    except ValueError as error:
+        raise SchemasUnreadable("a record of the schema topic is not JSON") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise SchemasUnreadable("a record of the schema topic has a format that this version does not know")
+    wrong = [name for name, kind in _KEYS.items() if type(document.get(name)) is not kind]
+    if wrong or len(document) != len(_KEYS):
+        raise SchemasUnreadable(
+            "a record of the schema topic lacks a field or has an unknown one", fields=",".join(wrong) or None
+        )
+    return Registered(
+        document["subject"],
+        document["version"],
+        document["id"],
+        document["schema"],
+        document["compatibility"],
+        document["slot"],
+    )
+
+
+class Book:
+    """The state of one log. `id_of` makes ids; only a test of its collisions needs another.
+
+    One thread may take records while others read: what they go through is copied in one step.
+    """
+
+    def __init__(self, id_of: Callable[[str, int], int] = id_of) -> None:
+        self._id_of = id_of
+        self._texts: dict[int, str] = {}
+        self._by_key: dict[bytes, Registered] = {}
+        self._subjects: dict[str, dict[int, Registered]] = {}
+
+    # --- the log ---
+
+    def take(self, key: bytes, value: bytes | None) -> Registered | None:
+        """Take the log's next record; return what it says, None for a deletion. Raises SchemasUnreadable."""
+        if value is None:
+            self._forget(key)
+            return None
+        one = load(value)
+        if self._by_key.get(key) != one:
+            self._forget(key)
+            if self._is_free(one):
+                self._texts[one.schema_id] = one.text
+                self._by_key[key] = one
+                self._subjects.setdefault(one.subject, {})[one.version] = one
+        return one
+
+    def _forget(self, key: bytes) -> None:
+        """Delete a version. Its id stays what it was: records under it may still be read."""
+        one = self._by_key.pop(key, None)
+        if one is not None:
+            del self._subjects[one.subject][one.version]
+            if not self._subjects[one.subject]:
+                del self._subjects[one.subject]
+
+    def _is_free(self, one: Registered) -> bool:
+        return self._texts.get(one.schema_id, one.text) == one.text and one.version not in self._subjects.get(
+            one.subject, {}
+        )
+
+    # --- writing ---
+
+    def claim(
+        self, subject: str, text: str, compatibility: str, slot: str, unwritten: Iterable[Registered] = ()
+    ) -> Registered:
+        """Return the version that a schema has, or else the one that it may be written as.
+
+        `unwritten` are claims of the same writer that are not in the log yet.
+        """
+        known = self.find(subject, text)
+        if known is not None:
+            return known
+        mine = {one.schema_id: one.text for one in unwritten}
+        number = next(
+            number
+            for attempt in count()
+            if self._texts.get(number := self._id_of(text, attempt), text) == text
+            and mine.get(number, text) == text
+        )
+        versions = [
+            *self._subjects.get(subject, {}),
+            *(one.version for one in unwritten if one.subject == subject),
+        ]
+        return Registered(subject, max(versions, default=0) + 1, number, text, compatibility, slot)
+
+    def holds(self, one: Registered) -> bool:
+        """Whether a claim that was written is the first of its id and of its subject's version."""
+        at_version = self._subjects.get(one.subject, {}).get(one.version)
+        return at_version is not None and (at_version.schema_id, at_version.text) == (one.schema_id, one.text)
+
+    # --- reading ---
+
+    def find(self, subject: str, text: str) -> Registered | None:
+        """Return the version of a subject that has exactly this text."""
+        for one in self.versions(subject):
+            if one.text == text:
+                return one
+        return None
+
+    def find_equal(self, subject: str, text: str) -> Registered | None:
+        """Return the version of a subject that is this schema, however it is written. Raises ValueError."""
+        wanted = json.loads(text)
+        for one in self.versions(subject):
+            if json.loads(one.text) == wanted:
+                return one
+        return None
+
+    def text(self, schema_id: int) -> str | None:
+        """Return the schema with this id."""
+        return self._texts.get(schema_id)
+
+    def places(self, schema_id: int) -> list[Registered]:
+        """Return the versions that have this id, by subject."""
+        found = [one for one in list(self._by_key.values()) if one.schema_id == schema_id]
+        return sorted(found, key=lambda one: (one.subject, one.version))
+
+    def subjects(self) -> list[str]:
+        """Return the names of all subjects."""
+        return sorted(list(self._subjects))  # noqa: C414 - a copy in one step, see the class
+
+    def versions(self, subject: str) -> list[Registered]:
+        """Return the versions of a subject, the oldest first."""
+        found = list(self._subjects.get(subject, {}).values())
+        return sorted(found, key=lambda one: one.version)

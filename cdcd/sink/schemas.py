@@ -1,0 +1,235 @@
+"""Schemas without a registry: in a compacted topic, each written in the Kafka transaction that first uses it.
+
+In: a subject and an Avro schema.  Out: its id; the book of everything that is committed, for those who ask for it.
+Invariant: a record under an id becomes visible only together with, or after, the schema's own record, and only
+when that one is the first in the log to take its id and its version: after it was written, and before anything
+that uses it can be seen, the log is read up to it, what other writers have not committed included (`announce`).
+So two daemons of one prefix cannot give one id to two schemas, whatever comes of their transactions. What is
+served to others (`book`) is committed; an id whose transaction is being decided is waited for (`refresh`).
+Must not: decide what follows from an incompatible schema.
+Everything but `is_waiting`, `decided` and `book` blocks and belongs in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from cdcd.errors import RegistryRefused, SchemaIdTaken, SinkUnavailable
+from cdcd.schema.book import Book, Registered, dump, key_of, text_of
+from cdcd.schema.compatibility import level_differences
+from cdcd.sink.schema_log import SchemaLog
+from cdcd.sink.settings import SinkSettings
+
+__all__ = ["SchemaTopic"]
+
+_DECIDED_WITHIN_S = 20.0
+_FOUND_WITHIN_S = 5.0
+_LOOK_AGAIN_S = 0.5
+
+
+class Ahead(Protocol):
+    """What this needs of the sink: a group is open."""
+
+    def write_ahead(self, topic: str, records: list[tuple[bytes, bytes | None]]) -> int: ...
+
+
+class SchemaTopic:
+    """One for the process; `open` and `close` once a session."""
+
+    def __init__(self, topic: str, slot: str, compatibility: str) -> None:
+        self._topic = topic
+        self._slot = slot
+        self.compatibility = compatibility
+        self._lock = threading.Condition()
+        self._reading = threading.Lock()
+        self._sink: Ahead | None = None
+        self._settings: SinkSettings | None = None
+        self._log: SchemaLog | None = None
+        self._served: SchemaLog | None = None
+        self._looked_s = 0.0
+        self._claims = Book()
+        self._waiting: dict[tuple[str, str], Registered] = {}
+        self._announced: dict[tuple[str, str], Registered] = {}
+        self.book: Book | None = None
+        """What is committed; None until the topic was read."""
+
+    # --- a session ---------------------------------------------------------------------------------------
+
+    def open(self, sink: Ahead, settings: SinkSettings) -> None:
+        """Read the topic, once the sink has fenced older writers of this slot.
+
+        Raises SinkUnavailable, TopicMissing, SinkAuthorization, SchemasUnreadable.
+        """
+        self.close()
+        log = SchemaLog(settings, self._topic, is_committed=False)
+        served = SchemaLog(settings, self._topic, is_committed=True)
+        claims, book = Book(), Book()
+        try:
+            self._read_both(log, claims, served, book, settings.operation_timeout_s)
+        finally:
+            served.close()
+        with self._lock:
+            self._sink, self._settings = sink, settings
+            self._log, self._served, self._claims, self.book = log, served, claims, book
+            self._waiting.clear()
+            self._announced.clear()
+            self._lock.notify_all()
+
+    def _read_both(
+        self, log: SchemaLog, claims: Book, served: SchemaLog, book: Book, timeout_s: float
+    ) -> None:
+        end = log.end()
+        written = log.read(claims, end, timeout_s)
+        own_end = max((after for after, one in written if one.slot == self._slot), default=0)
+        # The last session's transaction is decided, but its marker may still be on its way (F76).
+        served.read(book, own_end, timeout_s)
+        if log.position < end or served.position < own_end:
+            raise SinkUnavailable(
+                "the schema topic could not be read to its end in time",
+                hint="another producer's open transaction in this topic may be in the way",
+                topic=self._topic,
+            )
+        served.read(book, end, timeout_s, is_stable_enough=True)
+
+    def close(self) -> None:
+        """End a session. What is committed is served on; what was announced is for the next session to find out."""
+        with self._lock:
+            log, self._log, self._sink = self._log, None, None
+        if log is not None:
+            log.close()
+
+    # --- for the plans -----------------------------------------------------------------------------------
+
+    def schema_id(self, subject: str, schema: Mapping[str, Any]) -> int:
+        """Return the id of `schema` under `subject`; a new one is written before it is used (`is_waiting`).
+
+        Raises RegistryRefused with the exact differences when the subject's level forbids it.
+        """
+        text = text_of(schema)
+        with self._lock:
+            known = self._known(subject, text)
+            if known is None:
+                self._refuse_incompatible(subject, schema)
+                known = self._claims.claim(
+                    subject, text, self._level(subject), self._slot, [*self._waiting.values()]
+                )
+                self._waiting[subject, text] = known
+            return known.schema_id
+
+    def latest(self, subject: str) -> dict[str, Any] | None:
+        """Return the newest schema under `subject`, None when it has none."""
+        with self._lock:
+            versions = self._versions(subject)
+        return dict(json.loads(versions[-1].text)) if versions else None
+
+    def verify_next(self) -> None:
+        """Raise RegistryRefused when the topic was emptied or made anew under cdcd's feet (F55)."""
+        with self._lock:
+            log = self._log
+        if log is not None and log.end() < log.position:
+            raise RegistryRefused(
+                "the schema topic has lost its records: others cannot find the schemas of what is written",
+                hint="restart cdcd: it writes every schema anew, each under the id that it had",
+                topic=self._topic,
+            )
+
+    def _known(self, subject: str, text: str) -> Registered | None:
+        place = (subject, text)
+        assert self.book is not None
+        return self.book.find(subject, text) or self._announced.get(place) or self._waiting.get(place)
+
+    def _versions(self, subject: str) -> list[Registered]:
+        assert self.book is not None
+        mine = [*self._announced.values(), *self._waiting.values()]
+        found = self.book.versions(subject) + [one for one in mine if one.subject == subject]
+        return sorted(found, key=lambda one: one.version)
+
+    def _level(self, subject: str) -> str:
+        versions = self._versions(subject)
+        return versions[0].compatibility if versions else self.compatibility
+
+    def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
+        level = self._level(subject)
+        earlier = [json.loads(one.text) for one in self._versions(subject)]
+        found = level_differences(level, schema, earlier)
+        if found:
+            raise RegistryRefused(
+                f"the new schema is incompatible with the subject's level {level}: {'; '.join(map(str, found))}",
+                hint="nothing was written or confirmed",
+                status=409,
+                subject=subject,
+            )
+
+    # --- for the writer ----------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are schemas to announce before the next records."""
+        return bool(self._waiting)
+
+    def announce(self) -> None:
+        """Write what is waiting into the open group and make sure that nobody else has taken its ids.
+
+        Raises SchemaIdTaken (the group must not be committed), and what the sink does.
+        """
+        with self._lock:
+            batch, log, sink, settings = list(self._waiting.items()), self._log, self._sink, self._settings
+        if log is None or sink is None or settings is None:
+            raise SinkUnavailable("the schema topic is not open")
+        end = sink.write_ahead(self._topic, [(key_of(one), dump(one)) for _, one in batch])
+        with self._lock:  # who claims meanwhile waits: nobody may read a book that is being written
+            log.read(self._claims, end, settings.operation_timeout_s)
+        if log.position < end:
+            raise SinkUnavailable("a new schema could not be read back in time", topic=self._topic)
+        lost = [one for _, one in batch if not self._claims.holds(one)]
+        if lost:
+            self._give_up(lost, sink, settings)
+        with self._lock:
+            for place, one in batch:
+                del self._waiting[place]
+                self._announced[place] = one
+        if not settings.is_exactly_once:
+            self.decided()
+
+    def _give_up(self, lost: list[Registered], sink: Ahead, settings: SinkSettings) -> None:
+        if not settings.is_exactly_once:  # nothing takes these back but their deletion
+            sink.write_ahead(self._topic, [(key_of(one), None) for one in lost])
+        raise SchemaIdTaken(
+            "another daemon has given an id or a version to another schema",
+            topic=self._topic,
+            subjects=",".join(one.subject for one in lost),
+        )
+
+    def decided(self) -> None:
+        """Serve what was announced: the group that it was written in is committed."""
+        with self._lock:
+            assert self.book is not None
+            for one in self._announced.values():
+                self.book.take(key_of(one), dump(one))
+            self._announced.clear()
+            self._lock.notify_all()
+
+    # --- for those who ask -------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Wait for what is being decided, then read what other daemons have committed since the last look.
+
+        A reader may be faster than the answer to cdcd's own commit. Raises SinkUnavailable and its like.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: not self._announced, _DECIDED_WITHIN_S)
+        with self._reading:
+            time.sleep(max(0.0, self._looked_s + _LOOK_AGAIN_S - time.monotonic()))
+            with self._lock:
+                served, book = self._served, self.book
+            if served is None or book is None:
+                return
+            try:
+                served.read(book, served.end(), _FOUND_WITHIN_S)
+            finally:
+                served.close()
+                self._looked_s = time.monotonic()

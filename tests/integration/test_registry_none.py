@@ -1,0 +1,300 @@
+"""No registry: schemas in a topic, written with what first uses them, and served to clients that know nothing of it.
+
+The judges are Confluent's own client and deserializer, fastavro, Avro's Java library, and a plain consumer.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import urllib.error
+import urllib.request
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader, assert_each_once
+from tests.support.topics import committed_records
+from tests.support.waiting import eventually
+
+NONE = {"registry": "none"}
+
+
+def url_of(daemon: Daemon) -> str:
+    return f"http://127.0.0.1:{daemon.port}"
+
+
+def client_of(daemon: Daemon) -> SchemaRegistryClient:
+    """Confluent's own, as its users make it."""
+    return SchemaRegistryClient({"url": url_of(daemon)})
+
+
+def answer(daemon: Daemon, path: str) -> tuple[int, Any]:
+    code, body = daemon.get(path)
+    return code, json.loads(body)
+
+
+def schemas_in_topic(kafka: KafkaBroker, daemon: Daemon) -> list[dict[str, Any]]:
+    """What a plain reader of the topic finds, read_committed."""
+    records = committed_records(kafka.bootstrap, f"{daemon.name}.__schemas")
+    return [json.loads(record.value()) for record in records]
+
+
+def decoded_by_topic(kafka: KafkaBroker, daemon: Daemon, topic: str) -> list[Any]:
+    """The values of a topic by fastavro, with no schema but what the schema topic says."""
+    schemas = {one["id"]: json.loads(one["schema"]) for one in schemas_in_topic(kafka, daemon)}
+    values = []
+    for record in committed_records(kafka.bootstrap, topic):
+        raw = record.value()
+        (number,) = struct.unpack_from(">I", raw, 1)
+        values.append(fastavro.schemaless_reader(io.BytesIO(raw[5:]), schemas[number]))
+    return values
+
+
+def run(server: PostgresServer, database: str, *statements: str) -> None:
+    for statement in statements:
+        server.execute(statement, dbname=database)
+
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_unmodified_clients_read_what_the_daemon_serves(
+    delivery: str, postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
+) -> None:
+    run(postgres, database, TABLE, "INSERT INTO t SELECT g, 'v' FROM generate_series(1, 5) g")
+    with new_daemon(postgres, database, sink={"delivery": delivery}, **NONE) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        run(
+            postgres,
+            database,
+            "UPDATE t SET v = 'w'",
+            "ALTER TABLE t ADD n int DEFAULT 7",
+            "INSERT INTO t VALUES (6, 'x', 8)",
+            "SELECT pg_logical_emit_message(true, 'p', 'c')",
+        )
+        reader = Reader(kafka.bootstrap, url_of(daemon))
+        events = reader.wait([topic], lambda events: len(events) == 11)
+        assert_each_once(events)
+        assert [event.op for event in events].count("u") == 5
+        assert [e.value["after"] for e in events if e.key == {"id": 6}] == [{"id": 6, "v": "x", "n": 8}]
+        # With the deserializer's own defaults, which ask for associations first.
+        default = AvroDeserializer(client_of(daemon))
+        for record in committed_records(kafka.bootstrap, topic):
+            context = SerializationContext(topic, MessageField.VALUE)
+            assert default(record.value(), context)["source"]["table"] == "t"
+        assert len(decoded_by_topic(kafka, daemon, topic)) == 11
+        (message,) = reader.wait([f"{daemon.name}.message"], lambda events: len(events) == 1)
+        assert message.value["content"] == b"c"
+
+
+def test_the_read_end_points_of_the_registry_api(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
+) -> None:
+    """What an unmodified client asks, and Confluent's own codes where there is nothing."""
+    run(postgres, database, TABLE, "INSERT INTO t VALUES (1, 'v')")
+    with new_daemon(postgres, database, **NONE) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "ALTER TABLE t ADD n int", "INSERT INTO t VALUES (2, 'w', 3)")
+        await_confirmed(postgres, daemon)
+        client = client_of(daemon)
+        assert client.get_subjects() == [f"{topic}-key", f"{topic}-value"]
+        assert client.get_versions(f"{topic}-value") == [1, 2]
+        latest = client.get_latest_version(f"{topic}-value")
+        assert latest.version == 2
+        by_id = client.get_schema(latest.schema_id)
+        assert by_id.schema_str == latest.schema.schema_str
+        assert client.get_version(f"{topic}-value", 1).schema_id != latest.schema_id
+        again = client_of(daemon).lookup_schema(f"{topic}-value", Schema(latest.schema.schema_str, "AVRO"))
+        assert (again.schema_id, again.version) == (latest.schema_id, 2)
+        spaced = json.dumps(json.loads(latest.schema.schema_str), indent=2, sort_keys=True)
+        assert client.lookup_schema(f"{topic}-value", Schema(spaced, "AVRO")).version == 2
+        assert client.get_compatibility() == "BACKWARD_TRANSITIVE"
+        assert client.get_compatibility(f"{topic}-value") == "BACKWARD_TRANSITIVE"
+        assert client.get_contexts() == ["."]
+        places = [{"subject": f"{topic}-value", "version": 2}]
+        assert answer(daemon, f"/schemas/ids/{latest.schema_id}/versions") == (200, places)
+        assert answer(daemon, f"/schemas/ids/{latest.schema_id}/subjects") == (200, [f"{topic}-value"])
+        assert answer(daemon, f"/schemas/ids/{latest.schema_id}/schema")[1]["type"] == "record"
+        assert answer(daemon, f"/subjects/{topic}-value/versions/latest/schema")[1]["type"] == "record"
+        assert answer(daemon, "/schemas/types") == (200, ["AVRO"])
+        assert answer(daemon, f"/subjects?subjectPrefix={topic}-k") == (200, [f"{topic}-key"])
+        for path, status, code in (
+            ("/schemas/ids/1", 404, 40403),
+            ("/schemas/ids/x", 404, 40403),
+            ("/subjects/nothing/versions", 404, 40401),
+            ("/subjects/nothing/versions/latest", 404, 40401),
+            (f"/subjects/{topic}-value/versions/3", 404, 40402),
+            (f"/subjects/{topic}-value/versions/x", 422, 42202),
+            ("/config/nothing", 404, 40408),
+        ):
+            found, body = answer(daemon, path)
+            assert (path, found, body["error_code"]) == (path, status, code)
+        for ask, status, code in (
+            (lambda: client.lookup_schema("nothing", Schema('"int"', "AVRO")), 404, 40401),
+            (lambda: client.lookup_schema(f"{topic}-value", Schema('"int"', "AVRO")), 404, 40403),
+            (lambda: client.register_schema(f"{topic}-value", Schema('"int"', "AVRO")), 422, 42205),
+        ):
+            with pytest.raises(SchemaRegistryError) as caught:
+                ask()
+            assert (caught.value.http_status_code, caught.value.error_code) == (status, code)
+
+
+def test_after_a_restart_the_topic_answers_before_anything_flows(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
+) -> None:
+    run(postgres, database, TABLE, "INSERT INTO t VALUES (1, 'v')")
+    with new_daemon(postgres, database, **NONE) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        before = schemas_in_topic(kafka, daemon)
+        daemon.kill()
+        daemon.config["source"]["publication"] = {"names": ["not_there"]}
+        daemon.start()
+        daemon.wait_state("halted")
+        assert client_of(daemon).get_latest_version(f"{topic}-value").version == 1
+        daemon.kill()
+        del daemon.config["source"]["publication"]
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "INSERT INTO t VALUES (2, 'w')")
+        await_confirmed(postgres, daemon)
+        assert schemas_in_topic(kafka, daemon) == before
+        assert len(Reader(kafka.bootstrap, url_of(daemon)).read(topic)) == 2
+
+
+def test_two_daemons_of_one_prefix_share_the_topic(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
+) -> None:
+    """Each serves what the other has written, and the same schema has the same id from both."""
+    run(postgres, database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    one, two = new_daemon(postgres, database, **NONE), new_daemon(postgres, database, **NONE)
+    for daemon, table in ((one, "a"), (two, "b")):
+        run(
+            postgres,
+            database,
+            f"DROP PUBLICATION cdcd_{daemon.name}",
+            f"CREATE PUBLICATION cdcd_{daemon.name} FOR TABLE {table}",
+        )
+    two.config["name"] = one.name
+    two.config["source"] |= {
+        "slot": {"name": two.slot},
+        "publication": {"names": [f"cdcd_{two.name}"]},
+    }
+    with one, two:
+        one.start()
+        two.start()
+        for daemon in (one, two):
+            daemon.wait_state("streaming")
+        run(
+            postgres,
+            database,
+            "INSERT INTO a VALUES (1)",
+            "INSERT INTO b VALUES (1)",
+            "SELECT pg_logical_emit_message(true, 'p', 'c')",
+        )
+        names = [f"{one.name}.public.{table}-{part}" for table in "ab" for part in ("key", "value")]
+        names += [f"{one.name}.message-{part}" for part in ("key", "value")]
+        for daemon in (one, two):
+            for name in names:
+                assert client_of(daemon).get_latest_version(name).version == 1
+        found = schemas_in_topic(kafka, one)
+        assert len({one["id"] for one in found}) == len({one["schema"] for one in found}) == 6
+        for daemon in (one, two):
+            events = Reader(kafka.bootstrap, url_of(daemon)).read(*(f"{one.name}.public.{t}" for t in "ab"))
+            assert len(events) == 2
+
+
+def test_an_incompatible_change_halts_with_the_difference(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
+) -> None:
+    run(postgres, database, TABLE, "INSERT INTO t VALUES (1, '7')")
+    with new_daemon(postgres, database, **NONE) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "ALTER TABLE t ALTER v TYPE int USING v::int", "INSERT INTO t VALUES (2, 8)")
+        page = daemon.wait_state("halted")
+        assert "CDCD-REGISTRY-REFUSED" in page["reason"]
+        assert "before.v: string cannot be read as" in page["reason"]
+        assert len(committed_records(kafka.bootstrap, topic)) == 1
+        assert client_of(daemon).get_versions(f"{topic}-value") == [1]
+
+
+def test_nothing_of_an_aborted_transaction_is_served(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
+) -> None:
+    """The new schema is in the log, its transaction is not decided: no plain reader and no client sees it."""
+    run(postgres, database, TABLE)
+    with new_daemon(postgres, database, **NONE) as daemon:
+        daemon.start().wait_state("streaming")
+        wide = "INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 300000) g"
+        postgres.execute(wide, dbname=database)
+        name = f"{daemon.name}.__schemas"
+        eventually(lambda: uncommitted(kafka, name), "the schema is in the log")
+        daemon.kill()
+        assert schemas_in_topic_now(kafka, name) == []
+        daemon.start().wait_state("streaming")
+        await_confirmed(postgres, daemon, within_s=120)
+        events = Reader(kafka.bootstrap, url_of(daemon)).read(f"{daemon.name}.public.t")
+        assert len(events) == 300_000
+        found = schemas_in_topic(kafka, daemon)
+        assert sorted(one["subject"].rsplit("-")[-1] for one in found) == ["key", "value"]
+        assert [one["version"] for one in found] == [1, 1]
+
+
+def uncommitted(kafka: KafkaBroker, topic: str) -> int:
+    return sum(1 for _ in _read(kafka, topic, "read_uncommitted"))
+
+
+def schemas_in_topic_now(kafka: KafkaBroker, topic: str) -> list[Any]:
+    return [json.loads(value) for value in _read(kafka, topic, "read_committed")]
+
+
+def _read(kafka: KafkaBroker, topic: str, level: str) -> list[bytes]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "looker",
+            "isolation.level": level,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    values = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while (message := consumer.poll(20)) is not None:
+            if message.error() is not None:
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                return values
+            values.append(message.value())
+    finally:
+        consumer.close()
+    raise AssertionError("no end")
+
+
+def test_before_the_topic_was_read_nothing_is_denied(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """503, which clients try again: a 404 would say that the id does not exist."""
+    with new_daemon(postgres, database, sink={"bootstrap_servers": "127.0.0.1:1"}, **NONE) as daemon:
+        daemon.start()
+        eventually(lambda: daemon.get("/livez")[0] == 200, "the port is open")
+        request = urllib.request.Request(f"{url_of(daemon)}/schemas/ids/7")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=10)
+        assert caught.value.code == 503
