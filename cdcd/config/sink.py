@@ -269,7 +269,10 @@ class Registry(Room):
             refuse("username and a password go together", "set username and password_file")
         if has_password and self.token_file is not None:
             refuse("a password and a token are given", "keep one of password_file, token_file")
-        named = {*self.properties, *self.secret_files} & {"bearer.auth.token", "bearer.auth.credentials.source"}
+        named = {*self.properties, *self.secret_files} & {
+            "bearer.auth.token",
+            "bearer.auth.credentials.source",
+        }
         if self.token_file is not None and named:
             refuse(f"{', '.join(sorted(named))} is given beside token_file", "keep one")
         return self

@@ -202,7 +202,12 @@ class Registry:
             raise _refusal(error, operation, subject) from error
         except OAuthTokenError as error:
             self._observe(operation, "unauthorised")
-            raise RegistryRefused(f"{operation}: no OAuth token could be had", subject=subject) from error
+            self.close()  # as above: the secret may have been another one by now
+            raise RegistryUnavailable(
+                f"{operation}: no OAuth token could be had",
+                hint="check the issuer's endpoint, and the client's id and secret",
+                subject=subject,
+            ) from error
         except CdcdError:
             raise
         except (KeyError, TypeError, ValueError) as error:

@@ -1,0 +1,305 @@
+"""What becomes of the rows when the registry is stopped, slow, answers 500, 401 or 409, or was restarted empty (F55).
+
+The daemon is a process, the registry a real one, with a door in front of it that can be shut or answer in its place.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import struct
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.reader import Event, Reader, assert_each_once
+from tests.support.registry_door import Door
+from tests.support.stack import confirmed_position, wal_position
+from tests.support.topics import committed_records
+from tests.support.waiting import eventually
+
+T = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+U = "CREATE TABLE u (id int PRIMARY KEY)"
+
+
+@pytest.fixture
+def door(registry: SchemaRegistry) -> Iterator[Door]:
+    with Door(registry.url) as one:
+        yield one
+
+
+def run(server: PostgresServer, database: str, *statements: str) -> None:
+    for statement in statements:
+        server.execute(statement, dbname=database)
+
+
+def behind(door: Door, new_daemon: NewDaemon, server: PostgresServer, database: str, **over: Any) -> Daemon:
+    """A daemon that knows the registry by its door only, with t known and one row of it written."""
+    run(server, database, T, "INSERT INTO t VALUES (1, 'a')")
+    return new_daemon(server, database, registry={"url": door.url}, **over)
+
+
+def rows(events: list[Event]) -> dict[Any, str]:
+    return {event.key["id"]: event.op for event in events if event.value is not None}
+
+
+def wait_rows(reader: Reader, daemon: Daemon, table: str, *ids: int, within_s: float = 60) -> list[Event]:
+    """The table's records, once these rows are all that is there; each once."""
+    topic = f"{daemon.name}.public.{table}"
+    events = reader.wait([topic], lambda events: sorted(rows(events)) == sorted(ids), within_s)
+    assert_each_once(events)
+    assert len(events) == len(ids)
+    return events
+
+
+def shut(door: Door) -> None:
+    door.shut()
+
+
+def answer_500(door: Door) -> None:
+    door.status = 500
+
+
+def mend(door: Door) -> None:
+    door.status = None
+    if door._server is None:
+        door.open()
+
+
+@pytest.mark.parametrize("fault", [shut, answer_500], ids=["stopped", "500"])
+def test_what_is_known_flows_and_what_is_new_waits(
+    fault: Any,
+    door: Door,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """Also after a lost connection to PostgreSQL. Nothing from the new table on is confirmed, nothing is lost."""
+    with behind(door, new_daemon, postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        fault(door)
+        run(postgres, database, "INSERT INTO t VALUES (2, 'b')")
+        wait_rows(reader, daemon, "t", 1, 2)
+        await_confirmed(postgres, daemon)
+        walsender = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s"
+        postgres.execute(walsender, daemon.slot)
+        run(postgres, database, "INSERT INTO t VALUES (3, 'c')")
+        wait_rows(reader, daemon, "t", 1, 2, 3)
+        await_confirmed(postgres, daemon)
+        run(postgres, database, U)
+        await_confirmed(postgres, daemon)
+        before = wal_position(postgres)
+        run(postgres, database, "INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (4, 'd')")
+        page = daemon.wait_state("backoff")
+        assert "CDCD-REGISTRY-UNAVAILABLE" in page["reason"]
+        eventually(lambda: len(daemon.events("retrying")) >= 3, "it has tried again, with growing pauses")
+        assert daemon.get("/livez")[0] == 200
+        assert (confirmed_position(postgres, daemon.slot) or 0) <= before
+        assert sorted(rows(reader.read(f"{daemon.name}.public.t"))) == [1, 2, 3]
+        assert reader.read(f"{daemon.name}.public.u") == []
+        mend(door)
+        wait_rows(reader, daemon, "u", 1)
+        wait_rows(reader, daemon, "t", 1, 2, 3, 4)
+        await_confirmed(postgres, daemon)
+
+
+def test_a_daemon_that_starts_without_it_waits_for_it(
+    door: Door, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    with behind(door, new_daemon, postgres, database) as daemon:
+        door.shut()
+        daemon.start().wait_state("backoff")
+        run(postgres, database, "INSERT INTO t VALUES (2, 'b')")
+        assert reader.read(f"{daemon.name}.public.t") == []
+        door.open()
+        daemon.wait_state("streaming")
+        wait_rows(reader, daemon, "t", 1, 2)
+
+
+def test_a_slow_one_only_delays(
+    door: Door, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Two seconds a call: what is known is not asked for, and the daemon lives and answers meanwhile."""
+    with behind(door, new_daemon, postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        door.delay_s = 2.0
+        asked = len(door.asked)
+        run(postgres, database, U, "INSERT INTO t VALUES (2, 'b')")
+        wait_rows(reader, daemon, "t", 1, 2)
+        run(postgres, database, "INSERT INTO u VALUES (1)")
+        eventually(lambda: len(door.asked) > asked, "the new table is asked for")
+        assert daemon.get("/livez")[0] == 200
+        assert daemon.status()["state"] == "streaming"
+        wait_rows(reader, daemon, "u", 1)
+        assert daemon.events("retrying") == []
+
+
+def test_401_halts_until_it_is_mended(
+    door: Door, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """What is known flows on; what is new halts, and the same row is the next after SIGHUP."""
+    with behind(door, new_daemon, postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        door.status = 401
+        run(postgres, database, U, "INSERT INTO t VALUES (2, 'b')")
+        wait_rows(reader, daemon, "t", 1, 2)
+        await_confirmed(postgres, daemon)
+        before = wal_position(postgres)
+        run(postgres, database, "INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (3, 'c')")
+        page = daemon.wait_state("halted")
+        assert "CDCD-REGISTRY-REFUSED" in page["reason"]
+        assert "credentials" in page["reason"]
+        assert daemon.get("/readyz")[0] == 503
+        assert (confirmed_position(postgres, daemon.slot) or 0) <= before
+        door.status = None
+        try_again(daemon)
+        wait_rows(reader, daemon, "u", 1)
+        wait_rows(reader, daemon, "t", 1, 2, 3)
+
+
+def try_again(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+
+
+def test_409_halts_and_an_operator_decides(
+    door: Door,
+    registry: SchemaRegistry,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """The registry's own 409, to a change that its level forbids; with the level lowered the row goes through."""
+    with behind(door, new_daemon, postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "ALTER TABLE t ALTER v TYPE int USING 7")
+        await_confirmed(postgres, daemon)
+        before = wal_position(postgres)
+        run(postgres, database, "INSERT INTO t VALUES (2, 8)")
+        page = daemon.wait_state("halted")
+        assert "status=409" in page["reason"]
+        assert (confirmed_position(postgres, daemon.slot) or 0) <= before
+        try_again(daemon)
+        eventually(lambda: len(daemon.events("halted")) == 2, "a second try does not slip through")
+        topic = f"{daemon.name}.public.t"
+        body = b'{"compatibility": "NONE"}'
+        request = urllib.request.Request(
+            f"{registry.url}/config/{topic}-value",
+            body,
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+        urllib.request.urlopen(request, timeout=10).close()
+        try_again(daemon)
+        events = wait_rows(reader, daemon, "t", 1, 2)
+        assert [event.value["after"]["v"] for event in events if event.key == {"id": 2}] == [8]
+
+
+def test_a_schema_that_is_not_registered_halts_and_is_printed(
+    door: Door,
+    registry: SchemaRegistry,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """auto_register: false. What is printed is registered by hand as it is, key and value, and the rows flow."""
+    with behind(door, new_daemon, postgres, database) as daemon:
+        daemon.config["registry"]["auto_register"] = False
+        daemon.start()
+        for number in (1, 2):
+            page = daemon.wait_state("halted")
+            assert "auto_register is off" in page["reason"]
+            halted = daemon.events("halted")[-1]["error"]
+            subject = halted.partition("subject=")[2].partition("]")[0]
+            printed = halted.partition("under the subject: ")[2]
+            assert not any(one.method == "POST" and one.path.endswith("/versions") for one in door.asked)
+            register(registry, subject, printed)
+            try_again(daemon)
+            eventually(lambda n=number: len(daemon.events("resuming")) == n, "it tries again")
+            daemon.wait_state("halted", "streaming")
+            eventually(
+                lambda n=number: daemon.status()["state"] == "streaming" or n < len(daemon.events("halted")),
+                "",
+            )
+        daemon.wait_state("streaming")
+        run(postgres, database, "INSERT INTO t VALUES (2, 'b')")
+        wait_rows(reader, daemon, "t", 1, 2)
+
+
+def register(registry: SchemaRegistry, subject: str, schema: str) -> None:
+    request = urllib.request.Request(
+        f"{registry.url}/subjects/{subject}/versions",
+        json.dumps({"schema": schema}).encode(),
+        {"Content-Type": "application/vnd.schemaregistry.v1+json"},
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def all_schemas(registry: SchemaRegistry, *subjects: str) -> dict[int, Any]:
+    found = {}
+    for subject in subjects:
+        url = f"{registry.url}/subjects/{subject}/versions/latest"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            version = json.load(answer)
+        found[version["id"]] = fastavro.parse_schema(json.loads(version["schema"]))
+    return found
+
+
+def test_one_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
+    artefacts: Cache,
+    stack_folder: Path,
+    postgres: PostgresServer,
+    database: str,
+    kafka: KafkaBroker,
+    new_daemon: NewDaemon,
+) -> None:
+    """It halts before a new schema is registered in it; SIGHUP registers everything anew from here on."""
+    folder = stack_folder / "registry-that-forgets"
+    with SchemaRegistry(folder, cache=artefacts) as forgetful, Door(forgetful.url) as door:
+        with behind(door, new_daemon, postgres, database) as daemon:
+            topic = f"{daemon.name}.public.t"
+            daemon.start().wait_state("streaming")
+            before = all_schemas(forgetful, f"{topic}-value")
+            run(postgres, database, U)
+            await_confirmed(postgres, daemon)
+            forgetful.stop()
+            forgetful.start()
+            door.registry_url = forgetful.url
+            run(postgres, database, "INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (2, 'b')")
+            page = daemon.wait_state("halted")
+            assert "the registry has lost" in page["reason"]
+            with urllib.request.urlopen(f"{forgetful.url}/subjects", timeout=10) as answer:
+                assert json.load(answer) == []
+            try_again(daemon)
+            anew = Reader(kafka.bootstrap, forgetful.url)
+            wait_rows(anew, daemon, "u", 1)
+            await_received(postgres, daemon)
+            await_confirmed(postgres, daemon)
+            names = [f"{topic}-value", f"{daemon.name}.public.u-value"]
+            after = all_schemas(forgetful, *names)
+            first, second = committed_records(kafka.bootstrap, topic, at_least=2)
+            by_offset = sorted((first, second), key=lambda record: record.timestamp())
+            values = [
+                fastavro.schemaless_reader(io.BytesIO(record.value()[5:]), schemas[number_of(record)])
+                for record, schemas in zip(by_offset, (before, after), strict=True)
+            ]
+            assert [value["after"] for value in values] == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
+
+
+def number_of(record: Any) -> int:
+    (number,) = struct.unpack_from(">I", record.value(), 1)
+    return int(number)
