@@ -5,22 +5,35 @@ The judges are Confluent's own client and deserializer, fastavro, Avro's Java li
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import struct
+import subprocess
+import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyspark
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaRegistryClient,
+    record_subject_name_strategy,
+    topic_record_subject_name_strategy,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.packages import java
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.spark.schemas import schema_by_id
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader, assert_each_once
@@ -263,8 +276,6 @@ def schemas_in_topic_now(kafka: KafkaBroker, topic: str) -> list[Any]:
 
 
 def _read(kafka: KafkaBroker, topic: str, level: str) -> list[bytes]:
-    from confluent_kafka import Consumer, TopicPartition
-
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -298,3 +309,80 @@ def test_before_the_topic_was_read_nothing_is_denied(
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request, timeout=10)
         assert caught.value.code == 503
+
+
+def test_a_reader_that_asks_during_a_restart_waits_for_it(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """As the mirror does: the port is away for a moment, and nothing is wrong."""
+    run(postgres, database, TABLE, "INSERT INTO t VALUES (1, 'v')")
+    with new_daemon(postgres, database, **NONE) as daemon:
+        daemon.start().wait_state("streaming")
+        number = schemas_in_topic(kafka, daemon)[0]["id"]
+        daemon.kill()
+        found: list[Any] = []
+        asking = threading.Thread(target=lambda: found.append(schema_by_id(url_of(daemon), number)))
+        asking.start()
+        daemon.start()
+        asking.join(60)
+        assert found
+        assert found[0]["type"] == "record"
+
+
+def test_avros_java_library_reads_what_the_daemon_serves(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """A Java client: the JDK's HTTP, Avro's own decoder."""
+    run(
+        postgres,
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, v text, a int[], at date)",
+        "INSERT INTO t VALUES (1, 'ünï', '{1,NULL,3}', '2026-11-21')",
+    )
+    with new_daemon(postgres, database, **NONE) as daemon:
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "ALTER TABLE t ADD n bigint", "UPDATE t SET n = 4611686018427387904")
+        await_confirmed(postgres, daemon)
+        records = committed_records(kafka.bootstrap, f"{daemon.name}.public.t", at_least=2)
+        lines = "".join(base64.b64encode(record.value()).decode() + "\n" for record in records)
+        jars = Path(pyspark.__file__).parent / "jars"
+        program = Path(__file__).parents[1] / "support" / "AvroReader.java"
+        command = [java(), "-cp", f"{jars}/*", str(program), url_of(daemon)]
+        read = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120, check=True)
+        rows = [json.loads(line)["after"] for line in read.stdout.splitlines()]
+        assert rows[0] == {"id": 1, "v": "ünï", "a": [1, None, 3], "at": 20778}
+        assert rows[1] == {**rows[0], "n": 4611686018427387904}
+
+
+@pytest.mark.parametrize(
+    ("subjects", "judge"),
+    [
+        ("record_name", record_subject_name_strategy),
+        ("topic_record_name", topic_record_subject_name_strategy),
+    ],
+)
+def test_subjects_are_named_as_confluents_own_strategies_name_them(
+    subjects: str,
+    judge: Any,
+    postgres: PostgresServer,
+    database: str,
+    kafka: KafkaBroker,
+    new_daemon: NewDaemon,
+) -> None:
+    """And a key's columns stay those of the registered key, found under such a name as well."""
+    run(
+        postgres, database, "CREATE TABLE t (a int, b int, PRIMARY KEY (b, a))", "INSERT INTO t VALUES (1, 2)"
+    )
+    over = {"registry": {"url": "none", "subjects": subjects}}
+    with new_daemon(postgres, database, **over) as daemon:
+        daemon.start().wait_state("streaming")
+        topic = f"{daemon.name}.public.t"
+        records = {"key": f"{topic}.Key", "value": f"{topic}.Envelope"}
+        wanted = [judge(SerializationContext(topic, part), name) for part, name in records.items()]
+        assert client_of(daemon).get_subjects() == sorted(wanted)
+        assert daemon.stop() == 0
+        run(postgres, database, "UPDATE t SET a = 3", "DROP TABLE t")
+        daemon.start().wait_state("streaming")
+        reader = Reader(kafka.bootstrap, url_of(daemon))
+        events = reader.wait([topic], lambda events: len(events) == 4)
+        assert {tuple(event.key) for event in events} == {("b", "a")}

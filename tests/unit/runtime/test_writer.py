@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
-from cdcd.errors import SinkUnavailable
+from cdcd.errors import SchemaIdTaken, SinkUnavailable
 from cdcd.model import PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.runtime import writer as writer_module
 from cdcd.runtime.writer import Writer
@@ -78,13 +79,52 @@ class MemorySink:
         return [[record.key for record in records] for records, _ in self.groups]
 
 
+class MemorySchemas:
+    """Schemas to be written ahead of records: `waiting` goes into the open transaction of the sink."""
+
+    def __init__(self, sink: MemorySink) -> None:
+        self.sink = sink
+        self.waiting: list[Record] = []
+        self.announced: list[bytes | None] = []
+        self.served: list[bytes | None] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.announcing = threading.Event()
+        self.error: Exception | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self.waiting)
+
+    def announce(self) -> None:
+        self.announcing.set()
+        assert self.gate.wait(DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+        assert self.sink.open is not None, "a schema outside a transaction"
+        self.sink.open += self.waiting
+        self.announced += [record.key for record in self.waiting]
+        self.waiting = []
+
+    def decided(self) -> None:
+        durable = [key for group in self.sink.keys for key in group]
+        self.served += [key for key in self.announced if key in durable]
+        self.announced = []
+
+
 class World:
     """A running writer, and everything that came out of it."""
 
     def __init__(
-        self, *, max_wait_us: int = 0, max_rows: int = 1000, waiting_limit_bytes: int = 1000
+        self,
+        *,
+        max_wait_us: int = 0,
+        max_rows: int = 1000,
+        waiting_limit_bytes: int = 1000,
+        has_schemas: bool = False,
     ) -> None:
         self.sink = MemorySink()
+        self.schemas = MemorySchemas(self.sink) if has_schemas else None
         self.confirmed: list[int] = []
         self.reports: list[tuple[int, int, int]] = []
         self.blocked: list[bool] = []
@@ -97,6 +137,7 @@ class World:
             waiting_limit_bytes=waiting_limit_bytes,
             confirm=self._confirm,
             observer=self,
+            ahead=self.schemas,
         )
         self.task = asyncio.ensure_future(self.writer.run())
 
@@ -132,7 +173,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(**options: int) -> AsyncIterator[World]:
+async def world(**options: Any) -> AsyncIterator[World]:
     one = World(**options)
     try:
         yield one
@@ -491,3 +532,46 @@ async def test_flush_with_nothing_to_do_returns() -> None:
     async with world() as one:
         await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
         assert one.sink.groups == []
+
+
+async def test_a_schema_goes_before_the_first_record_that_counts_on_it() -> None:
+    """In the same Kafka transaction, and it is served once that is durable."""
+    async with world(has_schemas=True) as one:
+        assert one.schemas is not None
+        await one.transaction(10, b"a")
+        await one.until_confirmed(18)
+        one.schemas.waiting = list(rows(b"schema").records)
+        await one.transaction(20, b"b", b"c")
+        await one.until_confirmed(28)
+        assert one.sink.keys == [[b"a"], [b"schema", b"b", b"c"]]
+        assert one.schemas.served == [b"schema"]
+
+
+async def test_a_schema_that_another_has_taken_ends_the_epoch_with_nothing_visible() -> None:
+    async with world(has_schemas=True) as one:
+        assert one.schemas is not None
+        one.schemas.waiting = list(rows(b"schema").records)
+        one.schemas.error = SchemaIdTaken("taken")
+        await one.transaction(10, b"a")
+        with pytest.raises(SchemaIdTaken):
+            await one.task
+        await one.writer.close()
+        assert (one.sink.groups, one.confirmed) == ([], [])
+        assert one.sink.aborted == [[]]
+
+
+async def test_closing_waits_for_a_schema_under_way() -> None:
+    """Its thread uses the transaction that is to be aborted."""
+    async with world(has_schemas=True) as one:
+        assert one.schemas is not None
+        one.schemas.gate.clear()
+        one.schemas.waiting = list(rows(b"schema").records)
+        await one.transaction(10, b"a")
+        await one.until(one.schemas.announcing.is_set)
+        one.task.cancel()
+        closing = asyncio.ensure_future(one.writer.close())
+        await asyncio.sleep(0)
+        assert one.sink.aborted == []
+        one.schemas.gate.set()
+        await closing
+        assert [[record.key for record in group] for group in one.sink.aborted] == [[b"schema"]]

@@ -1,0 +1,218 @@
+"""The schema topic on a real broker: two writers, aborts, collisions, and what others see of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.errors import RegistryRefused, SchemaIdTaken
+from cdcd.model import Progress, SourceIdentity
+from cdcd.schema.book import Book, id_of
+from cdcd.sink import schemas as schemas_module
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.schemas import SchemaTopic
+from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.topics import Topics
+from tests.support.topics import committed_records, new_name
+from tests.support.waiting import eventually
+
+V1: dict[str, Any] = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
+V2 = {**V1, "fields": [*V1["fields"], {"name": "v", "type": ["null", "string"], "default": None}]}
+OTHER = {**V1, "name": "Other"}
+
+
+class Writer:
+    """A sink and the schema topic of one prefix, as a session has them."""
+
+    def __init__(self, kafka: KafkaBroker, prefix: str, slot: str, delivery: str = "exactly_once") -> None:
+        self.topic = f"{prefix}.__schemas"
+        self.bootstrap = kafka.bootstrap
+        self.settings = SinkSettings(
+            bootstrap_servers=kafka.bootstrap,
+            delivery=delivery,  # type: ignore[arg-type]
+            transactional_id=f"cdcd-{slot}",
+            client_id=f"cdcd-{slot}",
+            progress_topic=f"{prefix}.__progress",
+            slot=slot,
+        )
+        self.slot = slot
+        self.sink = KafkaSink(self.settings)
+        self.schemas = SchemaTopic(self.topic, slot, "BACKWARD_TRANSITIVE")
+
+    def open(self) -> Writer:
+        topics = Topics(self.settings, TopicSettings(create=True, partitions=1, replication_factor=1))
+        topics.ensure_progress(self.settings.progress_topic)
+        topics.ensure_schemas(self.topic)
+        self.sink.open()
+        self.schemas.open(self.sink, self.settings)
+        return self
+
+    def close(self) -> None:
+        self.schemas.close()
+        self.sink.close()
+
+    def announce(self, subject: str, schema: dict[str, Any]) -> int:
+        number = self.schemas.schema_id(subject, schema)
+        self.sink.begin()
+        self.schemas.announce()
+        return number
+
+    def commit(self) -> None:
+        identity = SourceIdentity("1", 1, "d", self.slot)
+        progress = self.sink.commit(Progress(identity, "streaming", 1, 2, 0))
+        assert self.topic not in progress.offsets
+        self.schemas.decided()
+
+    def subjects(self) -> list[str]:
+        self.schemas.refresh()
+        assert self.schemas.book is not None
+        return self.schemas.book.subjects()
+
+    def stored(self) -> list[tuple[str, int, int]]:
+        found = [json.loads(r.value()) for r in committed_records(self.bootstrap, self.topic) if r.value()]
+        return [(one["subject"], one["version"], one["id"]) for one in found]
+
+
+@pytest.fixture
+def prefix() -> str:
+    return new_name("shop")
+
+
+@pytest.fixture
+def one(kafka: KafkaBroker, prefix: str) -> Any:
+    writer = Writer(kafka, prefix, new_name("one")).open()
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def two(kafka: KafkaBroker, prefix: str) -> Any:
+    writer = Writer(kafka, prefix, new_name("two")).open()
+    yield writer
+    writer.close()
+
+
+def test_an_aborted_schema_is_never_served_and_keeps_its_id(one: Writer) -> None:
+    number = one.announce("t-value", V1)
+    assert one.schemas.book is not None
+    assert one.schemas.book.text(number) is None
+    one.sink.abort()
+    assert one.open().subjects() == []
+    assert one.announce("t-value", V1) == number
+    one.commit()
+    assert one.stored() == [("t-value", 1, number)]
+    assert one.subjects() == ["t-value"]
+
+
+def test_a_reader_waits_for_what_is_being_decided(one: Writer) -> None:
+    """It may have the rows before cdcd hears of its own commit: it is not told that there is no such id."""
+    number = one.announce("t-value", V1)
+    found: list[str | None] = []
+
+    def look() -> None:
+        one.schemas.refresh()
+        assert one.schemas.book is not None
+        found.append(one.schemas.book.text(number))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    assert found == []
+    one.commit()
+    reader.join(30)
+    assert found == [json.dumps(V1, separators=(",", ":"))]
+
+
+def test_what_another_daemon_commits_is_found_when_it_is_asked_for(one: Writer, two: Writer) -> None:
+    number = one.announce("t-value", V1)
+    one.commit()
+    eventually(lambda: two.subjects() == ["t-value"], "the other serves it too")
+    assert two.schemas.schema_id("t-value", V1) == number
+    assert not two.schemas.is_waiting
+
+
+def test_two_writers_of_one_schema_agree_without_a_word(one: Writer, two: Writer) -> None:
+    """Both transactions are open at once; both commit."""
+    numbers = {writer.announce("t-value", V1) for writer in (one, two)}
+    assert len(numbers) == 1
+    for writer in (two, one):
+        writer.commit()
+    eventually(lambda: one.subjects() == two.subjects() == ["t-value"], "one subject")
+    assert {version for _, version, _ in one.stored()} == {1}
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_of_two_schemas_with_one_id_the_first_in_the_log_has_it(
+    delivery: str, kafka: KafkaBroker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids that cannot tell schemas apart, and two daemons that do not know of each other's."""
+    monkeypatch.setattr(schemas_module, "Book", lambda: Book(id_of=lambda _text, attempt: 1 + attempt))
+    one = Writer(kafka, prefix, new_name("one"), delivery).open()
+    two = Writer(kafka, prefix, new_name("two"), delivery).open()
+    assert one.announce("t-value", V1) == 1
+    two.schemas.schema_id("u-value", OTHER)
+    two.sink.begin()
+    with pytest.raises(SchemaIdTaken):
+        two.schemas.announce()
+    two.sink.abort()
+    one.commit()
+    assert two.open().announce("u-value", OTHER) == 2
+    two.commit()
+    for writer in (one, two):
+        eventually(lambda w=writer: w.subjects() == ["t-value", "u-value"], "both are served")
+        assert writer.schemas.book is not None
+        assert json.loads(writer.schemas.book.text(1) or "") == V1
+        assert json.loads(writer.schemas.book.text(2) or "") == OTHER
+        writer.close()
+
+
+def test_of_two_versions_at_once_the_second_becomes_the_next(one: Writer, two: Writer) -> None:
+    for writer in (one, two):
+        writer.announce("t-value", V1)
+    one.commit()
+    two.sink.abort()
+    two.open()
+    three = {**V2, "fields": [*V2["fields"], {"name": "w", "type": ["null", "int"], "default": None}]}
+    one.announce("t-value", V2)
+    two.schemas.schema_id("t-value", three)
+    two.sink.begin()
+    with pytest.raises(SchemaIdTaken):
+        two.schemas.announce()
+    two.sink.abort()
+    one.commit()
+    two.open().announce("t-value", three)
+    two.commit()
+    assert [version for _, version, _ in one.stored()] == [1, 2, 3]
+
+
+def test_an_incompatible_schema_is_refused_with_the_difference(one: Writer) -> None:
+    one.announce("t-value", V1)
+    one.commit()
+    must = {**V1, "fields": [*V1["fields"], {"name": "must", "type": "string"}]}
+    for _ in range(2):
+        with pytest.raises(RegistryRefused, match="must: is new and has no default") as caught:
+            one.schemas.schema_id("t-value", must)
+        assert caught.value.context["status"] == 409
+    assert not one.schemas.is_waiting
+    assert one.schemas.latest("t-value") == V1
+    assert one.schemas.latest("u-value") is None
+
+
+def test_a_topic_that_was_emptied_is_found_out_and_filled_again_with_the_same_ids(one: Writer) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    number = one.announce("t-value", V1)
+    one.commit()
+    one.schemas.verify_next()
+    admin = AdminClient({"bootstrap.servers": one.bootstrap})
+    admin.delete_topics([one.topic])[one.topic].result(30)
+    eventually(lambda: one.topic not in admin.list_topics(timeout=10).topics, "it is gone")
+    Topics(one.settings, TopicSettings(create=True, partitions=1, replication_factor=1)).ensure_schemas(
+        one.topic
+    )
+    with pytest.raises(RegistryRefused, match="lost its records"):
+        one.schemas.verify_next()
+    assert one.open().announce("t-value", V1) == number == id_of(json.dumps(V1, separators=(",", ":")))
