@@ -163,7 +163,7 @@ class _Pages:
         subject = _subject_of(request)
         versions = await self._find(lambda book: book.versions(subject))
         if versions:
-            return _json({"compatibilityLevel": versions[0].compatibility})
+            return _json({"compatibilityLevel": versions[-1].compatibility})
         if request.query.get("defaultToGlobal", "").lower() == "true":
             return await self.level(request)
         raise _Refused(_NO_LEVEL, f"Subject '{subject}' does not have subject-level compatibility configured")

@@ -36,7 +36,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """One version of a subject. `compatibility` is the subject's level, `slot` the writer's."""
+    """One version of a subject. `compatibility` is the level it was checked by, `slot` the writer's."""
 
     subject: str
     version: int

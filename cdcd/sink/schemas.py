@@ -107,7 +107,7 @@ class SchemaTopic:
     def schema_id(self, subject: str, schema: Mapping[str, Any]) -> int:
         """Return the id of `schema` under `subject`; a new one is written before it is used (`is_waiting`).
 
-        Raises RegistryRefused with the exact differences when the subject's level forbids it.
+        Raises RegistryRefused with the exact differences when the level forbids it.
         """
         text = text_of(schema)
         with self._lock:
@@ -115,7 +115,7 @@ class SchemaTopic:
             if known is None:
                 self._refuse_incompatible(subject, schema)
                 known = self._claims.claim(
-                    subject, text, self._level(subject), self._slot, [*self._waiting.values()]
+                    subject, text, self.compatibility, self._slot, [*self._waiting.values()]
                 )
                 self._waiting[subject, text] = known
             return known.schema_id
@@ -148,18 +148,19 @@ class SchemaTopic:
         found = self.book.versions(subject) + [one for one in mine if one.subject == subject]
         return sorted(found, key=lambda one: one.version)
 
-    def _level(self, subject: str) -> str:
-        versions = self._versions(subject)
-        return versions[0].compatibility if versions else self.compatibility
-
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
-        level = self._level(subject)
-        earlier = [json.loads(one.text) for one in self._versions(subject)]
-        found = level_differences(level, schema, earlier)
+        """Compare with the versions since the last one that was let through, the oldest first."""
+        earlier: list[Any] = []
+        for one in reversed(self._versions(subject)):
+            earlier.insert(0, json.loads(one.text))
+            if one.compatibility == "NONE":
+                break
+        found = level_differences(self.compatibility, schema, earlier)
         if found:
             raise RegistryRefused(
-                f"the new schema is incompatible with the subject's level {level}: {'; '.join(map(str, found))}",
-                hint="nothing was written or confirmed",
+                f"the new schema is incompatible with {self.compatibility}: {'; '.join(map(str, found))}",
+                hint="nothing was written or confirmed; to let this one through, restart with "
+                "registry.compatibility: NONE, and afterwards again as it was",
                 status=409,
                 subject=subject,
             )

@@ -33,9 +33,10 @@ def processes_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once() -> None:
+@pytest.mark.parametrize("registry", [[], ["--no-registry"]], ids=["registry", "no registry"])
+def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(registry: list[str]) -> None:
     """Everything is killed once, kept at the end, read with Confluent's own deserializer, and stopped."""
-    words = ["--rows", "1500", "--seconds", "10", "--kill-at", "bulk", "--seed", "11", "--keep"]
+    words = ["--rows", "1500", "--seconds", "10", "--kill-at", "bulk", "--seed", "11", "--keep", *registry]
     done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     kept = re.search(r"stop it with  cdcd demo --stop (\S+)", done.stdout)
     assert kept is not None, done.stdout + done.stderr
@@ -45,6 +46,7 @@ def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once() ->
         assert re.fullmatch(r"mirror == source: 9 tables, \d+ rows", last)
         assert done.stdout.count("mirror == source") == 1
         assert "cdcd was killed" in done.stdout
+        assert ("starting the schema registry" in done.stdout) is not bool(registry)
         read_by_a_stranger(done.stdout)
     finally:
         stopped = subprocess.run(

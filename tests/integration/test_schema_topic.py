@@ -201,6 +201,24 @@ def test_an_incompatible_schema_is_refused_with_the_difference(one: Writer) -> N
     assert one.schemas.latest("u-value") is None
 
 
+def test_a_schema_that_was_let_through_is_where_comparing_begins(one: Writer) -> None:
+    one.announce("t-value", V1)
+    one.commit()
+    must = {**V1, "fields": [*V1["fields"], {"name": "must", "type": "string"}]}
+    one.schemas.compatibility = "NONE"
+    one.announce("t-value", must)
+    one.commit()
+    one.schemas.compatibility = "BACKWARD_TRANSITIVE"
+    more = {**must, "fields": [*must["fields"], {"name": "v", "type": ["null", "string"], "default": None}]}
+    one.announce("t-value", more)
+    one.commit()
+    one.announce("t-value", {**more, "fields": [{"name": "id", "type": "long"}, *more["fields"][1:]]})
+    one.commit()
+    with pytest.raises(RegistryRefused, match="id: long cannot be read as int"):
+        one.schemas.schema_id("t-value", more | {"doc": "narrower again"})
+    assert [version for _, version, _ in one.stored()] == [1, 2, 3, 4]
+
+
 def test_a_topic_that_was_emptied_is_found_out_and_filled_again_with_the_same_ids(one: Writer) -> None:
     from confluent_kafka.admin import AdminClient
 

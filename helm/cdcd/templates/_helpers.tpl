@@ -45,6 +45,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not $config -}}
 {{- fail "config is empty: cdcd needs name, source.dsn, sink.bootstrap_servers and registry.url (see values.yaml)" -}}
 {{- end -}}
+{{- if kindIs "string" $config.registry -}}
+{{- $_ := set $config "registry" (dict "url" $config.registry) -}}
+{{- end -}}
 {{- $given := dict
       "admin" (dict "host" "0.0.0.0")
       "source" (dict) "sink" (dict "secret_files" (dict)) "registry" (dict) -}}

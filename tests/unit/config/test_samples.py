@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from cdcd.config import load_config
 from cdcd.config.document import parse_document, read_document
 from cdcd.config.sample import json_schema, sample_yaml
 from cdcd.config.shape import options
+from cdcd.registry.settings import client_properties
+from tests.support.registry_door import make_certificates
 from tests.unit.config.cases import CASES, GOOD
 
 FOLDER = Path(__file__).parents[3] / "config"
@@ -108,3 +112,35 @@ def test_the_schema_rejects_what_the_models_reject(
     text = next(case.text for case in CASES if case.name == name)
     with pytest.raises(jsonschema.ValidationError):
         validator.validate(parse_document(text, "prod.yaml").tree)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "registry.md"
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_each_way_to_the_registry_on_its_page_is_valid(
+    block: str, tmp_path: Path, validator: jsonschema.Draft202012Validator
+) -> None:
+    """And the client takes the properties that come of it."""
+    make_certificates(tmp_path)
+    for name in ("registry-password", "registry-token", "registry-client-secret"):
+        (tmp_path / name).write_text("canary")
+    (tmp_path / "registry-key-password").write_text("of the key")
+    for shown, made in (("tls.crt", "client.crt"), ("tls.key", "client.key")):
+        block = block.replace(f"/etc/cdcd/tls/registry/{shown}", str(tmp_path / made))
+    block = block.replace("/etc/cdcd/tls/registry", str(tmp_path)).replace("/etc/cdcd/secrets", str(tmp_path))
+    text = re.sub(r"registry: .*\n", "", GOOD) + block
+    (tmp_path / "cdcd.yaml").write_text(text)
+    validator.validate(yaml.safe_load(text))
+    config = load_config(tmp_path / "cdcd.yaml", {})
+    if config.registry.is_none:
+        assert config.schema_topic == "shop.__schemas"
+    else:
+        assert SchemaRegistryClient(client_properties(config.registry_settings()))
+        assert config.schema_topic is None
+
+
+def test_an_environment_can_do_without_a_registry(tmp_path: Path) -> None:
+    (tmp_path / "cdcd.yaml").write_text(GOOD)
+    assert load_config(tmp_path / "cdcd.yaml", {"CDCD_REGISTRY__URL": "none"}).registry.is_none
