@@ -42,7 +42,7 @@ class SchemaSource(Protocol):
     def book(self) -> Book | None: ...  # noqa: D102
     @property
     def compatibility(self) -> str: ...  # noqa: D102
-    async def refresh(self) -> bool: ...  # noqa: D102
+    async def refresh(self, concerns: Callable[[Registered], bool]) -> bool: ...  # noqa: D102
 
 
 def add_routes(router: web.UrlDispatcher, source: SchemaSource) -> None:
@@ -144,7 +144,9 @@ class _Pages:
             json.loads(text)
         except ValueError:
             raise _Refused(_BAD_SCHEMA, "the schema is not JSON") from None
-        found = await self._find(lambda book: book.find_equal(subject, text))
+        found = await self._find(
+            lambda book: book.find_equal(subject, text), lambda one: one.subject == subject
+        )
         if found is None:
             if not self._book().versions(subject):
                 raise _no_subject(subject)
@@ -161,7 +163,7 @@ class _Pages:
 
     async def subject_level(self, request: web.Request) -> web.Response:
         subject = _subject_of(request)
-        versions = await self._find(lambda book: book.versions(subject))
+        versions = await self._find(lambda book: book.versions(subject), lambda one: one.subject == subject)
         if versions:
             return _json({"compatibilityLevel": versions[-1].compatibility})
         if request.query.get("defaultToGlobal", "").lower() == "true":
@@ -182,32 +184,32 @@ class _Pages:
             raise _Refused(_NOT_YET, "the schema topic has not been read yet")
         return book
 
-    async def _find(self, look: Callable[[Book], _T]) -> _T:
+    async def _find(self, look: Callable[[Book], _T], concerns: Callable[[Registered], bool]) -> _T:
         """Return what is there, after another look at the topic when nothing is."""
         found = look(self._book())
         if not found:
-            if not await self._source.refresh():
+            if not await self._source.refresh(concerns):
                 raise _Refused(_NOT_YET, "the schema topic cannot be read now")
             found = look(self._book())
         return found
 
     async def _by_id(self, request: web.Request) -> str:
         number = _id_of(request)
-        text = await self._find(lambda book: book.text(number))
+        text = await self._find(lambda book: book.text(number), lambda one: one.schema_id == number)
         if text is None:
             raise _no_schema(number)
         return text
 
     async def _places(self, request: web.Request) -> list[Registered]:
         number = _id_of(request)
-        places = await self._find(lambda book: book.places(number))
+        places = await self._find(lambda book: book.places(number), lambda one: one.schema_id == number)
         if not places:
             raise _no_schema(number)
         return places
 
     async def _subject(self, request: web.Request) -> list[Registered]:
         subject = _subject_of(request)
-        versions = await self._find(lambda book: book.versions(subject))
+        versions = await self._find(lambda book: book.versions(subject), lambda one: one.subject == subject)
         if not versions:
             raise _no_subject(subject)
         return versions

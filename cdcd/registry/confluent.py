@@ -13,6 +13,7 @@ Everything here blocks and belongs in a thread.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ _SCHEMA_NOT_FOUND = 40403
 _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
 _MAX_REASON_CHARACTERS = 500
+_SILENT_S = 15.0
 
 
 def _unobserved(operation: str, code: str) -> None:
@@ -52,6 +54,7 @@ class Registry:
         self._latest: dict[str, dict[str, Any] | None] = {}
         self._client: SchemaRegistryClient | None = None
         self._verified = 0
+        self._silent_until_s = 0.0
 
     def schema_id(self, subject: str, schema: Mapping[str, Any]) -> int:
         """Return the id of `schema` under `subject`, registering it when it is new and that is allowed."""
@@ -69,14 +72,20 @@ class Registry:
         """Return the newest schema under `subject`, None when it has none; what was last known of it while the
         registry does not answer.
         """
+        is_known = subject in self._latest
+        if is_known and time.monotonic() < self._silent_until_s:
+            return self._latest[subject]
         try:
             self._latest[subject] = self._ask_latest(subject)
         except RegistryUnavailable:
-            if subject not in self._latest:
+            if not is_known:
                 raise
+            # Who does not answer may take all of a request's time to do so, and there may be many tables.
+            self._silent_until_s = time.monotonic() + _SILENT_S
+            return self._latest[subject]
         if self._latest[subject] is None:
             # Deleted, or never there: what was known of it must not be taken for a loss.
-            self._ids = {place: known for place, known in self._ids.items() if place[0] != subject}
+            self._ids = {place: known for place, known in list(self._ids.items()) if place[0] != subject}
         return self._latest[subject]
 
     def verify_next(self) -> None:
@@ -84,7 +93,7 @@ class Registry:
 
         Raises RegistryRefused when it has not: the ids written since then name nothing, or another schema.
         """
-        subjects = sorted({subject for subject, _ in self._ids})
+        subjects = sorted({subject for subject, _ in list(self._ids)})
         if not subjects:
             return
         self._verified += 1

@@ -15,17 +15,16 @@ import time
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED, SinkError
+from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure
 from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.monitor import Monitor
+from cdcd.runtime.served import Served
 from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
-from cdcd.runtime.threads import in_thread
-from cdcd.schema.book import Book
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.version import __version__
 
@@ -82,32 +81,6 @@ def _admin(config: Config, status: Status, schemas: Registry | SchemaTopic) -> A
         status=status.page,
         schemas=Served(schemas) if isinstance(schemas, SchemaTopic) else None,
     )
-
-
-class Served:
-    """The schema topic as the admin port serves it: what has to be waited for is waited for in a thread."""
-
-    def __init__(self, topic: SchemaTopic) -> None:
-        self._topic = topic
-
-    @property
-    def book(self) -> Book | None:
-        """What is committed; None until the topic was read."""
-        return self._topic.book
-
-    @property
-    def compatibility(self) -> str:
-        """The level of new subjects."""
-        return self._topic.compatibility
-
-    async def refresh(self) -> bool:
-        """Look for what was committed since; False when Kafka does not answer."""
-        try:
-            await in_thread(self._topic.refresh)
-        except SinkError as error:
-            _LOG.warning("schemas_not_refreshed", error=str(error))
-            return False
-        return True
 
 
 async def _turn(status: Status) -> None:

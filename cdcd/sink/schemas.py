@@ -5,9 +5,9 @@ Invariant: a record under an id becomes visible only together with, or after, th
 when that one is the first in the log to take its id and its version: after it was written, and before anything
 that uses it can be seen, the log is read up to it, what other writers have not committed included (`announce`).
 So two daemons of one prefix cannot give one id to two schemas, whatever comes of their transactions. What is
-served to others (`book`) is committed; an id whose transaction is being decided is waited for (`refresh`).
+served to others (`book`) is committed; an id whose transaction is being decided is waited for (`await_decided`).
 Must not: decide what follows from an incompatible schema.
-Everything but `is_waiting`, `decided` and `book` blocks and belongs in a thread.
+Everything but `is_waiting`, `is_deciding`, `decided` and `book` blocks and belongs in a thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from cdcd.errors import RegistryRefused, SchemaIdTaken, SinkUnavailable
@@ -27,7 +27,7 @@ from cdcd.sink.settings import SinkSettings
 __all__ = ["SchemaTopic"]
 
 _DECIDED_WITHIN_S = 20.0
-_FOUND_WITHIN_S = 5.0
+_FOUND_WITHIN_S = 2.0
 _LOOK_AGAIN_S = 0.5
 
 
@@ -216,13 +216,17 @@ class SchemaTopic:
 
     # --- for those who ask -------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """Wait for what is being decided, then read what other daemons have committed since the last look.
+    def is_deciding(self, concerns: Callable[[Registered], bool]) -> bool:
+        """Whether a schema that `concerns` a question is written in a transaction that is not decided yet."""
+        return any(map(concerns, list(self._announced.values())))
 
-        A reader may be faster than the answer to cdcd's own commit. Raises SinkUnavailable and its like.
-        """
+    def await_decided(self, concerns: Callable[[Registered], bool]) -> None:
+        """Wait until it is: a reader may be faster than the answer to cdcd's own commit."""
         with self._lock:
-            self._lock.wait_for(lambda: not self._announced, _DECIDED_WITHIN_S)
+            self._lock.wait_for(lambda: not self.is_deciding(concerns), _DECIDED_WITHIN_S)
+
+    def refresh(self) -> None:
+        """Read what others have committed since the last look. Raises SinkUnavailable and its like."""
         with self._reading:
             time.sleep(max(0.0, self._looked_s + _LOOK_AGAIN_S - time.monotonic()))
             with self._lock:

@@ -114,10 +114,12 @@ def test_a_reader_waits_for_what_is_being_decided(one: Writer) -> None:
     found: list[str | None] = []
 
     def look() -> None:
-        one.schemas.refresh()
+        one.schemas.await_decided(lambda registered: registered.schema_id == number)
         assert one.schemas.book is not None
         found.append(one.schemas.book.text(number))
 
+    assert one.schemas.is_deciding(lambda registered: registered.subject == "t-value")
+    assert not one.schemas.is_deciding(lambda registered: registered.subject == "u-value")
     reader = threading.Thread(target=look)
     reader.start()
     assert found == []
