@@ -282,6 +282,16 @@ class RegistryRefused(CdcdError):
     code = "CDCD-REGISTRY-REFUSED"
 
 
+class SchemaIncompatible(RegistryRefused):
+    """Readers of a table's topic could not read on under its new schema; the message says where and why (F55)."""
+
+    code = "CDCD-SCHEMA-INCOMPATIBLE"
+    hint = (
+        "nothing was written or confirmed. Take the change back; or let it through with registry.incompatible: "
+        "new_topic, or register_with_none"
+    )
+
+
 class SchemaIdTaken(CdcdError):
     """Two writers of one schema topic gave one id, or one version of a subject, to different schemas at once."""
 

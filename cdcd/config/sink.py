@@ -227,6 +227,10 @@ class Registry(Room):
     compatibility: Literal[
         "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE"
     ] = Field(default="BACKWARD_TRANSITIVE", description="compatibility set on a subject when it is created")
+    incompatible: Literal["halt", "new_topic", "register_with_none"] = Field(
+        default="halt",
+        description="a schema that readers could not read on with: halt, go on in <topic>.v2, or let it through",
+    )
     username: str | None = Field(default=None, description="user for basic authentication", examples=["cdcd"])
     password: Secret | None = Field(
         default=None,
@@ -254,6 +258,15 @@ class Registry(Room):
         description="properties of the registry client whose values are in files, read at each connection",
         examples=[{"ssl.key.password": "/etc/cdcd/secrets/registry-key-password"}],
     )
+
+    @model_validator(mode="after")
+    def _a_subject_for_each_topic(self) -> Registry:
+        if self.incompatible == "new_topic" and self.subjects == "record_name":
+            refuse(
+                "incompatible: new_topic needs subjects that are named after topics",
+                "set subjects: topic_name",
+            )
+        return self
 
     @model_validator(mode="after")
     def _each_property_once(self) -> Registry:

@@ -20,9 +20,16 @@ from typing import Any, TypeVar
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
-from cdcd.errors import CdcdError, ConfigError, RegistryRefused, RegistryUnavailable
+from cdcd.errors import (
+    CdcdError,
+    ConfigError,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaIncompatible,
+)
 from cdcd.findings import Finding
 from cdcd.registry.settings import RegistrySettings, client_properties
+from cdcd.schema.compatibility import level_differences
 
 __all__ = ["Registry"]
 
@@ -54,14 +61,18 @@ class Registry:
         self._latest: dict[str, dict[str, Any] | None] = {}
         self._client: SchemaRegistryClient | None = None
         self._verified = 0
+        self._levels: dict[str, str] = {}
         self._silent_until_s = 0.0
 
-    def schema_id(self, subject: str, schema: Mapping[str, Any]) -> int:
-        """Return the id of `schema` under `subject`, registering it when it is new and that is allowed."""
+    def schema_id(self, subject: str, schema: Mapping[str, Any], *, is_forced: bool = False) -> int:
+        """Return the id of `schema` under `subject`, registering it when it is new and that is allowed.
+
+        Raises SchemaIncompatible where readers could not read on; `is_forced` lets it through.
+        """
         text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
         known = self._ids.get((subject, text))
         if known is None:
-            known = self._find_or_register(subject, text)
+            known = self._find_or_register(subject, text, is_forced)
             if self._meanings.setdefault(known, meaning := _meaning(schema)) != meaning:
                 raise self._lost(f"what id {known} was given to", subject)
             self._ids[subject, text] = known
@@ -93,6 +104,7 @@ class Registry:
 
         Raises RegistryRefused when it has not: the ids written since then name nothing, or another schema.
         """
+        self._put_levels_back()
         subjects = sorted({subject for subject, _ in list(self._ids)})
         if not subjects:
             return
@@ -149,14 +161,30 @@ class Registry:
             raise
         return dict(json.loads(text or "{}"))
 
-    def _find_or_register(self, subject: str, text: str) -> int:
-        schema, normalize = Schema(text, schema_type="AVRO"), self._settings.normalize
+    def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
+        """Whether exactly this schema is registered under `subject`."""
+        text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+        if (subject, text) in self._ids:
+            return True
         try:
-            return self._call(
-                "lookup",
-                lambda client: int(client.lookup_schema(subject, schema, normalize).schema_id),
-                subject=subject,
-            )
+            self._look_up(subject, Schema(text, schema_type="AVRO"))
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
+                return False
+            raise
+        return True
+
+    def _look_up(self, subject: str, schema: Schema) -> int:
+        return self._call(
+            "lookup",
+            lambda client: int(client.lookup_schema(subject, schema, self._settings.normalize).schema_id),
+            subject=subject,
+        )
+
+    def _find_or_register(self, subject: str, text: str, is_forced: bool) -> int:
+        schema = Schema(text, schema_type="AVRO")
+        try:
+            return self._look_up(subject, schema)
         except RegistryRefused as refusal:
             missing = refusal.context.get("error_code")
             if missing not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
@@ -170,7 +198,58 @@ class Registry:
         self.verify_next()
         if missing == _SUBJECT_NOT_FOUND:
             return self._create_subject(subject, schema)
+        if is_forced:
+            return self._force(subject, schema)
+        self._refuse_incompatible(subject, json.loads(text))
         return self._register(subject, schema)
+
+    def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
+        """Ask before the registry does: it does not tell where, and lets through what it takes for the same type."""
+        level = self._level(subject)
+        if level == "NONE":
+            return
+        numbers = self._call("versions", lambda client: client.get_versions(subject), subject=subject)
+        if not level.endswith("_TRANSITIVE"):
+            numbers = numbers[-1:]
+        earlier = [json.loads(self._version(subject, number)) for number in numbers]
+        found = level_differences(level, schema, earlier)
+        if found:
+            raise SchemaIncompatible(
+                f"the new schema is not {level}: {'; '.join(map(str, found))}",
+                status=409,
+                subject=subject,
+            )
+
+    def _version(self, subject: str, number: int) -> str:
+        found = self._call("version", lambda client: client.get_version(subject, number), subject=subject)
+        return str(found.schema.schema_str or "{}")
+
+    def _level(self, subject: str) -> str:
+        """Return the subject's level of compatibility; the operators may have given it another than cdcd did."""
+        try:
+            level = self._call(
+                "get_compatibility", lambda client: client.get_compatibility(subject), subject=subject
+            )
+        except RegistryRefused as refusal:
+            if refusal.context.get("status") != 404:
+                raise
+            return self._settings.compatibility
+        return str(level)
+
+    def _force(self, subject: str, schema: Schema) -> int:
+        """Register past the level, which is put back; where that fails, it is tried again from time to time."""
+        level = self._level(subject)
+        self._set_level(subject, "NONE")
+        self._levels[subject] = level
+        try:
+            return self._register(subject, schema)
+        finally:
+            self._put_levels_back()
+
+    def _put_levels_back(self) -> None:
+        for subject, level in list(self._levels.items()):
+            self._set_level(subject, level)
+            del self._levels[subject]
 
     def _create_subject(self, subject: str, schema: Schema) -> int:
         """Register a subject's first schema and give the subject its level, the level first if it can be.
@@ -179,12 +258,12 @@ class Registry:
         one with, so the order does not matter to them.
         """
         try:
-            self._set_level(subject)
+            self._set_level(subject, self._settings.compatibility)
         except RegistryRefused as refusal:
             if refusal.context.get("status") != 404:
                 raise
             schema_id = self._register(subject, schema)
-            self._set_level(subject)
+            self._set_level(subject, self._settings.compatibility)
             return schema_id
         return self._register(subject, schema)
 
@@ -195,8 +274,7 @@ class Registry:
             subject=subject,
         )
 
-    def _set_level(self, subject: str) -> None:
-        level = self._settings.compatibility
+    def _set_level(self, subject: str, level: str) -> None:
         self._call(
             "set_compatibility", lambda client: client.set_compatibility(subject, level), subject=subject
         )
@@ -268,11 +346,11 @@ def _refusal(error: SchemaRegistryError, operation: str, subject: str) -> CdcdEr
     reason = f"{operation}: {error.error_message}"[:_MAX_REASON_CHARACTERS]
     if status >= 500 or status in _TRY_AGAIN:
         return RegistryUnavailable(reason, status=status, subject=subject)
+    if status == 409:
+        return SchemaIncompatible(reason, status=status, error_code=code, subject=subject)
     hint = None
     if status in _UNAUTHORISED:
         hint = (
             "check the credentials of the registry: username and password_file, token_file, or its properties"
         )
-    elif status == 409:
-        hint = "the new schema is incompatible with the subject's level; nothing was written or confirmed"
     return RegistryRefused(reason, hint=hint, status=status, error_code=code, subject=subject)

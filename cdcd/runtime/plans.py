@@ -9,7 +9,7 @@ Must not: cache a relation across sessions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import structlog
 
@@ -17,15 +17,15 @@ from cdcd.avro.logical_message import encode_logical_message, message_key_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
-from cdcd.errors import TopicMismatch
+from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.runtime.threads import in_thread
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.keys import is_required, key_of, registered_columns
-from cdcd.schema.names import key_record
+from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
-from cdcd.schema.relation_schema import relation_schemas
+from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.sink.names import message_topic, topic_name, transaction_topic
 from cdcd.txn.events import LogicalMessage
 
@@ -57,8 +57,13 @@ class Topics(Protocol):
 class Registry(Protocol):
     """What plans ask of the schema registry (blocking)."""
 
-    def schema_id(self, subject: str, schema: Any) -> int: ...  # noqa: D102
+    def schema_id(self, subject: str, schema: Any, *, is_forced: bool = False) -> int: ...  # noqa: D102
+    def knows(self, subject: str, schema: Any) -> bool: ...  # noqa: D102
     def latest(self, subject: str) -> dict[str, Any] | None: ...  # noqa: D102
+
+
+Incompatible = Literal["halt", "new_topic", "register_with_none"]
+"""What becomes of a table's schema that readers of its topic could not read."""
 
 
 class _Place(TypedDict):
@@ -90,10 +95,11 @@ class Plans:
         template: str,
         policies: Policies,
         subjects: Strategy = "topic_name",
+        incompatible: Incompatible = "halt",
     ) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
         self._described: dict[int, Relation] = {}
-        self._made: dict[int, tuple[Relation, _Key, RelationPlan]] = {}
+        self._made: dict[tuple[int, str], tuple[Relation, _Key, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._relid_of_topic: dict[str, tuple[int, str]] = {}
@@ -105,6 +111,7 @@ class Plans:
         self._template = template
         self._policies = policies
         self._subjects = subjects
+        self._incompatible = incompatible
 
     @property
     def partitions(self) -> dict[str, int]:
@@ -127,16 +134,65 @@ class Plans:
                 await self.plan(self._described[relid])
 
     async def plan(self, relation: Relation) -> RelationPlan:
-        """Return the plan of a relation; the same description gives the same plan without compiling it again."""
+        """Return the plan of a relation; the same description gives the same plan without compiling it again.
+
+        Raises KeyChanged and SchemaIncompatible as the policy has it.
+        """
         self._described[relation.relid] = relation
+        plan = self.by_relid[relation.relid] = await in_thread(self._place, relation)
+        self._say_keyless(plan)
+        return plan
+
+    def _place(self, relation: Relation) -> RelationPlan:
+        """Return the plan in the topic whose readers can read it."""
         topic = topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
-        key = await in_thread(self._key, relation, topic)
-        made = self._made.get(relation.relid)
+        if self._incompatible == "new_topic":
+            return self._among_topics(relation, topic)
+        try:
+            return self._in_topic(relation, topic)
+        except SchemaIncompatible as refusal:
+            if self._incompatible == "halt":
+                raise
+            _say_incompatible(relation, topic, refusal)
+            return self._in_topic(relation, topic, is_forced=True)
+
+    def _among_topics(self, relation: Relation, first: str) -> RelationPlan:
+        """Return the plan in the newest topic of a table that has this schema, or can have it, else in a new one.
+
+        What has its schema already stays where it is, so that a row that is read again has its place again.
+        """
+        topics = [first]
+        while self._latest_value(following := f"{first}.v{len(topics) + 1}", relation) is not None:
+            topics.append(following)
+        if len(topics) > 1:
+            for topic in reversed(topics):
+                if self._has_schema(relation, topic):
+                    return self._in_topic(relation, topic)
+        try:
+            return self._in_topic(relation, topics[-1])
+        except (SchemaIncompatible, KeyChanged) as refusal:
+            _say_incompatible(relation, following, refusal)
+            return self._in_topic(relation, following)
+
+    def _latest_value(self, topic: str, relation: Relation) -> dict[str, Any] | None:
+        is_flat = self._policies.table(f"{relation.schema}.{relation.name}").value == "flat"
+        record = value_record(self._name, relation.schema, relation.name, is_flat=is_flat)
+        return self._registry.latest(subject_of(self._subjects, topic, "value", record))
+
+    def _has_schema(self, relation: Relation, topic: str) -> bool:
+        try:
+            schemas = self._schemas_of(relation, self._key(relation, topic))
+        except KeyChanged:
+            return False
+        subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
+        return self._registry.knows(subject, schemas.value)
+
+    def _in_topic(self, relation: Relation, topic: str, *, is_forced: bool = False) -> RelationPlan:
+        key = self._key(relation, topic)
+        made = self._made.get((relation.relid, topic))
         if made is None or made[:2] != (relation, key):
-            plan = await in_thread(self._compile, relation, topic, key)
-            self._say_keyless(plan)
-            made = self._made[relation.relid] = (relation, key, plan)
-        self.by_relid[relation.relid] = made[2]
+            plan = self._compile(relation, topic, key, is_forced)
+            made = self._made[relation.relid, topic] = (relation, key, plan)
         return made[2]
 
     def _say_keyless(self, plan: RelationPlan) -> None:
@@ -161,16 +217,19 @@ class Plans:
             self._key_schemas[topic] = self._registry.latest(subject_of(self._subjects, topic, "key", record))
         return self._key_schemas[topic]
 
-    def _compile(self, relation: Relation, topic: str, key: _Key) -> RelationPlan:
-        self._claim(topic, relation)
-        table = f"{relation.schema}.{relation.name}"
+    def _schemas_of(self, relation: Relation, key: _Key) -> RelationSchemas:
         types = self._catalog.types([column.type_oid for column in relation.columns])
-        schemas = relation_schemas(
+        return relation_schemas(
             relation, types, key.columns, self._name, self._policies, is_key_required=key.is_required
         )
+
+    def _compile(self, relation: Relation, topic: str, key: _Key, is_forced: bool) -> RelationPlan:
+        self._claim(topic, relation)
+        table = f"{relation.schema}.{relation.name}"
+        schemas = self._schemas_of(relation, key)
         partitions = self._topics.ensure([topic])[topic]
-        key_id = None if schemas.key is None else self._key_schema_id(topic, schemas.key)
-        value_id = self._schema_id(topic, "value", schemas.value)
+        key_id = None if schemas.key is None else self._key_schema_id(topic, schemas.key, is_forced)
+        value_id = self._schema_id(topic, "value", schemas.value, is_forced)
         return compile_plan(
             relation,
             schemas,
@@ -181,17 +240,17 @@ class Plans:
             tombstones=self._policies.table(table).tombstones,
         )
 
-    def _key_schema_id(self, topic: str, schema: dict[str, Any]) -> int:
+    def _key_schema_id(self, topic: str, schema: dict[str, Any], is_forced: bool) -> int:
         was = self._registered_key(topic, full_record_name(schema))
-        number = self._schema_id(topic, "key", schema)
+        number = self._schema_id(topic, "key", schema, is_forced)
         if was is not None and was["fields"] != schema["fields"]:
             _LOG.warning("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
         self._key_schemas[topic] = schema
         return number
 
-    def _schema_id(self, topic: str, part: Part, schema: AvroSchema) -> int:
+    def _schema_id(self, topic: str, part: Part, schema: AvroSchema, is_forced: bool = False) -> int:
         subject = subject_of(self._subjects, topic, part, full_record_name(schema))
-        return self._registry.schema_id(subject, schema)
+        return self._registry.schema_id(subject, schema, is_forced=is_forced)
 
     def _claim(self, topic: str, relation: Relation) -> None:
         name = f"{relation.schema}.{relation.name}"
@@ -238,3 +297,13 @@ class Plans:
             key_schema_id=self._schema_id(topic, "key", key),
             value_schema_id=self._schema_id(topic, "value", value),
         )
+
+
+def _say_incompatible(relation: Relation, topic: str, refusal: CdcdError) -> None:
+    """Say that readers of a table's topic have to do something."""
+    _LOG.warning(
+        "incompatible_schema",
+        table=f"{relation.schema}.{relation.name}",
+        topic=topic,
+        reason=refusal.message,
+    )

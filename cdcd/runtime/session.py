@@ -94,6 +94,7 @@ class Session:
             template=config.sink.topics.template,
             policies=config.format.policies(),
             subjects=config.registry.subjects,
+            incompatible=config.registry.incompatible,
         )
         self._database = ""
         self._writer: Writer | None = None

@@ -2,8 +2,8 @@
 
 In: two schemas; or a new one, its predecessors and a level of Confluent's.  Out: `Difference`s, none when it can.
 Invariant: the rules are those of Avro's schema resolution as registries apply them (fields by name, the reader's
-defaults, promotions, unions, enum symbols), and one more, which the specification has and registries leave out:
-decimals of different scales do not match, because old values would silently be read as others.
+defaults, promotions, unions, enum symbols), and one more, which registries leave out: logical types that make another
+value of the same bytes (a decimal of another scale, a time of another kind) do not match.
 Must not: know subjects or rows, or say what follows from a difference.
 """
 
@@ -28,6 +28,22 @@ _PROMOTIONS = {
     ("bytes", "string"),
 }
 """What is written as the first can be read as the second."""
+
+
+_MEANINGFUL = frozenset(
+    {
+        "decimal",
+        "date",
+        "time-millis",
+        "time-micros",
+        "timestamp-millis",
+        "timestamp-micros",
+        "local-timestamp-millis",
+        "local-timestamp-micros",
+        "duration",
+    }
+)
+"""Logical types that say what number the bytes are; a uuid is the string that it looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +166,8 @@ class _Pair:
         elif kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
             self.compare(reader[part], writer[part], path, space, writer_space)
-        self._decimal(reader, writer, path)
+        if not isinstance(reader, list) and not isinstance(writer, list):
+            self._logical(reader, writer, path)
 
     def _branch(self, reader: list[Any], writer: Any, path: str, space: str, writer_space: str) -> None:
         """A union reads what one of its branches reads; the branch of the same kind tells why none does."""
@@ -199,16 +216,27 @@ class _Pair:
             elif "default" not in field:
                 self._say(inside, "is new and has no default")
 
-    def _decimal(self, reader: Any, writer: Any, path: str) -> None:
-        if not isinstance(reader, Mapping) or not isinstance(writer, Mapping):
-            return
-        if reader.get("logicalType") == writer.get("logicalType") == "decimal":
-            scale, was = reader.get("scale", 0), writer.get("scale", 0)
-            if scale != was:
-                self._say(path, f"a decimal of scale {was} cannot be read with scale {scale}")
+    def _logical(self, reader: Any, writer: Any, path: str) -> None:
+        """Say what registries let through, although the same bytes are another value: F54."""
+        now, was = _logical_type(reader), _logical_type(writer)
+        if now != was and {now, was} & _MEANINGFUL:
+            self._say(path, f"{_shown(writer)} would be read as {_shown(reader)}")
+        elif now == was == "decimal":
+            scale, before = reader.get("scale", 0), writer.get("scale", 0)
+            if scale != before:
+                self._say(path, f"a decimal of scale {before} cannot be read with scale {scale}")
+            elif writer["precision"] > reader["precision"]:
+                self._say(
+                    path,
+                    f"a decimal of {writer['precision']} digits cannot be read with {reader['precision']}",
+                )
 
     def _say(self, path: str, what: str) -> None:
         self._found.append(Difference(path, what))
+
+
+def _logical_type(schema: Any) -> str | None:
+    return schema.get("logicalType") if isinstance(schema, Mapping) else None
 
 
 def _shown(schema: Any) -> str:

@@ -38,6 +38,11 @@ def key_record(prefix: str, schema: str, table: str) -> str:
     return f"{full_name(prefix, schema, table)}.Key"
 
 
+def value_record(prefix: str, schema: str, table: str, *, is_flat: bool) -> str:
+    """Return the name of the Avro record that a table's values are."""
+    return f"{full_name(prefix, schema, table)}.{'Value' if is_flat else 'Envelope'}"
+
+
 def column_names(identifiers: Iterable[str], table: str) -> tuple[str, ...]:
     """Return the Avro field names of a table's columns. Raises SchemaError when two of them are one name."""
     taken: dict[str, str] = {}

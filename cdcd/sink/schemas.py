@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from cdcd.errors import RegistryRefused, SchemaIdTaken, SinkUnavailable
+from cdcd.errors import RegistryRefused, SchemaIdTaken, SchemaIncompatible, SinkUnavailable
 from cdcd.schema.book import Book, Registered, dump, key_of, text_of
 from cdcd.schema.compatibility import level_differences
 from cdcd.sink.schema_log import SchemaLog
@@ -104,19 +104,24 @@ class SchemaTopic:
 
     # --- for the plans -----------------------------------------------------------------------------------
 
-    def schema_id(self, subject: str, schema: Mapping[str, Any]) -> int:
+    def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
+        """Whether exactly this schema is registered under `subject`."""
+        with self._lock:
+            return self._known(subject, text_of(schema)) is not None
+
+    def schema_id(self, subject: str, schema: Mapping[str, Any], *, is_forced: bool = False) -> int:
         """Return the id of `schema` under `subject`; a new one is written before it is used (`is_waiting`).
 
-        Raises RegistryRefused with the exact differences when the level forbids it.
+        Raises SchemaIncompatible with the exact differences when the level forbids it; `is_forced` lets it through.
         """
         text = text_of(schema)
         with self._lock:
             known = self._known(subject, text)
             if known is None:
-                self._refuse_incompatible(subject, schema)
-                known = self._claims.claim(
-                    subject, text, self.compatibility, self._slot, [*self._waiting.values()]
-                )
+                if not is_forced:
+                    self._refuse_incompatible(subject, schema)
+                level = "NONE" if is_forced else self.compatibility
+                known = self._claims.claim(subject, text, level, self._slot, [*self._waiting.values()])
                 self._waiting[subject, text] = known
             return known.schema_id
 
@@ -157,10 +162,8 @@ class SchemaTopic:
                 break
         found = level_differences(self.compatibility, schema, earlier)
         if found:
-            raise RegistryRefused(
-                f"the new schema is incompatible with {self.compatibility}: {'; '.join(map(str, found))}",
-                hint="nothing was written or confirmed; to let this one through, restart with "
-                "registry.compatibility: NONE, and afterwards again as it was",
+            raise SchemaIncompatible(
+                f"the new schema is not {self.compatibility}: {'; '.join(map(str, found))}",
                 status=409,
                 subject=subject,
             )

@@ -239,7 +239,7 @@ def test_an_incompatible_change_halts_with_the_difference(
         daemon.start().wait_state("streaming")
         run(postgres, database, "ALTER TABLE t ALTER v TYPE int USING v::int", "INSERT INTO t VALUES (2, 8)")
         page = daemon.wait_state("halted")
-        assert "CDCD-REGISTRY-REFUSED" in page["reason"]
+        assert "CDCD-SCHEMA-INCOMPATIBLE" in page["reason"]
         assert "before.v: string cannot be read as" in page["reason"]
         assert len(committed_records(kafka.bootstrap, topic)) == 1
         assert client_of(daemon).get_versions(f"{topic}-value") == [1]

@@ -1,4 +1,4 @@
-"""Kinds of DDL, and what follows from each for who reads the topics. The test and the page of evolution are made of it.
+"""Kinds of DDL, and what follows from each for who reads the topics: the test and the page of evolution use it.
 
 In: nothing.  Out: `CASES`: a table, a row before, the DDL, a row after; the verdict and what a reader sees.
 Invariant: a verdict is of BACKWARD_TRANSITIVE, the level that cdcd gives to its subjects.
@@ -205,6 +205,17 @@ CASES = (
         {"id": 1, "v": Decimal("1.25")},
         {"id": 2, "v": Decimal("1.2345")},
         "the same bytes would be another number; registries do not see it, cdcd does",
+    ),
+    Case(
+        "fewer digits",
+        "id int PRIMARY KEY, v numeric(10,2)",
+        "1, 1.25",
+        ("ALTER TABLE {t} ALTER v TYPE numeric(5,2)",),
+        "2, 999.99",
+        INCOMPATIBLE,
+        {"id": 1, "v": Decimal("1.25")},
+        {"id": 2, "v": Decimal("999.99")},
+        "numbers that a decimal of fewer digits cannot hold; registries do not see it, cdcd does",
     ),
     Case(
         "integer to numeric",
