@@ -11,28 +11,35 @@ bytes, which decide the partition and what compaction takes for the same key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cdcd.model import Column, PgType, Relation
 from cdcd.schema.codec import AvroSchema, Codec
 from cdcd.schema.envelope import envelope_schema
 from cdcd.schema.flat import flat_schema
+from cdcd.schema.forms import unchanged_bytes
 from cdcd.schema.keys import key_of
+from cdcd.schema.named import defined_once, placed
 from cdcd.schema.names import column_names, full_name
-from cdcd.schema.policy import NO_RULES, Policies
+from cdcd.schema.policy import DEFAULT_POLICY, NO_RULES, Policies, Policy
 from cdcd.schema.resolve import ResolvedType, resolve
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnCodec:
-    """One column of the relation: its Avro field's name, whether the Value's field is required, and its codec."""
+    """One column of the relation: its Avro field's name, whether the Value's field is required, and its codec.
+
+    `unchanged` is the field's bytes for a TOASTed value that was not sent.
+    """
 
     name: str
     field: str
     type_name: str
     is_required: bool
     codec: Codec
+    policy: Policy = DEFAULT_POLICY
+    unchanged: bytes = b"\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +72,47 @@ def relation_schemas(
     keys = key_of(relation, None, None) if key_columns is None else key_columns
     table = f"{relation.schema}.{relation.name}"
     fields = column_names((c.name for c in relation.columns), table)
+    base = full_name(prefix, relation.schema, relation.name)
+    chosen = [policies.column(table, column.name) for column in relation.columns]
     resolved = [
-        resolve(c.type_oid, c.typmod, types, policies.column(table, c.name)) for c in relation.columns
+        resolve(column.type_oid, column.typmod, types, policy)
+        for column, policy in zip(relation.columns, chosen, strict=True)
     ]
     properties = [
         _properties(column, kind, number)
         for number, (column, kind) in enumerate(zip(relation.columns, resolved, strict=True), 1)
     ]
-    is_flat = policies.table(table).value == "flat"
+    of_table = policies.table(table)
+    is_flat = of_table.value == "flat"
     columns = tuple(
         ColumnCodec(
             column.name,
             field,
             kind.type_name,
             column.name in keys and is_key_required and not is_flat,
-            kind.codec,
+            _placed(kind.codec, f"{base}.Value", field, policy == of_table),
+            policy,
+            unchanged_bytes(kind.codec.avro, policy),
         )
-        for column, field, kind in zip(relation.columns, fields, resolved, strict=True)
+        for column, field, kind, policy in zip(relation.columns, fields, resolved, chosen, strict=True)
     )
-    base = full_name(prefix, relation.schema, relation.name)
     rows = [_field(c, p, c.is_required) for c, p in zip(columns, properties, strict=True)]
     if is_flat:
         value = flat_schema(f"{base}.Value", rows, policies.flat, table)
     else:
         value = envelope_schema(base, _record(f"{base}.Value", rows))
     by_name = {c.name: _field(c, {"pg.name": c.name}, is_key_required) for c in columns}
-    key = _record(f"{base}.Key", [by_name[name] for name in keys]) if keys else None
-    return RelationSchemas(key, value, keys, columns, is_key_required, is_flat)
+    key = defined_once(_record(f"{base}.Key", [by_name[name] for name in keys])) if keys else None
+    return RelationSchemas(key, defined_once(value), keys, columns, is_key_required, is_flat)
+
+
+def _placed(codec: Codec, namespace: str, field: str, is_as_the_table: bool) -> Codec:
+    """Return the codec with the composite types in it named.
+
+    A column with choices of its own has its own records: the same type may be another record there, and the
+    names of the other columns' must not depend on it.
+    """
+    return replace(codec, avro=placed(codec.avro, namespace if is_as_the_table else f"{namespace}.{field}"))
 
 
 def _record(name: str, fields: list[dict[str, Any]]) -> AvroSchema:

@@ -24,13 +24,13 @@ def array_codec(element: Codec, element_oid: int, delimiter: str) -> Codec:
     """Return the codec of an array of `element`; `delimiter` is the element type's typdelim."""
     binary = None if element.binary is None else _binary(element.binary, element_oid)
     avro = {"type": "array", "items": ["null", element.avro]}
-    return Codec(avro, _text(element.text, delimiter.encode()), binary)
+    return Codec(avro, _text(element.text, delimiter.encode()), binary, may_be_special=True)
 
 
 def _text(encode: Encoder, delimiter: bytes) -> Encoder:
     separator = re.escape(delimiter)
     token = re.compile(
-        rb'(?:"((?:[^"\\]|\\.)*)"|([^"\\{}' + separator + rb"]+))(" + separator + rb"|$)", re.DOTALL
+        rb'(?:"((?:[^"\\]|\\.)*)"|([^"\\{}' + separator + rb"]+))(" + separator + rb"|\Z)", re.DOTALL
     )
 
     def encode_array(raw: bytes) -> bytes:
