@@ -38,6 +38,13 @@ _TYPES = """
 """
 _MULTIRANGE_SINCE = 140_000  # has pg_range.rngmultitypid
 
+# Two statements are one transaction: the session's own lc_monetary is C again after it.
+_MONEY_OID = 790
+_FRACTION_DIGITS = """
+    SELECT set_config('lc_monetary', reset_val, true) FROM pg_settings WHERE name = 'lc_monetary';
+    SELECT scale(0::money::numeric)
+"""
+
 # INCLUDE columns come after indnkeyatts and are no part of a key.
 _INDEX_COLUMNS = """
     SELECT a.attname::text
@@ -135,6 +142,9 @@ class Catalog:
         for *columns, attributes in self._fetch(self._types_sql(), (list(oids),)):
             parts = tuple(Attribute(*attribute) for attribute in attributes or ())
             self._types[columns[0]] = replace(PgType(*columns), attributes=parts)
+        if _MONEY_OID in oids:
+            ((digits,),) = self._fetch(_FRACTION_DIGITS, ())
+            self._types[_MONEY_OID] = replace(self._types[_MONEY_OID], fraction_digits=digits)
 
     def _types_sql(self) -> str:
         is_known = self._connected().server_version >= _MULTIRANGE_SINCE
