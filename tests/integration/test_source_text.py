@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.errors import SourceError
+from cdcd.errors import Retry, SourceError
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.settings import SourceSettings
@@ -199,7 +199,9 @@ def encoded_database(server: PostgresServer, encoding: str) -> Iterator[SourceSe
 
 
 @pytest.mark.parametrize("major", [14, 18])
-async def test_sql_ascii_is_sent_as_it_is_while_it_is_utf8(pg_server: PostgresServers, major: int) -> None:
+async def test_sql_ascii_is_sent_while_it_is_utf8_and_halts_where_it_is_not(
+    pg_server: PostgresServers, major: int
+) -> None:
     with encoded_database(pg_server(major), "SQL_ASCII") as settings:
         run_script(settings.dsn, "CREATE TABLE public.t (v text PRIMARY KEY)", PUBLICATION)
         async with streaming(settings, make_slot(settings)) as stream:
@@ -209,4 +211,7 @@ async def test_sql_ascii_is_sent_as_it_is_while_it_is_utf8(pg_server: PostgresSe
             run_script(settings.dsn, "INSERT INTO public.t VALUES (E'sn\\xf6')")
             with pytest.raises(SourceError) as caught:
                 await read_until(stream, lambda items: commits(items) == 1)
-        print(type(caught.value), caught.value)
+        assert caught.value.retry is Retry.OPERATOR
+        assert caught.value.context["sqlstate"] == "22021"
+        assert "SQL_ASCII" in caught.value.advice
+        assert "xf6" not in str(caught.value)

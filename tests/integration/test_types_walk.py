@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
 
-from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
+from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.model import Column, PgType, Relation, ReplicaIdentity
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.schema.resolve import EXTENSIONS, FAMILIES, resolve
 from cdcd.source.catalog import Catalog
 from cdcd.source.settings import SourceSettings
-from tests.support.source import settings_for, source_database
-from tests.support.stack import POSTGRES_MAJORS, PostgresServers, run_script
+from tests.support.source import source_database
+from tests.support.stack import POSTGRES_MAJORS, PostgresServers
 
 STRING, LONG = "string", "long"
 _JSON = {"type": STRING, "connect.version": 1, "connect.name": "io.debezium.data.Json"}
@@ -187,20 +185,3 @@ def test_a_table_with_a_column_of_every_type_has_a_legal_schema(
     fastavro.parse_schema(schemas.value)
     again = relation_schemas(relation, dict(reversed(types.items())), (), "shop")
     assert json.dumps(again.value) == json.dumps(schemas.value)
-
-
-@pytest.fixture(scope="module")
-def vector_server(stack_folder: Path) -> Iterator[PostgresServer]:
-    """PostgreSQL with pgvector, from the wheel."""
-    with PostgresServer(18, programs_from_wheel(18), stack_folder / "postgres-vector") as server:
-        yield server
-
-
-def test_pgvectors_types_have_their_answer(vector_server: PostgresServer) -> None:
-    run_script(vector_server.dsn(), "CREATE EXTENSION IF NOT EXISTS vector")
-    settings = settings_for(vector_server, "postgres")
-    types = every_type(settings, vector_server)
-    found = {
-        e.name: avro_of(e, types) for e in types.values() if e.extension == "vector" and not e.element_oid
-    }
-    assert found == {"vector": _FLOATS, "halfvec": _FLOATS, "sparsevec": STRING}
