@@ -71,32 +71,19 @@ def relation_schemas(
     """
     keys = key_of(relation, None, None) if key_columns is None else key_columns
     table = f"{relation.schema}.{relation.name}"
-    fields = column_names((c.name for c in relation.columns), table)
     base = full_name(prefix, relation.schema, relation.name)
-    chosen = [policies.column(table, column.name) for column in relation.columns]
+    is_flat = policies.table(table).value == "flat"
+    required = set(keys) if is_key_required and not is_flat else set()
     resolved = [
-        resolve(column.type_oid, column.typmod, types, policy)
-        for column, policy in zip(relation.columns, chosen, strict=True)
+        resolve(c.type_oid, c.typmod, types, policies.column(table, c.name)) for c in relation.columns
     ]
-    properties = [
-        _properties(column, kind, number)
-        for number, (column, kind) in enumerate(zip(relation.columns, resolved, strict=True), 1)
-    ]
-    of_table = policies.table(table)
-    is_flat = of_table.value == "flat"
-    columns = tuple(
-        ColumnCodec(
-            column.name,
-            field,
-            kind.type_name,
-            column.name in keys and is_key_required and not is_flat,
-            _placed(kind.codec, f"{base}.Value", field, policy == of_table),
-            policy,
-            unchanged_bytes(kind.codec.avro, policy),
+    columns = _columns(relation, resolved, required, f"{base}.Value", policies)
+    rows = [
+        _field(codec, _properties(column, kind, number), codec.is_required)
+        for number, (codec, column, kind) in enumerate(
+            zip(columns, relation.columns, resolved, strict=True), 1
         )
-        for column, field, kind, policy in zip(relation.columns, fields, resolved, chosen, strict=True)
-    )
-    rows = [_field(c, p, c.is_required) for c, p in zip(columns, properties, strict=True)]
+    ]
     if is_flat:
         value = flat_schema(f"{base}.Value", rows, policies.flat, table)
     else:
@@ -104,6 +91,27 @@ def relation_schemas(
     by_name = {c.name: _field(c, {"pg.name": c.name}, is_key_required) for c in columns}
     key = defined_once(_record(f"{base}.Key", [by_name[name] for name in keys])) if keys else None
     return RelationSchemas(key, defined_once(value), keys, columns, is_key_required, is_flat)
+
+
+def _columns(
+    relation: Relation,
+    resolved: list[ResolvedType],
+    required: set[str],
+    namespace: str,
+    policies: Policies,
+) -> tuple[ColumnCodec, ...]:
+    table = f"{relation.schema}.{relation.name}"
+    fields = column_names((column.name for column in relation.columns), table)
+    of_table = policies.table(table)
+    columns = []
+    for column, field, kind in zip(relation.columns, fields, resolved, strict=True):
+        policy = policies.column(table, column.name)
+        codec = _placed(kind.codec, namespace, field, policy == of_table)
+        unchanged = unchanged_bytes(codec.avro, policy)
+        columns.append(
+            ColumnCodec(column.name, field, kind.type_name, column.name in required, codec, policy, unchanged)
+        )
+    return tuple(columns)
 
 
 def _placed(codec: Codec, namespace: str, field: str, is_as_the_table: bool) -> Codec:
