@@ -14,6 +14,8 @@ from cdcd.model import Column, Relation, ReplicaIdentity
 from cdcd.schema.named import defined_once
 from cdcd.schema.policy import NO_RULES, Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
+from cdcd.spark.columns import arrow_type
+from cdcd.spark.schemas import expanded, value_record
 from tests.support.avro_types import ADDRESS, ADDRESS_ARRAY, INTERVAL, NUMERIC, PERSON, TYPES
 
 
@@ -87,3 +89,19 @@ def test_two_records_of_one_name_are_a_schema_error() -> None:
     }
     with pytest.raises(SchemaError):
         defined_once(outer)
+
+
+def test_the_spark_side_has_columns_for_them() -> None:
+    """Each reference is the type that it names."""
+    policies = Policies(Policy(numeric_as="variable_scale", interval_as="fields"))
+    schema = schema_of(
+        ("a", PERSON), ("b", ADDRESS), ("c", ADDRESS_ARRAY), ("i", INTERVAL), policies=policies
+    )
+    row = arrow_type(value_record(expanded(schema)))
+    address = row.field("b").type
+    assert row.field("a").type.field("home").type == row.field("c").type.value_type == address
+    assert [(field.name, str(field.type)) for field in address] == [
+        ("street", "string"),
+        ("house_u0020no", "int32"),
+    ]
+    assert str(row.field("a").type.field("labels").type).startswith("map<string, string")
