@@ -1,6 +1,6 @@
 """PostGIS' geometry and geography -> Avro bytes, EWKB; its boxes and rasters -> string of the server's text.
 
-In: geometry_out's text, which is EWKB in hex digits.
+In: geometry_out's text, which is EWKB in hex digits, or geometry_send's bytes, which are the same EWKB.
 Out: the same EWKB as Avro bytes, with the SRID and the Z and M of the value.
 Invariant: the bytes are PostGIS' own; nothing in them is read or converted.
 """
@@ -23,7 +23,7 @@ def encode_geometry(raw: bytes) -> bytes:
     return encode_bytes(unhexlify(raw))
 
 
-_CODEC = Codec("bytes", encode_geometry)
+_CODEC = Codec("bytes", encode_geometry, encode_bytes)
 
 EXTENSION_BUILDERS: dict[tuple[str, str], Builder] = {
     (EXTENSION, "geometry"): lambda typmod, policy: _CODEC,
