@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE
-from tests.support.avro_types import (
-    BIT,
-    VARBIT,
-    codec,
-    value_of,
-)
+from tests.support.avro_types import BIT, VARBIT, codec, value_of
 
 
 @pytest.mark.parametrize(

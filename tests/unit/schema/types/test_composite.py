@@ -12,17 +12,7 @@ from cdcd.errors import SchemaError
 from cdcd.model import Attribute, PgType
 from cdcd.schema.codec import UNREADABLE, Special
 from cdcd.schema.resolve import resolve
-from tests.support.avro_types import (
-    ADDRESS,
-    INT4,
-    NOTHING,
-    PERSON,
-    SINGLE,
-    TEXT,
-    codec,
-    read,
-    value_of,
-)
+from tests.support.avro_types import ADDRESS, INT4, NOTHING, PERSON, SINGLE, TEXT, codec, read, value_of
 
 HOME = {"street": "Main", "house_u0020no": 1}
 

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE, Special
-from tests.support.avro_types import (
-    DATE,
-    codec,
-    raw_of,
-    value_of,
-)
+from tests.support.avro_types import DATE, codec, raw_of, value_of
 
 D = datetime.date
 

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE
-from tests.support.avro_types import (
-    FLOAT4,
-    FLOAT8,
-    codec,
-    value_of,
-)
+from tests.support.avro_types import FLOAT4, FLOAT8, codec, value_of
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.avro_types import (
-    codec,
-    value_of,
-)
+from tests.support.avro_types import codec, value_of
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,7 @@ import pytest
 from cdcd.model import PgType
 from cdcd.schema.codec import UNREADABLE
 from cdcd.schema.resolve import resolve
-from tests.support.avro_types import (
-    HSTORE,
-    codec,
-    read,
-)
+from tests.support.avro_types import HSTORE, codec, read
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE, Special
-from tests.support.avro_types import (
-    INT2,
-    INT4,
-    INT8,
-    OID,
-    XID,
-    XID8,
-    codec,
-    value_of,
-)
+from tests.support.avro_types import INT2, INT4, INT8, OID, XID, XID8, codec, value_of
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE, Special
-from tests.support.avro_types import (
-    INTERVAL,
-    codec,
-    read,
-    value_of,
-)
+from tests.support.avro_types import INTERVAL, codec, read, value_of
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,7 @@ from cdcd.model import PgType
 from cdcd.schema.codec import UNREADABLE
 from cdcd.schema.policy import Policy
 from cdcd.schema.resolve import resolve
-from tests.support.avro_types import (
-    MONEY,
-    codec,
-    read,
-    value_of,
-)
+from tests.support.avro_types import MONEY, codec, read, value_of
 
 
 @pytest.mark.parametrize(

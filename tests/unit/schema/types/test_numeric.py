@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE, Special
-from tests.support.avro_types import (
-    NUMERIC,
-    codec,
-    read,
-    sent_numeric,
-    typmod,
-    value_of,
-)
+from tests.support.avro_types import NUMERIC, codec, read, sent_numeric, typmod, value_of
 
 
 @pytest.mark.parametrize(

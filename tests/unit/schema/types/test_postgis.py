@@ -7,12 +7,7 @@ import pytest
 from cdcd.model import PgType
 from cdcd.schema.codec import UNREADABLE
 from cdcd.schema.resolve import resolve
-from tests.support.avro_types import (
-    GEOGRAPHY,
-    GEOMETRY,
-    codec,
-    read,
-)
+from tests.support.avro_types import GEOGRAPHY, GEOMETRY, TYPES, codec, read
 
 # What PostGIS 3.3 prints.
 SHAPES = {

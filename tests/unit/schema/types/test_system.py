@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.avro_types import (
-    INT2VECTOR,
-    codec,
-    value_of,
-)
+from tests.support.avro_types import INT2VECTOR, codec, value_of
 
 
 @pytest.mark.parametrize(

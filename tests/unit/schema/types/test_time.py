@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE, Special
-from tests.support.avro_types import (
-    TIME,
-    TIMETZ,
-    codec,
-    value_of,
-)
+from tests.support.avro_types import TIME, TIMETZ, codec, value_of
 
 
 @pytest.mark.parametrize(

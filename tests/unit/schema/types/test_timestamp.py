@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE, Special
-from tests.support.avro_types import (
-    TIMESTAMP,
-    TIMESTAMPTZ,
-    codec,
-    raw_of,
-    value_of,
-)
+from tests.support.avro_types import TIMESTAMP, TIMESTAMPTZ, codec, raw_of, value_of
 
 DT = datetime.datetime
 UTC = datetime.UTC

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.schema.codec import UNREADABLE
-from tests.support.avro_types import (
-    HALFVEC,
-    SPARSEVEC,
-    VECTOR,
-    codec,
-    read,
-    value_of,
-)
+from tests.support.avro_types import HALFVEC, SPARSEVEC, VECTOR, codec, read, value_of
 
 
 @pytest.mark.parametrize("oid", [VECTOR, HALFVEC])
