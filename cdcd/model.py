@@ -62,6 +62,7 @@ class PgType:
     `element_oid` is the element's oid for a true array (typcategory A and typelem set), else 0.
     `base_oid` and `base_typmod` are set for a domain, `subtype_oid` for a range (what it is of) and a multirange
     (its range), `attributes` for a composite type. `extension` is the extension that it belongs to, "" for none.
+    `has_send`: it has a send function; without one its values come as text also where binary was asked for.
     """
 
     oid: int
@@ -75,6 +76,7 @@ class PgType:
     subtype_oid: int = 0
     extension: str = ""
     attributes: tuple[Attribute, ...] = ()
+    has_send: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ Hstore, composite, range and extension types (other than citext) have no family 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdcd.errors import SchemaError
 from cdcd.model import PgType
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Encoder
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
+from cdcd.schema.sent.table import text_of_sent
 from cdcd.schema.types import boolean, bytes_uuid, datetime, floating, integer, interval, numeric, text
 from cdcd.schema.types.array import array_codec
 
@@ -49,7 +50,31 @@ def resolve(
     policy: Policy = DEFAULT_POLICY,
     depth: int = 0,
 ) -> ResolvedType:
-    """Return the codec of a type. Raises SchemaError where domains or arrays nest without end."""
+    """Return the codec of a type. Raises SchemaError where domains or arrays nest without end.
+
+    What has no quicker way from its send format takes the way of its text. An array, composite or range always
+    does: whatever the text encoder makes of one shape or of one of its values, binary makes the same.
+    """
+    found = _form(oid, typmod, types, policy, depth)
+    if depth or (found.codec.binary is not None and not _is_made_of_others(oid, types)):
+        return found
+    text_of = text_of_sent(oid, types)
+    binary = None if text_of is None else _after(text_of, found.codec.text)
+    return replace(found, codec=replace(found.codec, binary=binary))
+
+
+def _after(text_of: Encoder, encode: Encoder) -> Encoder:
+    return lambda raw: encode(text_of(raw))
+
+
+def _is_made_of_others(oid: int, types: Mapping[int, PgType]) -> bool:
+    pg_type = types.get(oid)
+    while pg_type is not None and pg_type.kind == "d":
+        pg_type = types.get(pg_type.base_oid)
+    return pg_type is not None and (pg_type.element_oid != 0 or pg_type.kind in "crm")
+
+
+def _form(oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy, depth: int) -> ResolvedType:
     if depth > _MAX_DEPTH:
         raise SchemaError("a type that is nested without end", oid=oid)
     pg_type = types.get(oid)

@@ -28,7 +28,8 @@ _TYPES = """
            COALESCE(e.extname::text, ''),
            (SELECT json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod) ORDER BY a.attnum)
             FROM pg_attribute a
-            WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+            WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+           t.typsend <> 0
     FROM pg_type t
     JOIN pg_namespace n ON n.oid = t.typnamespace
     LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, {multirange})
@@ -132,9 +133,9 @@ class Catalog:
     def _load_types(self, oids: set[int]) -> None:
         if not oids:
             return
-        for *columns, attributes in self._fetch(self._types_sql(), (list(oids),)):
+        for *columns, attributes, has_send in self._fetch(self._types_sql(), (list(oids),)):
             parts = tuple(Attribute(*attribute) for attribute in attributes or ())
-            self._types[columns[0]] = replace(PgType(*columns), attributes=parts)
+            self._types[columns[0]] = replace(PgType(*columns), attributes=parts, has_send=has_send)
 
     def _types_sql(self) -> str:
         is_known = self._connected().server_version >= _MULTIRANGE_SINCE
