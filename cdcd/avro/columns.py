@@ -12,13 +12,12 @@ from __future__ import annotations
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.avro.tuple_data import UNCHANGED, Raw, Row, Sent
-from cdcd.errors import ProtocolError, ValueUnencodable
+from cdcd.errors import ProtocolError, SentUnreadable, ValueUnencodable
 from cdcd.schema.codec import UNREADABLE, Special
 from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.varint import encode_long, encode_string
 
 _SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special)  # TypeError: null in a required column
-_BINARY_HINT = "set source.protocol.binary: false"
 
 
 class Extras:
@@ -101,7 +100,9 @@ def _encode_column(
     encode = codec.text
     if type(raw) is Sent:
         if codec.binary is None:
-            raise _unencodable(plan, column, lsn, "no exact binary encoder for this type", _BINARY_HINT)
+            raise _unencodable(
+                plan, column, lsn, "no exact reading of this type's binary form", SentUnreadable
+            )
         encode = codec.binary
     special: bytes | None = None
     try:
@@ -112,8 +113,8 @@ def _encode_column(
     except UNREADABLE:
         pass  # raised below, outside this block: the cause would carry the value in its text
     if special is None:
-        hint = _BINARY_HINT if type(raw) is Sent else None
-        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", hint)
+        kind = SentUnreadable if type(raw) is Sent else ValueUnencodable
+        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", kind)
     if is_required or extras is None:
         raise _unencodable(plan, column, lsn, "a key column's value that its Avro type cannot hold")
     extras.special[column.field if plan.is_flat else f"{side}.{column.field}"] = special
@@ -134,11 +135,13 @@ def _encode_unchanged(
 
 
 def _unencodable(
-    plan: RelationPlan, column: ColumnCodec, lsn: int, message: str, hint: str | None = None
+    plan: RelationPlan,
+    column: ColumnCodec,
+    lsn: int,
+    message: str,
+    kind: type[ValueUnencodable] = ValueUnencodable,
 ) -> ValueUnencodable:
-    return ValueUnencodable(
-        message, hint=hint, table=plan.table, column=column.name, type=column.type_name, lsn=lsn
-    )
+    return kind(message, table=plan.table, column=column.name, type=column.type_name, lsn=lsn)
 
 
 def _special(entries: dict[str, bytes]) -> bytes:

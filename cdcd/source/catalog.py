@@ -8,7 +8,7 @@ Must not: be called from the event loop's thread while the stream runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -110,13 +110,20 @@ class Catalog:
         keys = set(self.identity_key(relid) or ())
         published = None if columns is None else set(columns)
         described = tuple(
-            Column(column, type_oid, typmod, identity is ReplicaIdentity.FULL or column in keys)
-            for column, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (relid,))
-            if (not is_generated if published is None else column in published)
+            replace(column, is_key=identity is ReplicaIdentity.FULL or column.name in keys)
+            for column in self.columns(relid, published)
         )
         if published is not None and len(described) != len(published):
             raise SourceError(f"{schema}.{name} does not have all of the published columns")
         return Relation(relid, schema, name, identity, described)
+
+    def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:
+        """Return the published columns of a table in its order, none where it is gone; nothing is said of the key."""
+        return tuple(
+            Column(name, type_oid, typmod, is_key=False)
+            for name, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (relid,))
+            if (not is_generated if published is None else name in published)
+        )
 
     def close(self) -> None:
         """Close the connection; a later look-up opens another."""

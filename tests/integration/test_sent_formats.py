@@ -58,7 +58,7 @@ class Judge:
         self.execute(f"create table kept (id serial, x {type_name})")
         # as text first: a query's parameter would be typed before it is cast
         self.execute(
-            f"insert into kept (x) select u.v::{type_name} from unnest(%s::text[]) with ordinality u(v, o) order by o",
+            f"insert into kept (x) select v::{type_name} from unnest(%s::text[]) with ordinality u(v, o) order by o",
             values,
         )
 
@@ -126,7 +126,7 @@ def assert_every_shape(judge: Judge, type_name: str, values: list[str]) -> int:
     seen = assert_one_form(judge.column(), type_name)
     for shape in (
         "array[x]", "array[x, null, x]", "array[[x, null], [null, x]]", "array[[[x]], [[x]]]",
-        f"array_fill(x, array[2, 1], array[-3, 5])", f"array_fill(x, array[2], array[0])", f"'{{}}'::{type_name}[]",
+        "array_fill(x, array[2, 1], array[-3, 5])", "array_fill(x, array[2], array[0])", f"'{{}}'::{type_name}[]",
         f"array[null]::{type_name}[]",
     ):  # fmt: skip
         seen += assert_one_form(judge.column(shape), f"{type_name}: {shape}")
@@ -145,7 +145,13 @@ def assert_in_others(judge: Judge, type_name: str) -> int:
         judge.execute("drop type holder, held cascade")
         return seen  # a type without an order has no ranges
     made = "spanning(x, x, '[]')"
-    for shape in (made, "spanning(x, null)", "spanning(null, x)", f"array[{made}, null]", f"row({made}, {made})"):
+    for shape in (
+        made,
+        "spanning(x, null)",
+        "spanning(null, x)",
+        f"array[{made}, null]",
+        f"row({made}, {made})",
+    ):
         if shape.startswith("row"):
             judge.execute("create type two as (a spanning, b spanning)")
             shape += "::two"
@@ -224,7 +230,9 @@ def test_every_base_type_has_an_answer(judge: Judge) -> None:
 
 
 def test_every_array_of_the_catalog_is_read_when_its_element_is(judge: Judge) -> None:
-    rows = judge.execute("select oid, typelem from pg_type where typoutput = 'array_out'::regproc and typtype = 'b'")
+    rows = judge.execute(
+        "select oid, typelem from pg_type where typoutput = 'array_out'::regproc and typtype = 'b'"
+    )
     for oid, element in rows:
         types = judge.catalog.types([oid])
         assert (text_of_sent(oid, types) is None) == (text_of_sent(element, types) is None), oid

@@ -34,13 +34,17 @@ def array(element: TextOfSent, element_oid: int, delimiter: str) -> TextOfSent:
 
     def text(raw: bytes) -> bytes:
         bounds, items = _array_items(raw, element_oid)
-        if not items:
+        if not bounds:
             return b"{}"
+        if not items:
+            raise ValueError("dimensions without elements")
         texts = [b"NULL" if item is None else quoted(element(item)) for item in items]
         for size, _ in reversed(bounds):
             texts = [b"{%s}" % split.join(texts[i : i + size]) for i in range(0, len(texts), size)]
         if any(lower != 1 for _, lower in bounds):
-            return b"".join(b"[%d:%d]" % (lower, lower + size - 1) for size, lower in bounds) + b"=" + texts[0]
+            return (
+                b"".join(b"[%d:%d]" % (lower, lower + size - 1) for size, lower in bounds) + b"=" + texts[0]
+            )
         return texts[0]
 
     return text

@@ -101,7 +101,7 @@ def _real_digits(value: float) -> tuple[str, int]:
 
 def _binary(value: float, bits: int, lowest_exponent: int) -> tuple[int, int, int]:
     """Return (mantissa, exponent of two, quarters of the mantissa's unit down to the midpoint below)."""
-    fraction, exponent = math.frexp(value)
+    exponent = math.frexp(value)[1]
     exponent = max(exponent - bits, lowest_exponent)
     mantissa = int(math.ldexp(value, -exponent))
     is_power = mantissa == 1 << (bits - 1) and exponent > lowest_exponent

@@ -18,7 +18,7 @@ _unpack_snapshot = struct.Struct(">iQQ").unpack_from
 def integer(layout: str) -> TextOfSent:
     """Return the function of an integer of this struct layout."""
     unpack = struct.Struct(layout).unpack
-    return lambda raw: b"%d" % unpack(raw)
+    return lambda raw: b"%d" % unpack(raw)[0]
 
 
 def boolean(raw: bytes) -> bytes:

@@ -66,4 +66,3 @@ def hstore(raw: bytes) -> bytes:
         pairs.append(_hstore_quoted(key) + b"=>" + (b"NULL" if value is None else _hstore_quoted(value)))
     all_of(position, raw)
     return b", ".join(pairs)
-

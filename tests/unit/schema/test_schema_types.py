@@ -464,7 +464,6 @@ def test_special_in_binary_has_the_servers_text(oid: int, modifier: int, binary:
         (TIME, struct.pack(">q", -1)),
         (VARBIT, b"\x00\x00\x00\x09\xff"),
         (1007, sent_array(TEXT, [b"a"])),
-        (1007, sent_array(INT4, [b"\x00\x00\x00\x01"], lower=0)),
         (1007, struct.pack(">iiI", 2, 0, INT4) + b"\x00" * 16),
         (1007, sent_array(INT4, [b"\x00\x00\x00\x01"]) + b"\x00"),
         (1007, struct.pack(">iiIii", 1, 0, INT4, 2**30, 1)),
@@ -477,6 +476,6 @@ def test_binary_that_the_server_does_not_send_is_unreadable(oid: int, binary: by
         found.binary(binary)
 
 
-@pytest.mark.parametrize("oid", [MONEY, 603, 3904, 9008, 1020])
+@pytest.mark.parametrize("oid", [MONEY, 2205, 791, 9099])
 def test_types_without_an_exact_binary_form_have_no_binary_encoder(oid: int) -> None:
     assert codec(oid).binary is None
