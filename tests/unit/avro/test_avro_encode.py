@@ -20,8 +20,8 @@ from cdcd.errors import (
     MessageUnknown,
     ProtocolError,
     RelationUnknown,
-    SentUnreadable,
     SchemaError,
+    SentUnreadable,
     ValueUnencodable,
 )
 from cdcd.model import Column, Record, Relation, ReplicaIdentity, Run, TransactionInfo
