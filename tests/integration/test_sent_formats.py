@@ -9,11 +9,13 @@ import io
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
 
+from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.model import PgType
 from cdcd.schema.codec import Encoder, Special
 from cdcd.schema.resolve import resolve
@@ -22,7 +24,7 @@ from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from tests.support.source import settings_for
 from tests.support.stack import PostgresServers, drop_database, new_database_name
-from tests.support.values import AS_TEXT, EXTENSIONS, WITHOUT_LITERALS, literals, random_literals
+from tests.support.values import AS_TEXT, EXTENSIONS, VECTORS, WITHOUT_LITERALS, literals, random_literals
 
 MAJORS = (14, 18)
 
@@ -185,6 +187,18 @@ def test_types_of_extensions_too(judge: Judge) -> None:
             seen.add((extension, type_name))
             assert_every_shape(judge, type_name, [*values, *random_literals(type_name)])
     assert seen == {known for known in OF_EXTENSIONS if known[0] in EXTENSIONS}
+
+
+@pytest.mark.parametrize("major", [16, 18])
+def test_pgvector_too(major: int, stack_folder: Path) -> None:
+    """Its programs are in the wheel that the demo's servers come from."""
+    with PostgresServer(major, programs_from_wheel(major), stack_folder / f"vectors-{major}") as server:
+        judge = Judge(server, "postgres")
+        judge.execute("create extension vector")
+        for type_name, values in VECTORS.items():
+            assert_every_shape(judge, type_name, [*values, *random_literals(type_name)])
+        judge.catalog.close()
+        judge.connection.close()
 
 
 def test_enums_and_domains_too(judge: Judge) -> None:

@@ -150,6 +150,13 @@ EXTENSIONS: dict[str, dict[str, list[str]]] = {
 }
 """By extension, then type."""
 
+VECTORS: dict[str, list[str]] = {
+    "vector": ["[1,2.5,-0]", "[0.1]", "[1e-45,3.4e38,1e6,999999,16777217]"],
+    "halfvec": ["[1,2.5,-0]", "[0.1,65504,6e-8]"],
+    "sparsevec": ["{1:0.5,3:2}/5", "{}/3", "{16000:1e-30}/16000"],
+}
+"""pgvector's."""
+
 
 def random_literals(type_name: str, count: int = 200) -> list[str]:
     """Return literals by chance; none for a type that has no generator."""
@@ -173,6 +180,12 @@ def _double(dice: random.Random) -> str:
 def _real(dice: random.Random) -> str:
     value = struct.unpack("<f", struct.pack("<I", dice.getrandbits(32)))[0]
     return repr(dice.choice((value, float(dice.getrandbits(dice.randrange(1, 60))), dice.random())))
+
+
+def _finite(make: Callable[[random.Random], str], dice: random.Random) -> str:
+    while (text := make(dice)) in ("nan", "inf", "-inf"):
+        pass
+    return text
 
 
 def _numeric(dice: random.Random) -> str:
@@ -361,6 +374,10 @@ _BY_CHANCE: dict[str, Callable[[random.Random], str]] = {
         f'"{_quoted(dice)}"=>"{_quoted(dice)}"' for _ in range(dice.randrange(4))
     ),
     "citext": _text,
+    "vector": lambda dice: f"[{','.join(_finite(_real, dice) for _ in range(dice.randrange(1, 9)))}]",
+    "halfvec": lambda dice: (
+        f"[{','.join(f'{dice.uniform(-9, 9):.7f}' for _ in range(dice.randrange(1, 9)))}]"
+    ),
     "ltree": lambda dice: ".".join(dice.choice("abcXYZ_19") for _ in range(dice.randrange(6))),
 }
 

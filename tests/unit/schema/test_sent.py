@@ -9,7 +9,7 @@ import struct
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.errors import SchemaError
@@ -111,6 +111,7 @@ def test_a_sample_and_nothing_that_is_cut_or_longer(name: str) -> None:
     assert text_or_refusal(function, raw + b"\0") is None
 
 
+@settings(deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_any_bytes_are_text_or_refused(name: str, data: st.DataObject) -> None:
@@ -119,6 +120,7 @@ def test_any_bytes_are_text_or_refused(name: str, data: st.DataObject) -> None:
     assert text is None or isinstance(text, bytes)
 
 
+@settings(deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_with_other_bytes_in_it_is_text_or_refused(name: str, data: st.DataObject) -> None:
