@@ -14,7 +14,7 @@ the transaction is right.
 Binary: a type may have a send format that only its author knows, or mean something by it that only the server knows
 (a regclass is sent as an oid); and an array, composite or range of a type without a send function cannot be sent at
 all. pgoutput has one form for the whole stream, so it is read as text.
-Invariant: an error that comes without streaming as well is what it was, and halts.
+Invariant: an error that comes without the option as well is what it was, and halts.
 Must not: confirm or skip anything; the next session begins where the failed one had to.
 """
 
