@@ -12,13 +12,12 @@ from __future__ import annotations
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.avro.tuple_data import UNCHANGED, Raw, Row, Sent
-from cdcd.errors import ProtocolError, ValueUnencodable
+from cdcd.errors import ProtocolError, SentUnreadable, ValueUnencodable
 from cdcd.schema.codec import UNREADABLE, Oversized, Special
 from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.varint import encode_long, encode_string
 
 _SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special, Oversized)  # TypeError: null in a required column
-_BINARY_HINT = "set source.protocol.binary: false"
 _SPECIAL_HINT = "format.special: beside puts its text into source.special, string makes the column one"
 _OVERSIZED_HINT = "raise format.max_value_bytes, or set format.oversized: omit"
 
@@ -103,7 +102,9 @@ def _encode_column(
     encode = codec.text
     if type(raw) is Sent:
         if codec.binary is None:
-            raise _unencodable(plan, column, lsn, "no exact binary encoder for this type", _BINARY_HINT)
+            raise _unencodable(
+                plan, column, lsn, "no exact reading of this type's binary form", SentUnreadable
+            )
         encode = codec.binary
     special: bytes | None = None
     size_bytes = 0
@@ -119,12 +120,12 @@ def _encode_column(
     if size_bytes:
         return _encode_oversized(plan, column, size_bytes, side, lsn, None if is_required else extras)
     if special is None:
-        hint = _BINARY_HINT if type(raw) is Sent else None
-        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", hint)
+        kind = SentUnreadable if type(raw) is Sent else ValueUnencodable
+        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", kind)
     if is_required or extras is None:
         raise _unencodable(plan, column, lsn, "a key column's value that its Avro type cannot hold")
     if column.policy.special == "halt":
-        raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", _SPECIAL_HINT)
+        raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", hint=_SPECIAL_HINT)
     extras.special[_place(plan, column, side)] = special
     return NULL
 
@@ -139,7 +140,7 @@ def _encode_oversized(
 ) -> bytes:
     if extras is None or column.policy.oversized == "halt":
         message = f"a value of {size_bytes} bytes of text, beyond format.max_value_bytes"
-        raise _unencodable(plan, column, lsn, message, _OVERSIZED_HINT)
+        raise _unencodable(plan, column, lsn, message, hint=_OVERSIZED_HINT)
     # No field's name has a dot in it, so nobody can take this for a value's text.
     extras.special[f"{_place(plan, column, side)}.omitted_bytes"] = b"%d" % size_bytes
     return NULL
@@ -159,11 +160,14 @@ def _encode_unchanged(
 
 
 def _unencodable(
-    plan: RelationPlan, column: ColumnCodec, lsn: int, message: str, hint: str | None = None
+    plan: RelationPlan,
+    column: ColumnCodec,
+    lsn: int,
+    message: str,
+    kind: type[ValueUnencodable] = ValueUnencodable,
+    hint: str | None = None,
 ) -> ValueUnencodable:
-    return ValueUnencodable(
-        message, hint=hint, table=plan.table, column=column.name, type=column.type_name, lsn=lsn
-    )
+    return kind(message, hint=hint, table=plan.table, column=column.name, type=column.type_name, lsn=lsn)
 
 
 def _special(entries: dict[str, bytes]) -> bytes:

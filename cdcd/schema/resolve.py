@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 from cdcd.errors import SchemaError
 from cdcd.model import PgType
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Encoder
 from cdcd.schema.forms import column_codec
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
+from cdcd.schema.sent.table import text_of_sent
 from cdcd.schema.types import (
     bits,
     boolean,
@@ -89,9 +90,28 @@ class ResolvedType:
 def resolve(
     oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy = DEFAULT_POLICY
 ) -> ResolvedType:
-    """Return a column's codec. Raises SchemaError where types nest without end."""
+    """Return a column's codec. Raises SchemaError where types nest without end.
+
+    What has no quicker way from its send format takes the way of its text. An array, composite or range always
+    does: whatever the text encoder makes of one shape or of one of its values, binary makes the same.
+    """
     found = _resolve(oid, typmod, types, policy, 0)
-    return replace(found, codec=column_codec(found.codec, policy))
+    codec = column_codec(found.codec, policy)
+    if codec.binary is None or _is_made_of_others(oid, types):
+        text_of = text_of_sent(oid, types)
+        codec = replace(codec, binary=None if text_of is None else _after(text_of, codec.text))
+    return replace(found, codec=codec)
+
+
+def _after(text_of: Encoder, encode: Encoder) -> Encoder:
+    return lambda raw: encode(text_of(raw))
+
+
+def _is_made_of_others(oid: int, types: Mapping[int, PgType]) -> bool:
+    pg_type = types.get(oid)
+    while pg_type is not None and pg_type.kind == domain.KIND:
+        pg_type = types.get(pg_type.base_oid)
+    return pg_type is not None and (pg_type.element_oid != 0 or pg_type.kind in "crm")
 
 
 def _resolve(oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy, depth: int) -> ResolvedType:
@@ -109,7 +129,7 @@ def _resolve(oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy,
         element = _resolve(pg_type.element_oid, typmod, types, policy, depth + 1)
         described = types.get(pg_type.element_oid)
         delimiter = described.delimiter if described else pg_type.delimiter
-        codec = array_codec(element.codec, pg_type.element_oid, delimiter)
+        codec = array_codec(element.codec, delimiter)
         return ResolvedType(codec, f"{element.domain or element.type_name}[]")
     if pg_type.kind == "c":
         parts = [_resolve(a.type_oid, a.typmod, types, policy, depth + 1) for a in pg_type.attributes]
