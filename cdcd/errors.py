@@ -170,12 +170,41 @@ class ServerInternal(SourceError):
     code = "CDCD-SOURCE-INTERNAL"
 
 
-class StreamingFailed(SourceError):
+class SendMissing(SourceError):
+    """The server has no function that writes a value of this type (42883): in binary form, most likely."""
+
+    code = "CDCD-SOURCE-SEND"
+
+
+class OptionFailed(SourceError):
+    """An error that an option of the stream may be the reason of; the next session is without those named.
+
+    `without` also has what earlier sessions had to leave out already: otherwise two options that fail in turn would
+    never both be off.
+    """
+
+    code = "CDCD-SOURCE-OPTION"
+    retry = Retry.AUTO
+
+    def __init__(
+        self, message: str, without: tuple[str, ...] = (), *, hint: str | None = None, **context: object
+    ) -> None:
+        super().__init__(message, hint=hint, **context)
+        self.without = without
+
+
+class StreamingFailed(OptionFailed):
     """An error that the server's streaming of open transactions may be the reason of."""
 
     code = "CDCD-SOURCE-STREAMING"
-    retry = Retry.AUTO
     hint = "the next session reads without streaming; to have that always, set source.protocol.streaming: off"
+
+
+class BinaryFailed(OptionFailed):
+    """A value that has no exact reading in the form that it was sent in, or that the server cannot send so (F53)."""
+
+    code = "CDCD-SOURCE-BINARY"
+    hint = "the next session reads text; to have that always, set source.protocol.binary: false"
 
 
 class SourceAuthentication(SourceError):
@@ -267,6 +296,13 @@ class ValueUnencodable(CdcdError):
     """A value its column's Avro type cannot hold; names table, column, type, LSN, never the value."""
 
     code = "CDCD-VALUE"
+
+
+class SentUnreadable(ValueUnencodable):
+    """A value in its type's binary form, of which no exact reading is known."""
+
+    code = "CDCD-VALUE-BINARY"
+    hint = "set source.protocol.binary: false"
 
 
 class RegistryUnavailable(CdcdError):

@@ -62,6 +62,8 @@ class PgType:
     `element_oid` is the element's oid for a true array (typcategory A and typelem set), else 0.
     `base_oid` and `base_typmod` are set for a domain, `subtype_oid` for a range (what it is of) and a multirange
     (its range), `attributes` for a composite type. `extension` is the extension that it belongs to, "" for none.
+    `fraction_digits` is money's: what the database's lc_monetary says, -1 for any other type.
+    `has_send`: it has a send function; without one its values come as text also where binary was asked for.
     """
 
     oid: int
@@ -75,6 +77,8 @@ class PgType:
     subtype_oid: int = 0
     extension: str = ""
     attributes: tuple[Attribute, ...] = ()
+    fraction_digits: int = -1
+    has_send: bool = True
 
 
 @dataclass(frozen=True, slots=True)

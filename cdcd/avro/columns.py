@@ -12,13 +12,14 @@ from __future__ import annotations
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.avro.tuple_data import UNCHANGED, Raw, Row, Sent
-from cdcd.errors import ProtocolError, ValueUnencodable
-from cdcd.schema.codec import UNREADABLE, Special
+from cdcd.errors import ProtocolError, SentUnreadable, ValueUnencodable
+from cdcd.schema.codec import UNREADABLE, Oversized, Special
 from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.varint import encode_long, encode_string
 
-_SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special)  # TypeError: null in a required column
-_BINARY_HINT = "set source.protocol.binary: false"
+_SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special, Oversized)  # TypeError: null in a required column
+_SPECIAL_HINT = "format.special: beside puts its text into source.special, string makes the column one"
+_OVERSIZED_HINT = "raise format.max_value_bytes, or set format.oversized: omit"
 
 
 class Extras:
@@ -101,22 +102,47 @@ def _encode_column(
     encode = codec.text
     if type(raw) is Sent:
         if codec.binary is None:
-            raise _unencodable(plan, column, lsn, "no exact binary encoder for this type", _BINARY_HINT)
+            raise _unencodable(
+                plan, column, lsn, "no exact reading of this type's binary form", SentUnreadable
+            )
         encode = codec.binary
     special: bytes | None = None
+    size_bytes = 0
     try:
         encoded = encode(raw)
         return encoded if is_required else SOME + encoded
     except Special as found:
         special = found.text
+    except Oversized as found:
+        size_bytes = found.size_bytes
     except UNREADABLE:
         pass  # raised below, outside this block: the cause would carry the value in its text
+    if size_bytes:
+        return _encode_oversized(plan, column, size_bytes, side, lsn, None if is_required else extras)
     if special is None:
-        hint = _BINARY_HINT if type(raw) is Sent else None
-        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", hint)
+        kind = SentUnreadable if type(raw) is Sent else ValueUnencodable
+        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", kind)
     if is_required or extras is None:
         raise _unencodable(plan, column, lsn, "a key column's value that its Avro type cannot hold")
-    extras.special[column.field if plan.is_flat else f"{side}.{column.field}"] = special
+    if column.policy.special == "halt":
+        raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", hint=_SPECIAL_HINT)
+    extras.special[_place(plan, column, side)] = special
+    return NULL
+
+
+def _place(plan: RelationPlan, column: ColumnCodec, side: str) -> str:
+    """Return the name of a column's entry in `special`: a flat value has one side only."""
+    return column.field if plan.is_flat else f"{side}.{column.field}"
+
+
+def _encode_oversized(
+    plan: RelationPlan, column: ColumnCodec, size_bytes: int, side: str, lsn: int, extras: Extras | None
+) -> bytes:
+    if extras is None or column.policy.oversized == "halt":
+        message = f"a value of {size_bytes} bytes of text, beyond format.max_value_bytes"
+        raise _unencodable(plan, column, lsn, message, hint=_OVERSIZED_HINT)
+    # No field's name has a dot in it, so nobody can take this for a value's text.
+    extras.special[f"{_place(plan, column, side)}.omitted_bytes"] = b"%d" % size_bytes
     return NULL
 
 
@@ -130,15 +156,18 @@ def _encode_unchanged(
     if column.is_required or extras is None:
         raise _unencodable(plan, column, lsn, "a key column's TOASTed value was not sent")
     extras.unchanged.append(column.field)
-    return NULL
+    return column.unchanged
 
 
 def _unencodable(
-    plan: RelationPlan, column: ColumnCodec, lsn: int, message: str, hint: str | None = None
+    plan: RelationPlan,
+    column: ColumnCodec,
+    lsn: int,
+    message: str,
+    kind: type[ValueUnencodable] = ValueUnencodable,
+    hint: str | None = None,
 ) -> ValueUnencodable:
-    return ValueUnencodable(
-        message, hint=hint, table=plan.table, column=column.name, type=column.type_name, lsn=lsn
-    )
+    return kind(message, hint=hint, table=plan.table, column=column.name, type=column.type_name, lsn=lsn)
 
 
 def _special(entries: dict[str, bytes]) -> bytes:

@@ -14,18 +14,21 @@ from dataclasses import replace
 from cdcd.cli.beginning import Beginning, beginning, unknown
 from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
-from cdcd.errors import CdcdError
+from cdcd.errors import CdcdError, SourceAuthentication, SourceUnavailable
 from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.binary import as_reason, text_columns
 from cdcd.runtime.recovery import Resume
 from cdcd.sink.names import message_topic
 from cdcd.sink.producer import check_transactional_id
 from cdcd.sink.topics import Topics
+from cdcd.source.catalog import Catalog
 from cdcd.source.preflight import preflight
 from cdcd.spill.preflight import check_folder
 
 _VERIFYING = ("verify-ca", "verify-full")
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
+_BINARY = "source.protocol.binary"
 
 
 def check(config: Config) -> list[Finding]:
@@ -38,6 +41,7 @@ def check(config: Config) -> list[Finding]:
         *_encryption(config),
         check_folder(config.spill_settings()),
         *_with_beginning(source, begin.finding),
+        *_tried(_BINARY, lambda: _text_columns(config)),
         *sink,
         *_tried("registry", lambda: _registry(config)),
     ]
@@ -115,6 +119,24 @@ def _source(config: Config, begin: Beginning) -> list[Finding]:
         wanted=config.wanted_options,
         gives_key=gives_key,
     )
+
+
+def _text_columns(config: Config) -> list[Finding]:
+    """Columns for which a start leaves binary out; what fails to connect has been told by then."""
+    if not config.source.protocol.binary:
+        return []
+    settings = config.source_settings()
+    catalog = Catalog(settings)
+    try:
+        columns = text_columns(settings, catalog, config.format.policies())
+    except (SourceUnavailable, SourceAuthentication):
+        return []
+    finally:
+        catalog.close()
+    if not columns:
+        return []
+    message = f"it is left out: {as_reason(columns)}"
+    return [Finding("warn", _BINARY, message, f"{_BINARY}: false says that this is known")]
 
 
 def _with_beginning(source: list[Finding], begin: Finding) -> list[Finding]:

@@ -141,7 +141,9 @@ class Protocol(Room):
         "(PostgreSQL 15+); false: receive them at COMMIT PREPARED",
     )
     binary: bool = Field(
-        default=False, description="receive values in PostgreSQL's binary form instead of as text"
+        default=False,
+        description="receive values in PostgreSQL's binary form instead of as text; left out where a published "
+        "column's type has no exact reading of it",
     )
     messages: bool = Field(default=True, description="receive pg_logical_emit_message (PostgreSQL 14+)")
     origin: Literal["any", "none"] = Field(

@@ -1,31 +1,62 @@
-"""What the server gets wrong while it streams open transactions is read again without streaming.
+"""What an option of the stream may be the reason of is read again without it.
 
 In: the options that a session wants, an error that ended it.  Out: the options it may have, the error to go on with.
-PostgreSQL 14 to 18 that decode for the stream a subtransaction which is rolled back by then (the reader is behind)
-throw away with its rows what was to be learnt of the catalog meanwhile: changes that other sessions committed; and
-they mix up rows of the catalog that the transaction changes itself. They then fail with an internal error, each
-time anew, also after the commit, so that the slot would never get past it; or describe a table without its key; or,
-without a sign, leave out columns and newly published tables. And they give a logical message the id of the top-level
-transaction, so that one of a subtransaction that was rolled back cannot be told from the others; and they do not
-tell of each rollback (`Assembler.subtransactions_ended_by`). Decoded after its commit, without streaming, the
-transaction is right.
-Invariant: an error that comes without streaming as well is what it was, and halts.
+
+Streaming: PostgreSQL 14 to 18 that decode for the stream a subtransaction which is rolled back by then (the reader
+is behind) throw away with its rows what was to be learnt of the catalog meanwhile: changes that other sessions
+committed; and they mix up rows of the catalog that the transaction changes itself. They then fail with an internal
+error, each time anew, also after the commit, so that the slot would never get past it; or describe a table without
+its key; or, without a sign, leave out columns and newly published tables. And they give a logical message the id of
+the top-level transaction, so that one of a subtransaction that was rolled back cannot be told from the others; and
+they do not tell of each rollback (`Assembler.subtransactions_ended_by`). Decoded after its commit, without streaming,
+the transaction is right.
+
+Binary: a type may have a send format that only its author knows, or mean something by it that only the server knows
+(a regclass is sent as an oid); and an array, composite or range of a type without a send function cannot be sent at
+all. pgoutput has one form for the whole stream, so it is read as text.
+Invariant: an error that comes without the option as well is what it was, and halts.
 Must not: confirm or skip anything; the next session begins where the failed one had to.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
-from cdcd.errors import CdcdError, KeyChanged, ServerInternal, StreamingFailed, StreamUnsure
+from cdcd.errors import (
+    BinaryFailed,
+    CdcdError,
+    KeyChanged,
+    OptionFailed,
+    SendMissing,
+    SentUnreadable,
+    ServerInternal,
+    StreamingFailed,
+    StreamUnsure,
+)
 from cdcd.source.settings import StreamOptions
+
+_OFF: dict[str, Any] = {"streaming": "off", "binary": False}
+"""How each option is left out."""
+
+_DOUBTS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., OptionFailed], str], ...] = (
+    (
+        "streaming",
+        (ServerInternal, KeyChanged, StreamUnsure),
+        StreamingFailed,
+        "while open transactions were streamed",
+    ),
+    ("binary", (SentUnreadable, SendMissing), BinaryFailed, "while values were sent in binary"),
+)
+"""(option, what it may be the reason of, the error instead, when it was)."""
 
 
 def allowed(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
     """Return what the session after one that `ended_by` ended may ask for."""
-    return replace(wanted, streaming="off") if isinstance(ended_by, StreamingFailed) else wanted
+    without = ended_by.without if isinstance(ended_by, OptionFailed) else ()
+    return replace(wanted, **{option: _OFF[option] for option in without})
 
 
 def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: bool) -> CdcdError:
@@ -34,13 +65,15 @@ def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: 
 
 
 @contextlib.contextmanager
-def doubting(options: StreamOptions) -> Iterator[None]:
-    """Raise StreamingFailed for what streaming itself may be the reason of."""
+def doubting(options: StreamOptions, after: CdcdError | None = None) -> Iterator[None]:
+    """Raise OptionFailed for what one of the options may be the reason of. `after`: what ended the session before."""
     try:
         yield
-    except (ServerInternal, KeyChanged, StreamUnsure) as error:
-        if options.streaming == "off":
-            raise
-        failed = StreamingFailed(f"while open transactions were streamed: {error.message}")
-        failed.context.update(error.context)
-        raise failed from error
+    except CdcdError as error:
+        for option, kinds, failure, when in _DOUBTS:
+            if isinstance(error, kinds) and getattr(options, option) != _OFF[option]:
+                already = after.without if isinstance(after, OptionFailed) else ()
+                failed = failure(f"{when}: {error.message}", (*already, option))
+                failed.context.update(error.context)
+                raise failed from error
+        raise

@@ -27,6 +27,7 @@ from cdcd.model import PreparedBefore, Progress, SourceIdentity, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared, which_server, which_slot
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
+from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter, make_slot, tables_to_copy
 from cdcd.runtime.fallback import allowed, doubting
@@ -159,6 +160,8 @@ class Session:
         server = await in_thread(which_server, self._source)
         self._database = server.database
         options = self._granted(server)  # refused before anything is made
+        policies = self._config.format.policies()
+        options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
         return stored, server, options, await in_thread(self._verdict, stored, server)
 
     async def _open_sink(self) -> Progress | None:
@@ -320,9 +323,10 @@ class Session:
                 protocol_version=options.protocol_version,
                 streaming=options.streaming,
                 two_phase=options.two_phase,
+                binary=options.binary,
             )
             self.has_streamed = True
-            with doubting(options):
+            with doubting(options, self._after):
                 await failing.unless(self._pump_until_stopped(stream, pump, assembler, spill))
             writer.drop_partial_tail()
             await self._flush_in_time(writer, failing)

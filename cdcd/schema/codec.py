@@ -38,13 +38,25 @@ class Special(Exception):
         self.text = text
 
 
+class Oversized(Exception):
+    """No error yet: a value whose text is longer than the column's policy allows."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__("a value beyond max_value_bytes")
+        self.size_bytes = size_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One type's way into Avro. `binary` is None where the send format is not known exactly."""
+    """One type's way into Avro. `binary` is None where the send format has no direct way.
+
+    `may_be_special`: the type has values that `avro` cannot hold, for which the encoders raise `Special`.
+    """
 
     avro: AvroType
     text: Encoder
     binary: Encoder | None = None
+    may_be_special: bool = False
 
 
 Builder = Callable[[int, Policy], Codec]

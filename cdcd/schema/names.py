@@ -43,17 +43,17 @@ def value_record(prefix: str, schema: str, table: str, *, is_flat: bool) -> str:
     return f"{full_name(prefix, schema, table)}.{'Value' if is_flat else 'Envelope'}"
 
 
-def column_names(identifiers: Iterable[str], table: str) -> tuple[str, ...]:
-    """Return the Avro field names of a table's columns. Raises SchemaError when two of them are one name."""
+def column_names(identifiers: Iterable[str], owner: str, kind: str = "table") -> tuple[str, ...]:
+    """Return the Avro field names of a table's columns, or a type's. Raises SchemaError when two are one name."""
     taken: dict[str, str] = {}
     for identifier in identifiers:
         name = escape(identifier)
         if name in taken:
             raise SchemaError(
                 "two columns have one Avro name",
-                table=table,
                 columns=f"{taken[name]},{identifier}",
                 name=name,
+                **{kind: owner},
             )
         taken[name] = identifier
     return tuple(taken)

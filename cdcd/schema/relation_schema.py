@@ -11,28 +11,35 @@ bytes, which decide the partition and what compaction takes for the same key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cdcd.model import Column, PgType, Relation
 from cdcd.schema.codec import AvroSchema, Codec
 from cdcd.schema.envelope import envelope_schema
 from cdcd.schema.flat import flat_schema
+from cdcd.schema.forms import unchanged_bytes
 from cdcd.schema.keys import key_of
+from cdcd.schema.named import defined_once, placed
 from cdcd.schema.names import column_names, full_name
-from cdcd.schema.policy import NO_RULES, Policies
+from cdcd.schema.policy import DEFAULT_POLICY, NO_RULES, Policies, Policy
 from cdcd.schema.resolve import ResolvedType, resolve
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnCodec:
-    """One column of the relation: its Avro field's name, whether the Value's field is required, and its codec."""
+    """One column of the relation: its Avro field's name, whether the Value's field is required, and its codec.
+
+    `unchanged` is the field's bytes for a TOASTed value that was not sent.
+    """
 
     name: str
     field: str
     type_name: str
     is_required: bool
     codec: Codec
+    policy: Policy = DEFAULT_POLICY
+    unchanged: bytes = b"\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +71,56 @@ def relation_schemas(
     """
     keys = key_of(relation, None, None) if key_columns is None else key_columns
     table = f"{relation.schema}.{relation.name}"
-    fields = column_names((c.name for c in relation.columns), table)
+    base = full_name(prefix, relation.schema, relation.name)
+    is_flat = policies.table(table).value == "flat"
+    required = set(keys) if is_key_required and not is_flat else set()
     resolved = [
         resolve(c.type_oid, c.typmod, types, policies.column(table, c.name)) for c in relation.columns
     ]
-    properties = [
-        _properties(column, kind, number)
-        for number, (column, kind) in enumerate(zip(relation.columns, resolved, strict=True), 1)
-    ]
-    is_flat = policies.table(table).value == "flat"
-    columns = tuple(
-        ColumnCodec(
-            column.name,
-            field,
-            kind.type_name,
-            column.name in keys and is_key_required and not is_flat,
-            kind.codec,
+    columns = _columns(relation, resolved, required, f"{base}.Value", policies)
+    rows = [
+        _field(codec, _properties(column, kind, number), codec.is_required)
+        for number, (codec, column, kind) in enumerate(
+            zip(columns, relation.columns, resolved, strict=True), 1
         )
-        for column, field, kind in zip(relation.columns, fields, resolved, strict=True)
-    )
-    base = full_name(prefix, relation.schema, relation.name)
-    rows = [_field(c, p, c.is_required) for c, p in zip(columns, properties, strict=True)]
+    ]
     if is_flat:
         value = flat_schema(f"{base}.Value", rows, policies.flat, table)
     else:
         value = envelope_schema(base, _record(f"{base}.Value", rows))
     by_name = {c.name: _field(c, {"pg.name": c.name}, is_key_required) for c in columns}
-    key = _record(f"{base}.Key", [by_name[name] for name in keys]) if keys else None
-    return RelationSchemas(key, value, keys, columns, is_key_required, is_flat)
+    key = defined_once(_record(f"{base}.Key", [by_name[name] for name in keys])) if keys else None
+    return RelationSchemas(key, defined_once(value), keys, columns, is_key_required, is_flat)
+
+
+def _columns(
+    relation: Relation,
+    resolved: list[ResolvedType],
+    required: set[str],
+    namespace: str,
+    policies: Policies,
+) -> tuple[ColumnCodec, ...]:
+    table = f"{relation.schema}.{relation.name}"
+    fields = column_names((column.name for column in relation.columns), table)
+    of_table = policies.table(table)
+    columns = []
+    for column, field, kind in zip(relation.columns, fields, resolved, strict=True):
+        policy = policies.column(table, column.name)
+        codec = _placed(kind.codec, namespace, field, policy == of_table)
+        unchanged = unchanged_bytes(codec.avro, policy)
+        columns.append(
+            ColumnCodec(column.name, field, kind.type_name, column.name in required, codec, policy, unchanged)
+        )
+    return tuple(columns)
+
+
+def _placed(codec: Codec, namespace: str, field: str, is_as_the_table: bool) -> Codec:
+    """Return the codec with the composite types in it named.
+
+    A column with choices of its own has its own records: the same type may be another record there, and the
+    names of the other columns' must not depend on it.
+    """
+    return replace(codec, avro=placed(codec.avro, namespace if is_as_the_table else f"{namespace}.{field}"))
 
 
 def _record(name: str, fields: list[dict[str, Any]]) -> AvroSchema:

@@ -1,35 +1,80 @@
-"""A column's type oid and modifier -> its codec, through domains, arrays and enums.
+"""A column's type oid and modifier -> its codec, through domains, arrays, composite types, extensions.
 
-In: oid, typmod, and the catalog's `PgType`s closed over element and base types.  Out: `ResolvedType`.
+In: oid, typmod, the catalog's `PgType`s closed over all that they are made of, the column's policy.
+Out: `ResolvedType`.
 Invariant: every type has a codec: what no family claims is a string of the server's text, because nothing is
-ever dropped. A type the catalog no longer has (F44) is text as well.
-Hstore, composite, range and extension types (other than citext) have no family yet: text.
+ever dropped. A type the catalog no longer has (F44) is text as well, unless it is built in.
+An extension's type is recognised by its extension and name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdcd.errors import SchemaError
 from cdcd.model import PgType
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Encoder
+from cdcd.schema.forms import column_codec
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
-from cdcd.schema.types import boolean, bytes_uuid, datetime, floating, integer, interval, numeric, text
+from cdcd.schema.sent.table import text_of_sent
+from cdcd.schema.types import (
+    bits,
+    boolean,
+    bytea,
+    contrib,
+    date,
+    domain,
+    floating,
+    geometric,
+    hstore,
+    integer,
+    interval,
+    json,
+    money,
+    network,
+    numeric,
+    postgis,
+    range,
+    system,
+    text,
+    time,
+    timestamp,
+    uuid,
+    vector,
+)
 from cdcd.schema.types.array import array_codec
+from cdcd.schema.types.composite import composite_codec
 
 FAMILIES: dict[int, Builder] = {
     **boolean.BUILDERS,
     **integer.BUILDERS,
     **floating.BUILDERS,
     **numeric.BUILDERS,
+    **money.BUILDERS,
     **text.BUILDERS,
-    **bytes_uuid.BUILDERS,
-    **datetime.BUILDERS,
+    **json.BUILDERS,
+    **bytea.BUILDERS,
+    **uuid.BUILDERS,
+    **bits.BUILDERS,
+    **date.BUILDERS,
+    **time.BUILDERS,
+    **timestamp.BUILDERS,
     **interval.BUILDERS,
+    **network.BUILDERS,
+    **geometric.BUILDERS,
+    **system.BUILDERS,
 }
+"""Every built-in base type that a column can have, by oid."""
 
-_VECTORS = frozenset((22, 30))  # int2vector, oidvector: arrays in pg_type, but lists of numbers in their text
+EXTENSIONS: dict[tuple[str, str], Builder] = {
+    **hstore.EXTENSION_BUILDERS,
+    **contrib.EXTENSION_BUILDERS,
+    **vector.EXTENSION_BUILDERS,
+    **postgis.EXTENSION_BUILDERS,
+}
+"""The base types of known extensions, by extension and name."""
+
 _MAX_DEPTH = 32
 
 
@@ -43,13 +88,33 @@ class ResolvedType:
 
 
 def resolve(
-    oid: int,
-    typmod: int,
-    types: Mapping[int, PgType],
-    policy: Policy = DEFAULT_POLICY,
-    depth: int = 0,
+    oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy = DEFAULT_POLICY
 ) -> ResolvedType:
-    """Return the codec of a type. Raises SchemaError where domains or arrays nest without end."""
+    """Return a column's codec. Raises SchemaError where types nest without end.
+
+    What has no quicker way from its send format takes the way of its text. An array, composite or range always
+    does: whatever the text encoder makes of one shape or of one of its values, binary makes the same.
+    """
+    found = _resolve(oid, typmod, types, policy, 0)
+    codec = column_codec(found.codec, policy)
+    if codec.binary is None or _is_made_of_others(oid, types):
+        text_of = text_of_sent(oid, types)
+        codec = replace(codec, binary=None if text_of is None else _after(text_of, codec.text))
+    return replace(found, codec=codec)
+
+
+def _after(text_of: Encoder, encode: Encoder) -> Encoder:
+    return lambda raw: encode(text_of(raw))
+
+
+def _is_made_of_others(oid: int, types: Mapping[int, PgType]) -> bool:
+    pg_type = types.get(oid)
+    while pg_type is not None and pg_type.kind == domain.KIND:
+        pg_type = types.get(pg_type.base_oid)
+    return pg_type is not None and (pg_type.element_oid != 0 or pg_type.kind in "crm")
+
+
+def _resolve(oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy, depth: int) -> ResolvedType:
     if depth > _MAX_DEPTH:
         raise SchemaError("a type that is nested without end", oid=oid)
     pg_type = types.get(oid)
@@ -57,21 +122,32 @@ def resolve(
         builder = FAMILIES.get(oid)
         return ResolvedType(builder(typmod, policy) if builder else text.TEXT_ONLY, f"oid {oid}")
     name = _qualified(pg_type)
-    if pg_type.kind == "d":
-        base = resolve(
-            pg_type.base_oid, typmod if typmod >= 0 else pg_type.base_typmod, types, policy, depth + 1
-        )
+    if pg_type.kind == domain.KIND:
+        base = _resolve(*domain.base_of(pg_type, typmod), types, policy, depth + 1)
         return ResolvedType(base.codec, base.type_name, name)
-    if pg_type.element_oid and oid not in _VECTORS:
-        element = resolve(pg_type.element_oid, typmod, types, policy, depth + 1)
+    if pg_type.element_oid and oid not in system.VECTORS:
+        element = _resolve(pg_type.element_oid, typmod, types, policy, depth + 1)
         described = types.get(pg_type.element_oid)
         delimiter = described.delimiter if described else pg_type.delimiter
-        codec = array_codec(element.codec, pg_type.element_oid, delimiter)
+        codec = array_codec(element.codec, delimiter)
         return ResolvedType(codec, f"{element.domain or element.type_name}[]")
-    if oid in FAMILIES:
-        return ResolvedType(FAMILIES[oid](typmod, policy), name)
-    sends_text = pg_type.kind == "e" or (pg_type.kind == "b" and pg_type.name == "citext")
-    return ResolvedType(text.PLAIN if sends_text else text.TEXT_ONLY, name)
+    if pg_type.kind == "c":
+        parts = [_resolve(a.type_oid, a.typmod, types, policy, depth + 1) for a in pg_type.attributes]
+        codecs, names = [part.codec for part in parts], [part.domain or part.type_name for part in parts]
+        return ResolvedType(composite_codec(pg_type, codecs, names), name)
+    return ResolvedType(_plain_codec(pg_type, typmod, policy), name)
+
+
+def _plain_codec(pg_type: PgType, typmod: int, policy: Policy) -> Codec:
+    """Return the codec of a type that is made of no other."""
+    if pg_type.oid == money.MONEY:
+        typmod = pg_type.fraction_digits
+    builder = FAMILIES.get(pg_type.oid) or EXTENSIONS.get((pg_type.extension, pg_type.name))
+    if builder is not None:
+        return builder(typmod, policy)
+    if pg_type.kind in range.KINDS:
+        return range.CODEC
+    return text.PLAIN if pg_type.kind == "e" else text.TEXT_ONLY
 
 
 def _qualified(pg_type: PgType) -> str:

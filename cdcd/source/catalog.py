@@ -8,7 +8,7 @@ Must not: be called from the event loop's thread while the stream runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,8 @@ _TYPES = """
            COALESCE(e.extname::text, ''),
            (SELECT json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod) ORDER BY a.attnum)
             FROM pg_attribute a
-            WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+            WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+           t.typsend <> 0
     FROM pg_type t
     JOIN pg_namespace n ON n.oid = t.typnamespace
     LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, {multirange})
@@ -37,6 +38,13 @@ _TYPES = """
     WHERE t.oid = ANY(%s::oid[])
 """
 _MULTIRANGE_SINCE = 140_000  # has pg_range.rngmultitypid
+
+# Two statements are one transaction: the session's own lc_monetary is C again after it.
+_MONEY_OID = 790
+_FRACTION_DIGITS = """
+    SELECT set_config('lc_monetary', reset_val, true) FROM pg_settings WHERE name = 'lc_monetary';
+    SELECT scale(0::money::numeric)
+"""
 
 # INCLUDE columns come after indnkeyatts and are no part of a key.
 _INDEX_COLUMNS = """
@@ -109,13 +117,20 @@ class Catalog:
         keys = set(self.identity_key(relid) or ())
         published = None if columns is None else set(columns)
         described = tuple(
-            Column(column, type_oid, typmod, identity is ReplicaIdentity.FULL or column in keys)
-            for column, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (relid,))
-            if (not is_generated if published is None else column in published)
+            replace(column, is_key=identity is ReplicaIdentity.FULL or column.name in keys)
+            for column in self.columns(relid, published)
         )
         if published is not None and len(described) != len(published):
             raise SourceError(f"{schema}.{name} does not have all of the published columns")
         return Relation(relid, schema, name, identity, described)
+
+    def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:
+        """Return the published columns of a table in its order, none where it is gone; nothing is said of the key."""
+        return tuple(
+            Column(name, type_oid, typmod, is_key=False)
+            for name, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (relid,))
+            if (not is_generated if published is None else name in published)
+        )
 
     def close(self) -> None:
         """Close the connection; a later look-up opens another."""
@@ -132,9 +147,12 @@ class Catalog:
     def _load_types(self, oids: set[int]) -> None:
         if not oids:
             return
-        for *columns, attributes in self._fetch(self._types_sql(), (list(oids),)):
+        for *columns, attributes, has_send in self._fetch(self._types_sql(), (list(oids),)):
             parts = tuple(Attribute(*attribute) for attribute in attributes or ())
-            self._types[columns[0]] = replace(PgType(*columns), attributes=parts)
+            self._types[columns[0]] = replace(PgType(*columns), attributes=parts, has_send=has_send)
+        if _MONEY_OID in oids:
+            ((digits,),) = self._fetch(_FRACTION_DIGITS, ())
+            self._types[_MONEY_OID] = replace(self._types[_MONEY_OID], fraction_digits=digits)
 
     def _types_sql(self) -> str:
         is_known = self._connected().server_version >= _MULTIRANGE_SINCE

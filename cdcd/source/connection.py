@@ -1,8 +1,9 @@
 """Connect to PostgreSQL with psycopg2, with the session settings that output depends on; translate errors.
 
 In: `SourceSettings`.  Out: psycopg2 connections in autocommit, or errors of cdcd's tree.
-Invariant: the settings travel as start-up options, so defaults of role, database or environment cannot change
-the text of a value (F53); the password is read anew at each connect and no message carries it.
+Invariant: the settings travel as start-up options, or are set at once, so defaults of role, database or
+environment cannot change the text of a value (F53); the password is read anew at each connect and no message
+carries it.
 Must not: stream (see `stream`), or let a psycopg2 exception leave this room.
 """
 
@@ -42,10 +43,12 @@ _KEEPALIVES = {
     "tcp_user_timeout": "60000",
 }
 
-_NO_TIMEOUTS = """
-    SELECT set_config(name, '0', false) FROM pg_settings
+# By name, because each major has other time-outs (F37). lc_monetary is no start-up option: what it would be
+# without cdcd has to stay to be asked for, because it is what gives money its fraction digits (`catalog`).
+_AFTERWARDS = """
+    SELECT set_config(name, CASE name WHEN 'lc_monetary' THEN 'C' ELSE '0' END, false) FROM pg_settings
     WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout',
-                   'idle_session_timeout', 'transaction_timeout')
+                   'idle_session_timeout', 'transaction_timeout', 'lc_monetary')
 """
 
 
@@ -53,7 +56,7 @@ def connect_sql(settings: SourceSettings) -> Connection:
     """Return a connection for SQL, in autocommit. Raises SourceUnavailable, -Authentication or -Setup."""
     connection = _connect(settings, None)
     connection.autocommit = True
-    return _without_timeouts(settings, connection)
+    return _set_up(connection)
 
 
 def connect_replication(settings: SourceSettings) -> LogicalReplicationConnection:
@@ -61,7 +64,7 @@ def connect_replication(settings: SourceSettings) -> LogicalReplicationConnectio
     connection = _connect(settings, LogicalReplicationConnection)
     if not isinstance(connection, LogicalReplicationConnection):
         raise TypeError("psycopg2 returned another class of connection")
-    _without_timeouts(settings, connection)
+    _set_up(connection)
     return connection
 
 
@@ -162,10 +165,10 @@ def _connect(settings: SourceSettings, factory: type[Connection] | None) -> Conn
         raise translate(error, secrets) from None
 
 
-def _without_timeouts(settings: SourceSettings, connection: Connection) -> Connection:
-    """Lift the time-outs of role and database; set by name, because each major has other ones (F37)."""
+def _set_up(connection: Connection) -> Connection:
+    """Lift the time-outs of role and database, and fix lc_monetary."""
     try:
-        fetch(connection, _NO_TIMEOUTS)
+        fetch(connection, _AFTERWARDS)
     except CdcdError:
         connection.close()
         raise

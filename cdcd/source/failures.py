@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cdcd.errors import (
     PublicationMissing,
+    SendMissing,
     ServerInternal,
     SlotActive,
     SlotLost,
@@ -45,6 +46,7 @@ _BY_SQLSTATE: dict[str, type[SourceError]] = {
     "57014": SourceUnavailable,  # cancelled, by a timeout or somebody
     "55P03": SourceUnavailable,  # lock not available
     "25006": SourceUnavailable,  # read-only: this is a standby by now
+    "42883": SendMissing,  # a type without the function that writes it, inside another (F53)
     "XX000": ServerInternal,
 }
 
@@ -55,6 +57,12 @@ _BY_CLASS: dict[str, type[SourceError]] = {
     "53": SourceUnavailable,  # insufficient resources
     "57": SourceUnavailable,  # operator intervention: shutdown, crash, starting up, terminated
 }
+
+_UNTRANSLATABLE = frozenset({"22021", "22P05"})
+_UNTRANSLATABLE_HINT = (
+    "a text has no form in UTF-8: a database in SQL_ASCII takes any bytes, and some encodings have characters of "
+    "their own; the stream cannot get past this row: correct it, then begin anew: see README, 'When the slot is gone'"
+)
 
 _PUBLICATION_FUNCTIONS = frozenset({"get_publication_oid", "GetPublicationByName", "LoadPublications"})
 _DECODING_FUNCTIONS = frozenset({"CheckLogicalDecodingRequirements", "CheckSlotRequirements"})
@@ -81,7 +89,8 @@ _NOT_SET_UP = (
 
 def failure_for(report: ServerReport) -> SourceError:
     """Return the error that this report of the server stands for."""
-    return _class_for(report)(_shown(report), sqlstate=report.sqlstate)
+    hint = _UNTRANSLATABLE_HINT if report.sqlstate in _UNTRANSLATABLE else None
+    return _class_for(report)(_shown(report), hint=hint, sqlstate=report.sqlstate)
 
 
 def connect_failure(text: str) -> SourceError:

@@ -75,6 +75,7 @@ class PostgresServer(LocalServer):
         settings: Mapping[str, str] | None = None,
         authentication: Authentication = "trust",
         outlives_parent: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.major = major
@@ -88,6 +89,7 @@ class PostgresServer(LocalServer):
         self._authentication = authentication
         self._account = server_account()
         self._outlives_parent = outlives_parent
+        self._own_environment = dict(environment or {})
 
     @property
     def data_folder(self) -> Path:
@@ -222,7 +224,8 @@ class PostgresServer(LocalServer):
 
     def _environment(self) -> dict[str, str]:
         # Not the caller's: his PGDATA or PGOPTIONS must not reach this server.
-        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+        own = self._own_environment
+        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC", **own}
 
     def _serves(self) -> bool:
         if not accepts_connections(self.port):

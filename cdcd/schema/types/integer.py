@@ -62,6 +62,8 @@ def encode_sent_xid8(raw: bytes) -> bytes:
     return encode_xid8(b"%d" % n)
 
 
+_XID8 = Codec("long", encode_xid8, encode_sent_xid8, may_be_special=True)
+
 BUILDERS: dict[int, Builder] = {
     INT2: _builder("int", -(1 << 15), (1 << 15) - 1, ">h"),
     INT4: _builder("int", -(1 << 31), (1 << 31) - 1, ">i"),
@@ -69,5 +71,5 @@ BUILDERS: dict[int, Builder] = {
     OID: _builder("long", 0, (1 << 32) - 1, ">I"),
     XID: _builder("long", 0, (1 << 32) - 1, ">I"),
     CID: _builder("long", 0, (1 << 32) - 1, ">I"),
-    XID8: lambda typmod, policy: Codec("long", encode_xid8, encode_sent_xid8),
+    XID8: lambda typmod, policy: _XID8,
 }

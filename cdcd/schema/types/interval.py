@@ -1,9 +1,11 @@
-"""interval -> string, ISO 8601, with months, days and time each exact and never mixed.
+"""interval -> string, ISO 8601, with months, days and time each exact; by policy a record of them, or microseconds.
 
 In: IntervalStyle postgres (`1 year 2 mons -3 days +04:05:06.7`), or interval_send (int64 us, int32 days,
 int32 months).
-Out: what PostgreSQL's own IntervalStyle iso_8601 writes: `P1Y2M-3DT4H5M6.7S`, `PT0S` for nothing.
-Invariant: reading the string back gives the same three fields. Infinities (PostgreSQL 17) are `Special`.
+Out: what PostgreSQL's own IntervalStyle iso_8601 writes: `P1Y2M-3DT4H5M6.7S`, `PT0S` for nothing; or the three
+numbers; or one number, in which a month is 365.25/12 days and a day 24 hours, as in Debezium's.
+Invariant: the string and the record give the same three fields back. Infinities (PostgreSQL 17), and more
+microseconds than int64 has, are `Special`.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from __future__ import annotations
 import re
 import struct
 
-from cdcd.schema.codec import Builder, Codec, Special
-from cdcd.schema.varint import encode_string
+from cdcd.schema.codec import AvroType, Builder, Codec, Special
+from cdcd.schema.varint import MAX_LONG, MIN_LONG, encode_long, encode_string
 
 INTERVAL = 1186
+
+_DAY_US = 86_400_000_000
+_MONTH_US = _DAY_US * 1461 // 48  # 365.25 / 12 days
 
 _INFINITIES = {b"infinity", b"-infinity"}
 _SENT_INFINITIES = {
@@ -44,8 +49,8 @@ def iso_8601(months: int, days: int, us: int) -> bytes:
     return f"P{text}{'T' if time else ''}{time}".encode()
 
 
-def encode_interval(raw: bytes) -> bytes:
-    """Encode interval_out's text in IntervalStyle postgres."""
+def _fields(raw: bytes) -> tuple[int, int, int]:
+    """Return (months, days, us) of interval_out's text in IntervalStyle postgres."""
     if raw in _INFINITIES:
         raise Special(raw)
     match = _parse(raw)
@@ -56,20 +61,70 @@ def encode_interval(raw: bytes) -> bytes:
     if hours is not None:
         us = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000
         us += int((fraction or b"0").ljust(6, b"0"))
-    return encode_string(
-        iso_8601(int(years or 0) * 12 + int(months or 0), int(days or 0), -us if sign == b"-" else us)
-    )
+    return int(years or 0) * 12 + int(months or 0), int(days or 0), -us if sign == b"-" else us
 
 
-def encode_sent_interval(raw: bytes) -> bytes:
-    """Encode interval_send's 16 bytes."""
+def _sent_fields(raw: bytes) -> tuple[int, int, int]:
+    """Return (months, days, us) of interval_send's 16 bytes."""
     us, days, months = struct.unpack(">qii", raw)
     infinity = _SENT_INFINITIES.get((us, days, months))
     if infinity is not None:
         raise Special(infinity)
-    return encode_string(iso_8601(months, days, us))
+    return months, days, us
 
 
-BUILDERS: dict[int, Builder] = {
-    INTERVAL: lambda typmod, policy: Codec("string", encode_interval, encode_sent_interval)
+def encode_interval(raw: bytes) -> bytes:
+    """Encode interval_out's text as ISO 8601."""
+    return encode_string(iso_8601(*_fields(raw)))
+
+
+def encode_sent_interval(raw: bytes) -> bytes:
+    """Encode interval_send's 16 bytes as ISO 8601."""
+    return encode_string(iso_8601(*_sent_fields(raw)))
+
+
+def encode_fields(raw: bytes) -> bytes:
+    """Encode interval_out's text as `FIELDS`."""
+    months, days, us = _fields(raw)
+    return encode_long(months) + encode_long(days) + encode_long(us)
+
+
+def encode_sent_fields(raw: bytes) -> bytes:
+    """Encode interval_send's 16 bytes as `FIELDS`."""
+    months, days, us = _sent_fields(raw)
+    return encode_long(months) + encode_long(days) + encode_long(us)
+
+
+def encode_microseconds(raw: bytes) -> bytes:
+    """Encode interval_out's text as one number of microseconds."""
+    months, days, us = _fields(raw)
+    total_us = months * _MONTH_US + days * _DAY_US + us
+    if not MIN_LONG <= total_us <= MAX_LONG:
+        raise Special(raw)
+    return encode_long(total_us)
+
+
+FIELDS: AvroType = {
+    "type": "record",
+    "name": "cdcd.Interval",
+    "fields": [
+        {"name": "months", "type": "int"},
+        {"name": "days", "type": "int"},
+        {"name": "us", "type": "long"},
+    ],
 }
+"""An interval as PostgreSQL stores it."""
+
+_MICROSECONDS: AvroType = {
+    "type": "long",
+    "connect.version": 1,
+    "connect.name": "io.debezium.time.MicroDuration",
+}
+
+_CODECS = {
+    "iso_8601": Codec("string", encode_interval, encode_sent_interval, may_be_special=True),
+    "fields": Codec(FIELDS, encode_fields, encode_sent_fields, may_be_special=True),
+    "microseconds": Codec(_MICROSECONDS, encode_microseconds, may_be_special=True),
+}
+
+BUILDERS: dict[int, Builder] = {INTERVAL: lambda typmod, policy: _CODECS[policy.interval_as]}

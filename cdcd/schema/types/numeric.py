@@ -1,28 +1,29 @@
-"""numeric(p,s) -> Avro decimal, numeric without precision -> string, money -> decimal(19,2).
+"""numeric(p,s) -> Avro decimal, numeric without precision -> string; by policy string, double or Debezium's record.
 
 In: the server's decimal text, or numeric_send's base-10000 digits (numeric.c: ndigits, weight, sign, dscale).
-Out: two's complement of the unscaled value, big-endian, in as few bytes as it needs; or the text as a string.
-Invariant: a value is exact or `Special` (NaN, infinities, a value with more digits than the type says).
-Precision above 38, a negative scale and a scale above the precision have no Avro decimal that readers take:
-string.
-Money is read where its text ends in a separator and two digits (any lc_monetary with two fraction digits).
+Out: two's complement of the unscaled value, big-endian, in as few bytes as it needs; or the text as a string; or
+the nearest double; or a scale and an unscaled value.
+Invariant: a value is exact or `Special`: NaN and infinities outside of strings and doubles, more digits than the
+type says, and a number that PostgreSQL's own cast to double precision refuses. Only `double` loses digits.
+Precision above 38, a negative scale and a scale above the precision have no Avro decimal that readers take.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 
-from cdcd.schema.codec import Builder, Codec, Encoder, Special
+from cdcd.schema.codec import AvroType, Builder, Codec, Encoder, Special
 from cdcd.schema.policy import Policy
-from cdcd.schema.varint import encode_bytes, encode_string
+from cdcd.schema.types.floating import encode_double as encode_float8
+from cdcd.schema.varint import encode_bytes, encode_long, encode_string
 
-MONEY, NUMERIC = 790, 1700
+NUMERIC = 1700
 MAX_PRECISION = 38
 
 _NOT_FINITE = {b"NaN", b"Infinity", b"-Infinity"}
 _NUMERIC = re.compile(rb"(-?)(\d+)(?:\.(\d+))?")
-_MONEY = re.compile(rb"[^\d(-]*(\(|-)?[^\d()-]*(\d[\d., '\xa0\xc2\xe2\x80\xaf]*)[.,](\d\d)[^\d]*")
 _SIGNS = {0x0000: b"", 0x4000: b"-"}
 _SENT_NOT_FINITE = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
 
@@ -67,16 +68,28 @@ def text_of_sent(raw: bytes) -> bytes:
     return _SIGNS[sign] + whole + (b"." + fraction if dscale else b"")
 
 
+def _unscaled(raw: bytes) -> tuple[int, int]:
+    """Return (unscaled value, scale) of numeric_out's text. Raises Special where it is no finite number."""
+    whole, _, fraction = raw.partition(b".")
+    digits = whole + fraction
+    if not digits.isdigit() and not (digits[:1] == b"-" and digits[1:].isdigit()):
+        raise _not_finite(raw)
+    return int(digits), len(fraction)
+
+
+def _not_finite(raw: bytes) -> Exception:
+    return Special(raw) if raw in _NOT_FINITE else ValueError("not a numeric")
+
+
 def _decimal(precision: int, scale: int) -> Codec:
     limit = 10**precision
 
     def encode(raw: bytes) -> bytes:
+        # `_unscaled`, written out: this is the way of most numbers, and a call costs as much as the rest.
         whole, _, fraction = raw.partition(b".")
         digits = whole + fraction
         if not digits.isdigit() and not (digits[:1] == b"-" and digits[1:].isdigit()):
-            if raw in _NOT_FINITE:
-                raise Special(raw)
-            raise ValueError("not a numeric")
+            raise _not_finite(raw)
         n = int(digits)
         if len(fraction) != scale:
             if len(fraction) > scale:
@@ -87,36 +100,56 @@ def _decimal(precision: int, scale: int) -> Codec:
         return encode_unscaled(n)
 
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-    return Codec(avro, encode, _after(text_of_sent, encode))
+    return _codec(avro, encode, may_be_special=True)
 
 
-def _after(text_of: Encoder, encode: Encoder) -> Encoder:
-    return lambda raw: encode(text_of(raw))
+def encode_variable_scale(raw: bytes) -> bytes:
+    """Encode numeric_out's text as `VARIABLE_SCALE`."""
+    n, scale = _unscaled(raw)
+    return encode_long(scale) + encode_unscaled(n)
+
+
+def encode_double(raw: bytes) -> bytes:
+    """Encode the nearest double. `Special` where numeric_float8 says out of range: beyond it, or next to zero."""
+    if raw in _NOT_FINITE:
+        return encode_float8(raw)
+    if not _NUMERIC.fullmatch(raw):
+        raise ValueError("not a numeric")
+    value = float(raw)
+    if value in (math.inf, -math.inf) or (value == 0 and raw.strip(b"-0.")):
+        raise Special(raw)
+    return encode_float8(raw)
+
+
+def _codec(avro: AvroType, encode: Encoder, *, may_be_special: bool) -> Codec:
+    return Codec(avro, encode, lambda raw: encode(text_of_sent(raw)), may_be_special)
+
+
+VARIABLE_SCALE: AvroType = {
+    "type": "record",
+    "name": "io.debezium.data.VariableScaleDecimal",
+    "fields": [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
+    "connect.version": 1,
+    "connect.name": "io.debezium.data.VariableScaleDecimal",
+}
+"""What Debezium makes of a numeric without precision."""
+
+_STRING = _codec("string", encode_text_numeric, may_be_special=False)
+_DOUBLE = _codec("double", encode_double, may_be_special=True)
+_VARIABLE = _codec(VARIABLE_SCALE, encode_variable_scale, may_be_special=True)
 
 
 def _build_numeric(typmod: int, policy: Policy) -> Codec:
+    if policy.numeric_as == "string":
+        return _STRING
+    if policy.numeric_as == "double":
+        return _DOUBLE
     declared = precision_and_scale(typmod)
     if declared is not None:
         precision, scale = declared
         if 1 <= precision <= MAX_PRECISION and 0 <= scale <= precision:
             return _decimal(precision, scale)
-    return Codec("string", encode_text_numeric, _after(text_of_sent, encode_text_numeric))
+    return _VARIABLE if policy.numeric_as == "variable_scale" else _STRING
 
 
-def encode_money(raw: bytes) -> bytes:
-    """Encode cash_out's text. Raises ValueError where it does not end in two fraction digits."""
-    match = _MONEY.fullmatch(raw)
-    if match is None:
-        raise ValueError("not a money amount with two fraction digits")
-    sign, whole, fraction = match.groups()
-    n = int(bytes(c for c in whole if 48 <= c <= 57) + fraction)
-    return encode_unscaled(-n if sign else n)
-
-
-def _build_money(typmod: int, policy: Policy) -> Codec:
-    # cash_send is an integer whose scale only the server's locale knows, so there is no exact binary form.
-    avro = {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2}
-    return Codec(avro, encode_money)
-
-
-BUILDERS: dict[int, Builder] = {NUMERIC: _build_numeric, MONEY: _build_money}
+BUILDERS: dict[int, Builder] = {NUMERIC: _build_numeric}

@@ -21,6 +21,7 @@ from cdcd.errors import (
     ProtocolError,
     RelationUnknown,
     SchemaError,
+    SentUnreadable,
     ValueUnencodable,
 )
 from cdcd.model import Column, Record, Relation, ReplicaIdentity, Run, TransactionInfo
@@ -349,10 +350,17 @@ def test_binary_values_give_the_bytes_of_their_text() -> None:
 
 
 def test_a_binary_value_of_a_type_without_an_exact_encoder_names_the_setting() -> None:
-    columns = (ID, Column("box", 603, -1, False))
+    columns = (ID, Column("class", 2205, -1, False))
     table = Table(Relation(7, "public", "orders", ReplicaIdentity.DEFAULT, columns))
-    with pytest.raises(ValueUnencodable, match=r"set source\.protocol\.binary: false"):
-        table.encode(("I", insert(["1", b"\x00" * 32])))
+    with pytest.raises(SentUnreadable, match=r"set source\.protocol\.binary: false"):
+        table.encode(("I", insert(["1", b"\x00" * 4])))
+
+
+def test_a_sent_value_that_is_not_understood_may_be_read_as_text() -> None:
+    table = Table(relation())
+    with pytest.raises(SentUnreadable) as caught:
+        table.encode(("I", insert(["1", "a", "b", b"\x00" * 3])))
+    assert caught.value.context["column"] == "day"
 
 
 def test_a_relation_that_was_not_described_is_an_error() -> None:

@@ -11,6 +11,8 @@ import pytest
 from cdcd.avro.logical_message import message_key_schema, message_value_schema
 from cdcd.avro.transaction_metadata import metadata_key_schema, metadata_value_schema
 from cdcd.schema.envelope import envelope_schema, source_schema, transaction_schema
+from cdcd.schema.flat import flat_schema
+from cdcd.schema.policy import FlatNames
 
 TEXT = (Path(__file__).parents[3] / "docs" / "records.md").read_text()
 VALUE = {"type": "record", "name": "n.Value", "fields": []}
@@ -49,6 +51,7 @@ def collections_schema() -> Any:
         ("A table's record", envelope_schema("n", VALUE)),
         ("source", source_schema()),
         ("transaction", transaction_schema()),
+        ("A flat table's record", flat_schema("n.Value", [], FlatNames(), "n")),
         ("A logical message's record", message_value_schema("n")),
         ("A transaction's record", metadata_value_schema()),
         ("data_collections", collections_schema()),

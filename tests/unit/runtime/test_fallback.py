@@ -1,23 +1,31 @@
-"""Which errors cast doubt on streaming, and what the next session may ask for."""
+"""Which errors cast doubt on which option, and what the next session may ask for."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from cdcd.errors import (
+    BinaryFailed,
     CdcdError,
     KeyChanged,
+    OptionFailed,
     Retry,
+    SendMissing,
+    SentUnreadable,
     ServerInternal,
     SourceUnavailable,
     StreamingFailed,
     StreamUnsure,
+    ValueUnencodable,
 )
 from cdcd.runtime.fallback import allowed, doubting
 from cdcd.source.settings import StreamOptions, choose_options
 
 STREAMED = choose_options(180_000)
 UNSTREAMED = choose_options(180_000, streaming="off")
+BINARY = replace(STREAMED, binary=True)
 
 
 @pytest.mark.parametrize(
@@ -33,19 +41,42 @@ def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdE
 
 
 @pytest.mark.parametrize(
+    "error", [SentUnreadable("no reading", table="t", column="c", lsn=7), SendMissing("x", sqlstate="42883")]
+)
+def test_what_binary_may_be_the_reason_of_is_tried_again_as_text(error: CdcdError) -> None:
+    with pytest.raises(BinaryFailed, match=error.message) as failed, doubting(BINARY):
+        raise error
+    assert failed.value.retry is Retry.AUTO
+    assert failed.value.context == error.context
+    assert allowed(BINARY, failed.value) == STREAMED
+
+
+@pytest.mark.parametrize(
     ("options", "error"),
     [
         (UNSTREAMED, ServerInternal("broken")),
         (UNSTREAMED, KeyChanged("now ()")),
         (STREAMED, SourceUnavailable("gone")),
+        (STREAMED, SendMissing("no output function")),
+        (BINARY, ValueUnencodable("a null key")),
     ],
 )
 def test_other_errors_stay_what_they_are(options: StreamOptions, error: CdcdError) -> None:
     with pytest.raises(type(error)) as failed, doubting(options):
         raise error
     assert failed.value is error
-    assert allowed(STREAMED, error) == STREAMED
+    assert allowed(options, error) == options
 
 
-def test_the_first_session_streams() -> None:
-    assert allowed(STREAMED, None) == STREAMED
+def test_options_that_fail_in_turn_are_both_left_out_in_the_end() -> None:
+    """Else each would come back when the other goes, and the slot never gets past the transaction."""
+    after: CdcdError | None = None
+    for error in (SentUnreadable("no reading"), ServerInternal("broken")):
+        with pytest.raises(OptionFailed) as failed, doubting(allowed(BINARY, after), after):
+            raise error
+        after = failed.value
+    assert allowed(BINARY, after) == UNSTREAMED
+
+
+def test_the_first_session_has_what_is_wanted() -> None:
+    assert allowed(BINARY, None) == BINARY

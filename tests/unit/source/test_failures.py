@@ -88,3 +88,11 @@ def test_the_notice_of_a_skipped_publication_is_known_in_any_language() -> None:
     assert is_publication_notice(ServerReport("55000", 'skipped loading publication "p"', "WARNING"))
     assert is_publication_notice(ServerReport("55000", "autre", "WARNING", "LoadPublications"))
     assert not is_publication_notice(ServerReport("01000", "something else", "WARNING", "elsewhere"))
+
+
+@pytest.mark.parametrize("sqlstate", ["22021", "22P05"])
+def test_text_that_has_no_form_in_utf8_says_what_to_do_and_not_what_it_is(sqlstate: str) -> None:
+    error = failure_for(ServerReport(sqlstate, 'invalid byte sequence for encoding "UTF8": 0xf6'))
+    assert type(error) is SourceError
+    assert "SQL_ASCII" in error.advice
+    assert "0xf6" not in str(error)

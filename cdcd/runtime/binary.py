@@ -1,0 +1,81 @@
+"""Which published columns cannot be read in binary, asked of the catalog before a stream begins. Blocking.
+
+In: settings, the catalog, the policies.  Out: the columns by name, each with its type.
+Invariant: a column is named exactly if a value of it, sent in binary, would end the session (`fallback`); what has
+no send function comes as text in any case and is not named.
+Must not: look at rows; a column that comes later is `fallback`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from cdcd.model import Column, PgType
+from cdcd.schema.policy import Policies
+from cdcd.schema.resolve import resolve
+from cdcd.source.catalog import Catalog
+from cdcd.source.connection import connect_sql
+from cdcd.source.publication import published_tables
+from cdcd.source.settings import SourceSettings, StreamOptions
+
+_LOG = structlog.stdlib.get_logger("cdcd.session")
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A published column that can be read as text only."""
+
+    table: str
+    column: str
+    type_name: str
+
+
+def in_readable_form(
+    options: StreamOptions, settings: SourceSettings, catalog: Catalog, policies: Policies
+) -> StreamOptions:
+    """Leave binary out, and say so, where a published column has no exact reading of it. Raises Source errors."""
+    columns = text_columns(settings, catalog, policies) if options.binary else []
+    if not columns:
+        return options
+    _LOG.warning("option_left_out", option="source.protocol.binary", reason=as_reason(columns))
+    return replace(options, binary=False)
+
+
+def text_columns(settings: SourceSettings, catalog: Catalog, policies: Policies) -> list[TextColumn]:
+    """Return the published columns whose types have no exact reading of their binary form. Raises Source errors."""
+    connection = connect_sql(settings)
+    try:
+        tables = published_tables(connection, settings.publications)
+    finally:
+        connection.close()
+    found = []
+    for table in tables:
+        name = f"{table.schema}.{table.name}"
+        columns = catalog.columns(table.relid, table.columns)
+        types = catalog.types({column.type_oid for column in columns})
+        found += [
+            TextColumn(name, column.name, kind)
+            for column in columns
+            if (kind := _only_as_text(name, column, types, policies)) is not None
+        ]
+    return found
+
+
+def as_reason(columns: Sequence[TextColumn]) -> str:
+    """Return one line that names them, the first of many."""
+    shown = ", ".join(f"{one.table}.{one.column} ({one.type_name})" for one in columns[:_SHOWN])
+    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    return f"the binary form has no exact reading for {shown}{more}"
+
+
+def _only_as_text(table: str, column: Column, types: Mapping[int, PgType], policies: Policies) -> str | None:
+    """Return the type's name where it is one that can be read as text only."""
+    pg_type = types.get(column.type_oid)
+    if pg_type is not None and not pg_type.has_send:
+        return None
+    found = resolve(column.type_oid, column.typmod, types, policies.column(table, column.name))
+    return None if found.codec.binary is not None else found.domain or found.type_name

@@ -1,0 +1,62 @@
+"""Avro's named types: unique names, and each defined once in a schema.
+
+In: Avro types as the codecs have them: a composite's record under `<schema>.<type>`, whole wherever it stands.
+Out: the same with names below the table's, and with every repetition replaced by the name.
+Invariant: a function of its arguments, so the same relation gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdcd.errors import SchemaError
+
+COMPOSITE = "pg.type"
+"""The property of a record that says that it is a composite type's."""
+
+
+def placed(avro: Any, namespace: str) -> Any:
+    """Return the Avro type with the composite types in it named below `namespace`.
+
+    Other named types keep their names: they are the same in every table.
+    """
+
+    def rename(record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, "name": f"{namespace}.{record['name']}"} if COMPOSITE in record else record
+
+    return _mapped(avro, rename)
+
+
+def defined_once(avro: Any) -> Any:
+    """Return the schema with each record whole where it stands first, and its name where it stands again.
+
+    Raises SchemaError where two different records have one name.
+    """
+    seen: dict[str, dict[str, Any]] = {}
+
+    def name_again(record: dict[str, Any]) -> dict[str, Any] | str:
+        name = record["name"]
+        if name not in seen:
+            seen[name] = record
+            return record
+        if seen[name] != record:
+            raise SchemaError("two types under one Avro name", name=name)
+        return str(name)
+
+    return _mapped(avro, name_again)
+
+
+def _mapped(avro: Any, change: Any) -> Any:
+    """Return the type with `change` applied to each record in it, the outer ones first."""
+    if isinstance(avro, list):
+        return [_mapped(branch, change) for branch in avro]
+    if not isinstance(avro, dict):
+        return avro
+    if avro["type"] == "record":
+        record = change(avro)
+        if isinstance(record, str):
+            return record
+        fields = [{**field, "type": _mapped(field["type"], change)} for field in record["fields"]]
+        return {**record, "fields": fields}
+    inside = {"array": "items", "map": "values"}.get(str(avro["type"]), "type")
+    return {**avro, inside: _mapped(avro[inside], change)}

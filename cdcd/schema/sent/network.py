@@ -1,0 +1,64 @@
+"""Addresses: inet, cidr, macaddr, macaddr8.
+
+In: network_send's family, bits, whether it is a cidr, size, and the address; the bytes of a MAC address.
+Out: inet_out's text: the bits only where they are not all of them (cidr: always), IPv6 as inet_net_ntop writes it.
+Invariant: the size is the family's.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from cdcd.schema.sent.cut import TextOfSent
+
+_SIZES = {2: 4, 3: 16}  # PGSQL_AF_INET is AF_INET of the protocol, 2, PGSQL_AF_INET6 the number after it
+
+
+def network(raw: bytes) -> bytes:
+    """inet_send's and cidr_send's bytes."""
+    family, bits, is_cidr, size = raw[:4]
+    address = raw[4:]
+    if size != len(address) or _SIZES[family] != size or bits > 8 * size or is_cidr > 1:
+        raise ValueError("not a sent address")
+    text = b"%d.%d.%d.%d" % tuple(address) if size == 4 else _ipv6(address)
+    return text + b"/%d" % bits if is_cidr or bits < 8 * size else text
+
+
+def mac(size: int) -> TextOfSent:
+    """Return the function of a MAC address of this many bytes."""
+
+    def text(raw: bytes) -> bytes:
+        if len(raw) != size:
+            raise ValueError("not a sent MAC address")
+        return raw.hex(":").encode()
+
+    return text
+
+
+def _ipv6(address: bytes) -> bytes:
+    words = struct.unpack(">8H", address)
+    start, length = _zeros(words)
+    if start == 0 and _holds_ipv4(words, length):
+        return (b"::" if length >= 6 else b"::ffff:") + b"%d.%d.%d.%d" % tuple(address[12:])
+    if length < 2:
+        return b":".join(b"%x" % word for word in words)
+    before, after = words[:start], words[start + length :]
+    return b"::".join(b":".join(b"%x" % word for word in part) for part in (before, after))
+
+
+def _zeros(words: tuple[int, ...]) -> tuple[int, int]:
+    """Return start and length of the first of the longest runs of zeros."""
+    best = (0, 0)
+    start = None
+    for index, word in enumerate((*words, 1)):
+        if word == 0:
+            start = index if start is None else start
+        elif start is not None:
+            if index - start > best[1]:
+                best = (start, index - start)
+            start = None
+    return best
+
+
+def _holds_ipv4(words: tuple[int, ...], zeros: int) -> bool:
+    return zeros == 6 or (zeros == 5 and words[5] == 0xFFFF)

@@ -1,0 +1,27 @@
+"""bytea -> Avro bytes.
+
+In: bytea's hex text (bytea_output hex), or the bytes themselves.
+Out: Avro bytes.  Invariant: text that is not hex is unreadable; the escape form is one that this session never
+asks for.
+"""
+
+from __future__ import annotations
+
+from binascii import unhexlify
+
+from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.varint import encode_bytes
+
+BYTEA = 17
+
+
+def encode_bytea(raw: bytes) -> bytes:
+    """Encode byteaout's hex form. Raises ValueError on the escape form."""
+    if raw[:2] != b"\\x":
+        raise ValueError("not hex bytea")
+    return encode_bytes(unhexlify(raw[2:]))
+
+
+_CODEC = Codec("bytes", encode_bytea, encode_bytes)
+
+BUILDERS: dict[int, Builder] = {BYTEA: lambda typmod, policy: _CODEC}

@@ -1,0 +1,45 @@
+"""What the system catalogs are made of, and seldom a table -> string of the server's text.
+
+In: the server's text.  Out: an Avro string.
+Invariant: a reg* type is the name that the server prints with an empty search path, so schema-qualified outside
+pg_catalog; int2vector and oidvector are numbers with spaces between, no arrays, although pg_type gives them an
+element.
+"""
+
+from __future__ import annotations
+
+from cdcd.schema.codec import Builder
+from cdcd.schema.types.text import TEXT_ONLY
+
+INT2VECTOR, OIDVECTOR = 22, 30
+VECTORS = frozenset((INT2VECTOR, OIDVECTOR))
+
+OIDS = {
+    INT2VECTOR: "int2vector",
+    24: "regproc",
+    27: "tid",
+    OIDVECTOR: "oidvector",
+    194: "pg_node_tree",
+    1033: "aclitem",
+    2202: "regprocedure",
+    2203: "regoper",
+    2204: "regoperator",
+    2205: "regclass",
+    2206: "regtype",
+    2970: "txid_snapshot",
+    3220: "pg_lsn",
+    3361: "pg_ndistinct",
+    3402: "pg_dependencies",
+    3642: "gtsvector",
+    3734: "regconfig",
+    3769: "regdictionary",
+    4089: "regnamespace",
+    4096: "regrole",
+    4191: "regcollation",
+    4600: "pg_brin_bloom_summary",
+    4601: "pg_brin_minmax_multi_summary",
+    5017: "pg_mcv_list",
+    5038: "pg_snapshot",
+}
+
+BUILDERS: dict[int, Builder] = dict.fromkeys(OIDS, lambda typmod, policy: TEXT_ONLY)

@@ -1,0 +1,200 @@
+"""Values asked for in binary: the same records, and text by itself where binary has no exact reading (F53)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import PostgresServers, drop_database, in_one_transaction, new_database_name
+
+BINARY = {"protocol": {"binary": True}}
+EXACT = "id int PRIMARY KEY, shape box, ranges int4range, squares int[], by_text aclitem"
+"""A grid in `squares`; aclitem has no send function, so it comes as text beside binary values."""
+
+
+@pytest.fixture(params=[14, 18])
+def major(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def place(pg_server: PostgresServers, major: int) -> Iterator[tuple[PostgresServer, str]]:
+    server = pg_server(major)
+    name = new_database_name()
+    server.create_database(name)
+    server.execute(f"CREATE TABLE t ({EXACT})", dbname=name)
+    yield server, name
+    drop_database(server, name)
+
+
+INSERT = "INSERT INTO t VALUES (%s, '(2,1e22),(0,-0)', '[1,5)', '{{1,2},{3,NULL}}', '=r/postgres')"
+
+
+def insert(server: PostgresServer, dbname: str, number: int) -> None:
+    server.execute(INSERT, number, dbname=dbname)
+
+
+def assert_row(value: dict[str, object]) -> None:
+    after = value["after"]
+    assert isinstance(after, dict)
+    assert {name: after[name] for name in ("shape", "ranges", "squares", "by_text")} == {
+        "shape": "(2,1e+22),(0,-0)",
+        "ranges": "[1,5)",
+        "squares": None,
+        "by_text": "=r/postgres",
+    }
+    source = value["source"]
+    assert isinstance(source, dict)
+    assert source["special"] == {"after.squares": "{{1,2},{3,NULL}}"}
+
+
+def check(daemon: Daemon) -> str:
+    """What `cdcd check` prints."""
+    command = [sys.executable, "-m", "cdcd", "check", "--config", str(daemon.config_path)]
+    return subprocess.run(
+        command, env=environment_without_cdcd(), capture_output=True, text=True, check=False
+    ).stdout
+
+
+def forms(daemon: Daemon) -> list[bool]:
+    """Whether each session so far asked for binary."""
+    return [line["binary"] for line in daemon.events("streaming")]
+
+
+def test_what_can_be_read_in_binary_is(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """A type without a send function is no reason against it."""
+    server, dbname = place
+    with new_daemon(server, dbname, source=BINARY) as daemon:
+        assert "exact reading" not in check(daemon)
+        topic = f"{daemon.name}.public.t"
+        insert(server, dbname, 1)  # by the snapshot
+        daemon.start().wait_state("streaming")
+        insert(server, dbname, 2)
+        events = reader.wait([topic], lambda events: len(events) == 2)
+        assert daemon.stop() == 0
+        assert forms(daemon) == [True]
+        assert not daemon.events("option_left_out")
+    for event in events:
+        assert_row(event.value)
+
+
+def test_a_column_that_binary_has_no_reading_of_leaves_binary_out(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """It is said at the start and by `cdcd check`, with the columns and nothing of the others."""
+    server, dbname = place
+    server.execute(
+        "CREATE TABLE u (id int PRIMARY KEY, class regclass, price money, kind regtype, rights aclitem[])",
+        dbname=dbname,
+    )
+    with new_daemon(server, dbname, source=BINARY) as daemon:
+        daemon.start().wait_state("streaming")
+        server.execute(
+            "INSERT INTO u VALUES (1, 't', '1.5', NULL, '{=r/postgres,postgres=w/postgres}')", dbname=dbname
+        )
+        (event,) = reader.wait([f"{daemon.name}.public.u"], lambda events: len(events) == 1)
+        assert daemon.stop() == 0
+        (left_out,) = daemon.events("option_left_out")
+        found = check(daemon)
+    assert event.value["after"]["class"] == "public.t"
+    assert event.value["after"]["rights"] == ["=r/postgres", "postgres=w/postgres"]
+    assert forms(daemon) == [False]
+    assert left_out["option"] == "source.protocol.binary"
+    named = "public.u.class (regclass), public.u.kind (regtype), public.u.rights (aclitem[])"
+    assert left_out["reason"].endswith(named)
+    (line,) = [line for line in found.splitlines() if "exact reading" in line]
+    assert line.startswith("warn  source.protocol.binary")
+    assert line.endswith(named)
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "shown"),
+    [
+        ("class regclass", "'pg_class'", "pg_class"),
+        ("rights aclitem[]", "'{=r/postgres}'", ["=r/postgres"]),  # the server itself refuses to send it
+        ("row_of held", "'(1,=r/postgres)'", {"a": 1, "b": "=r/postgres"}),
+    ],
+)
+@pytest.mark.parametrize("new_table", [True, False], ids=["new table", "new column"])
+def test_a_column_that_comes_later_ends_binary_and_loses_nothing(
+    new_table: bool,
+    change: str,
+    value: str,
+    shown: object,
+    place: tuple[PostgresServer, str],
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """Nothing of a transaction that was begun in binary is written twice or left out."""
+    server, dbname = place
+    server.execute("CREATE TYPE held AS (a int, b aclitem)", dbname=dbname)
+    with new_daemon(server, dbname, source=BINARY) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        insert(server, dbname, 1)
+        reader.wait([topic], lambda events: len(events) == 1)
+        table = "u" if new_table else "t"
+        ddl = (
+            f"CREATE TABLE u (id int PRIMARY KEY, {change})"
+            if new_table
+            else f"ALTER TABLE t ADD COLUMN {change}"
+        )
+        column = change.split()[0]
+        changed = (
+            ddl,
+            INSERT % 2,
+            f"INSERT INTO {table} (id, {column}) VALUES (3, {value})",
+            "DELETE FROM t WHERE id = 1",
+        )
+        in_one_transaction(server.dsn(dbname), *changed)
+        server.execute("INSERT INTO t (id) VALUES (4)", dbname=dbname)
+        topics = [topic, f"{daemon.name}.public.{table}"]
+        wanted = 5 + 1  # four changes, a tombstone, and the one later
+        events = reader.wait(dict.fromkeys(topics), lambda events: len(events) >= wanted)
+        assert daemon.stop() == 0
+        assert {line["code"] for line in daemon.events("retrying")} == {"CDCD-SOURCE-BINARY"}
+        assert forms(daemon) == [True, False]
+    assert len(events) == wanted
+    assert_each_once(events)
+    in_order = sorted(
+        (event for event in events if event.sequence), key=lambda event: event.sequence or (0, 0)
+    )
+    assert [(event.op, event.key["id"]) for event in in_order] == [
+        ("c", 1),
+        ("c", 2),
+        ("c", 3),
+        ("d", 1),
+        ("c", 4),
+    ]
+    assert_row(in_order[0].value)
+    assert_row(in_order[1].value)
+    assert in_order[2].value["after"][column] == shown
+
+
+@pytest.mark.parametrize("major", [16, 18])
+def test_a_value_that_binary_has_no_reading_of_is_read_as_text(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """The text of a "char" above 127 depends on the version: before 16 it was no UTF-8, which nobody can write."""
+    server, dbname = place
+    server.execute('ALTER TABLE t ADD COLUMN c "char"', dbname=dbname)
+    with new_daemon(server, dbname, source=BINARY) as daemon:
+        daemon.start().wait_state("streaming")
+        server.execute("INSERT INTO t (id, c) VALUES (1, 'x'), (2, '\\351')", dbname=dbname)
+        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) == 2)
+        assert daemon.stop() == 0
+        assert forms(daemon) == [True, False]
+    assert_each_once(events)
+    assert sorted((event.key["id"], event.value["after"]["c"]) for event in events) == [
+        (1, "x"),
+        (2, "\\351"),
+    ]

@@ -1,0 +1,107 @@
+"""Named types in a schema: unique, deterministic, defined once. fastavro judges whether a schema is legal."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import fastavro
+import pytest
+
+from cdcd.errors import SchemaError
+from cdcd.model import Column, Relation, ReplicaIdentity
+from cdcd.schema.named import defined_once
+from cdcd.schema.policy import NO_RULES, Policies, Policy, Rule
+from cdcd.schema.relation_schema import relation_schemas
+from cdcd.spark.columns import arrow_type
+from cdcd.spark.schemas import expanded, value_record
+from tests.support.avro_types import ADDRESS, ADDRESS_ARRAY, INTERVAL, NUMERIC, PERSON, TYPES
+
+
+def value_fields(schema: Any) -> dict[str, Any]:
+    return {field["pg.name"]: field["type"] for field in schema["fields"][0]["type"][1]["fields"]}
+
+
+def schema_of(*columns: tuple[str, int], policies: Policies = NO_RULES) -> Any:
+    described = tuple(Column(name, oid, -1, False) for name, oid in columns)
+    relation = Relation(1, "sales", "order lines", ReplicaIdentity.NOTHING, described)
+    schema = relation_schemas(relation, TYPES, (), "shop", policies).value
+    fastavro.parse_schema(schema)
+    return schema
+
+
+BASE = "shop.sales.order_u0020lines.Value"
+
+
+def test_a_composite_type_is_defined_by_its_first_column_and_named_by_the_others() -> None:
+    fields = value_fields(schema_of(("a", ADDRESS), ("b", ADDRESS), ("c", ADDRESS_ARRAY), ("d", PERSON)))
+    assert fields["a"][1]["name"] == f"{BASE}.public.address"
+    assert fields["b"][1] == f"{BASE}.public.address"
+    assert fields["c"][1]["items"][1] == f"{BASE}.public.address"
+    person = {field["pg.name"]: field["type"][1] for field in fields["d"][1]["fields"]}
+    assert person["home"] == f"{BASE}.public.address"
+
+
+def test_a_column_with_choices_of_its_own_has_its_own_records() -> None:
+    """The same type may be another record there, whichever column comes first."""
+    rule = Rule(re.compile(r"sales\..*"), re.compile("b"), {"numeric_as": "double"})
+    for order in (("a", "b"), ("b", "a")):
+        fields = value_fields(
+            schema_of(*((name, PERSON) for name in order), policies=Policies(rules=(rule,)))
+        )
+        assert fields["a"][1]["name"] == f"{BASE}.public.person"
+        assert fields["b"][1]["name"] == f"{BASE}.b.public.person"
+        paid = [fields[name][1]["fields"][3]["type"][1] for name in ("a", "b")]
+        assert paid[1] == "double"
+        assert paid[0]["logicalType"] == "decimal"
+
+
+def test_records_that_are_the_same_everywhere_keep_their_names() -> None:
+    policies = Policies(Policy(numeric_as="variable_scale", interval_as="fields"))
+    fields = value_fields(
+        schema_of(("n", NUMERIC), ("m", NUMERIC), ("i", INTERVAL), ("j", INTERVAL), policies=policies)
+    )
+    assert fields["m"][1] == fields["n"][1]["name"] == "io.debezium.data.VariableScaleDecimal"
+    assert fields["j"][1] == fields["i"][1]["name"] == "cdcd.Interval"
+
+
+def test_a_key_of_a_composite_type_is_legal_by_itself() -> None:
+    columns = (Column("a", ADDRESS, -1, True), Column("b", ADDRESS, -1, True))
+    relation = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, columns)
+    schemas = relation_schemas(relation, TYPES, ("b", "a"), "shop")
+    fastavro.parse_schema(schemas.key)
+    fastavro.parse_schema(schemas.value)
+
+
+def test_the_same_relation_gives_the_same_bytes() -> None:
+    columns = (("a", PERSON), ("b", ADDRESS))
+    assert json.dumps(schema_of(*columns)) == json.dumps(schema_of(*columns))
+
+
+def test_two_records_of_one_name_are_a_schema_error() -> None:
+    one = {"type": "record", "name": "a.b", "fields": []}
+    other = {"type": "record", "name": "a.b", "fields": [{"name": "x", "type": "int"}]}
+    outer = {
+        "type": "record",
+        "name": "o",
+        "fields": [{"name": "p", "type": one}, {"name": "q", "type": ["null", other]}],
+    }
+    with pytest.raises(SchemaError):
+        defined_once(outer)
+
+
+def test_the_spark_side_has_columns_for_them() -> None:
+    """Each reference is the type that it names."""
+    policies = Policies(Policy(numeric_as="variable_scale", interval_as="fields"))
+    schema = schema_of(
+        ("a", PERSON), ("b", ADDRESS), ("c", ADDRESS_ARRAY), ("i", INTERVAL), policies=policies
+    )
+    row = arrow_type(value_record(expanded(schema)))
+    address = row.field("b").type
+    assert row.field("a").type.field("home").type == row.field("c").type.value_type == address
+    assert [(field.name, str(field.type)) for field in address] == [
+        ("street", "string"),
+        ("house_u0020no", "int32"),
+    ]
+    assert str(row.field("a").type.field("labels").type).startswith("map<string, string")

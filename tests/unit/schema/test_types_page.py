@@ -1,0 +1,58 @@
+"""docs/types.md names every type and says of each what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.config.format import Columns
+from tests.support.type_answers import BUILT_IN, OF_EXTENSIONS, OF_OTHERS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "types.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ")
+]
+SAID = {name: row[1] for row in reversed(ROWS) for name in re.findall(r"`(\w+)`", row[0])}
+ANSWERS = {
+    name: avro
+    for types in (BUILT_IN, *OF_EXTENSIONS.values(), *OF_OTHERS.values())
+    for name, avro in types.items()
+}
+
+
+def in_words(avro: Any) -> str:
+    """How the page begins to say it."""
+    if isinstance(avro, str):
+        return avro
+    if avro.get("logicalType") == "decimal":
+        return f"bytes, decimal({avro['precision']}, "
+    if "connect.name" in avro:
+        return f"{avro['type']} with connect.name `{avro['connect.name']}`"
+    if "logicalType" in avro:
+        return f"{avro['type']}, {avro['logicalType']}"
+    inside = avro.get("items") or avro["values"]
+    shown = f'["null", {inside[1]}]' if isinstance(inside, list) else inside
+    return f"{avro['type']} of {shown}"
+
+
+@pytest.mark.parametrize("name", sorted(ANSWERS))
+def test_the_page_says_what_a_type_becomes(name: str) -> None:
+    if name in ("numeric", "bit"):  # of these there are two rows: with a modifier and without
+        said = {row[1].split(":")[0].split(" of 0")[0] for row in ROWS if f"`{name}`" in row[0]}
+        assert said == {"numeric": {"bytes, decimal(p, s)", "string"}, "bit": {"boolean", "string"}}[name]
+    else:
+        assert SAID[name].startswith(in_words(ANSWERS[name]))
+
+
+def test_the_page_names_every_choice() -> None:
+    text = " ".join(" ".join(row) for row in ROWS)
+    for option, field in Columns.model_fields.items():
+        assert f"`{option}`" in text
+        for choice in getattr(field.annotation, "__args__", ()):
+            if choice != field.default:
+                assert f"`{choice}`" in text, (option, choice)

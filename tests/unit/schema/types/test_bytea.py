@@ -1,0 +1,46 @@
+"""bytea: values known from elsewhere; fastavro judges the bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cdcd.schema.codec import UNREADABLE
+from tests.support.avro_types import BYTEA, codec, value_of
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "expected"),
+    [
+        (BYTEA, "\\x", b""),
+        (BYTEA, "\\x00ff7f", b"\x00\xff\x7f"),
+    ],
+)
+def test_text(oid: int, text: str, expected: Any) -> None:
+    assert value_of(oid, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("oid", "text"),
+    [
+        (BYTEA, "abc"),
+        (BYTEA, "\\x0"),
+        (BYTEA, "\\x0 0"),
+    ],
+)
+def test_text_that_the_server_does_not_write_is_unreadable(oid: int, text: str) -> None:
+    with pytest.raises(UNREADABLE):
+        codec(oid).text(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "text", "binary"),
+    [
+        (BYTEA, -1, "\\x00ff", b"\x00\xff"),
+    ],
+)
+def test_binary_gives_the_bytes_of_its_text(oid: int, modifier: int, text: str, binary: bytes) -> None:
+    found = codec(oid, modifier)
+    assert found.binary is not None
+    assert found.binary(binary) == found.text(text.encode())

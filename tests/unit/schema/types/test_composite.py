@@ -1,0 +1,115 @@
+"""Composite types: values known from elsewhere; fastavro judges the bytes."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from cdcd.errors import SchemaError
+from cdcd.model import Attribute, PgType
+from cdcd.schema.codec import UNREADABLE, Special
+from cdcd.schema.resolve import resolve
+from tests.support.avro_types import ADDRESS, INT4, NOTHING, PERSON, SINGLE, TEXT, codec, read, value_of
+
+HOME = {"street": "Main", "house_u0020no": 1}
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "expected"),
+    [
+        (ADDRESS, "(Main,1)", HOME),
+        (ADDRESS, '("Main ""St""",)', {"street": 'Main "St"', "house_u0020no": None}),
+        (ADDRESS, '("",-1)', {"street": "", "house_u0020no": -1}),
+        (ADDRESS, "(,)", {"street": None, "house_u0020no": None}),
+        (ADDRESS, '("a,(b)\\\\c""\n",7)', {"street": 'a,(b)\\c"\n', "house_u0020no": 7}),
+        (ADDRESS, "({},1)", {"street": "{}", "house_u0020no": 1}),
+        (SINGLE, "()", {"a": None}),
+        (SINGLE, '("")', {"a": ""}),
+        (NOTHING, "()", {}),
+        (
+            PERSON,
+            '("(Main,1)","{""(\\\\""a b\\\\"",2)"",NULL}",2000-01-01,1.50,"""k""=>""v w"", ""n""=>NULL")',
+            {
+                "home": HOME,
+                "others": [{"street": "a b", "house_u0020no": 2}, None],
+                "born": datetime.date(2000, 1, 1),
+                "paid": Decimal("1.50"),
+                "labels": {"k": "v w", "n": None},
+            },
+        ),
+        (PERSON, "(,,,,)", dict.fromkeys(("home", "others", "born", "paid", "labels"))),
+    ],
+)
+def test_text(oid: int, text: str, expected: Any) -> None:
+    assert value_of(oid, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("oid", "text"),
+    [
+        (PERSON, "(,,infinity,,)"),
+        (PERSON, "(,,,NaN,)"),
+        (PERSON, '(,"{{""(a,1)""}}",,,)'),
+        (PERSON, '("(a,1,2)",,,,)'),
+        (ADDRESS, "(Main,1,2)"),
+        (ADDRESS, "(Main)"),
+        (NOTHING, "(,)"),
+    ],
+)
+def test_a_value_that_the_record_cannot_hold_is_special_as_a_whole(oid: int, text: str) -> None:
+    """Also with another number of attributes than the catalog knows by now (F44)."""
+    with pytest.raises(Special) as caught:
+        codec(oid).text(text.encode())
+    assert caught.value.text.decode() == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "(", "Main,1", "(Main,1", "Main,1)", '("a"b,1)', '("a,1)', "(a(b,1)", '(a"b,1)', "(a\\b,1)"]
+)
+def test_text_that_the_server_does_not_write_is_unreadable(text: str) -> None:
+    with pytest.raises(UNREADABLE):
+        codec(ADDRESS).text(text.encode())
+
+
+def test_the_record_names_its_type_and_attributes() -> None:
+    avro = codec(ADDRESS).avro
+    assert isinstance(avro, dict)
+    assert (avro["name"], avro["pg.type"]) == ("public.address", "public.address")
+    assert avro["fields"][1] == {
+        "name": "house_u0020no",
+        "type": ["null", "int"],
+        "default": None,
+        "pg.name": "house no",
+        "pg.type": "int4",
+        "pg.typmod": -1,
+    }
+
+
+def test_a_policy_reaches_the_attributes() -> None:
+    found = codec(PERSON, numeric_as="double")
+    value = read(found.text(b"(,,,1.50,)"), found.avro)
+    assert value["paid"] == 1.5
+
+
+def test_with_special_string_only_a_type_that_may_have_such_a_value_is_a_string() -> None:
+    assert codec(PERSON, special="string").avro == "string"
+    assert codec(ADDRESS, special="string").avro == codec(ADDRESS).avro
+
+
+def test_two_attributes_of_one_name_are_a_schema_error_with_the_types_name() -> None:
+    twice = PgType(1, "s", "t", "c", attributes=(Attribute("a", TEXT, -1), Attribute("a", INT4, -1)))
+    with pytest.raises(SchemaError) as caught:
+        resolve(1, -1, {1: twice})
+    assert caught.value.context["type"] == "s.t"
+
+
+def test_a_type_that_contains_itself_is_a_schema_error() -> None:
+    endless = {
+        1: PgType(1, "s", "t", "c", attributes=(Attribute("a", 2, -1),)),
+        2: PgType(2, "s", "_t", "b", 1),
+    }
+    with pytest.raises(SchemaError):
+        resolve(1, -1, endless)

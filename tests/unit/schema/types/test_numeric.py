@@ -1,0 +1,176 @@
+"""numeric: values known from elsewhere; fastavro judges the bytes."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from cdcd.schema.codec import UNREADABLE, Special
+from tests.support.avro_types import NUMERIC, codec, read, sent_numeric, typmod, value_of
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "expected"),
+    [
+        (NUMERIC, "123456789012345678901234567890.1230", "123456789012345678901234567890.1230"),
+        (NUMERIC, "NaN", "NaN"),
+        (NUMERIC, "-Infinity", "-Infinity"),
+    ],
+)
+def test_text(oid: int, text: str, expected: Any) -> None:
+    assert value_of(oid, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "text"),
+    [
+        (NUMERIC, typmod(10, 2), "NaN"),
+        (NUMERIC, typmod(10, 2), "Infinity"),
+        (NUMERIC, typmod(10, 2), "-Infinity"),
+        (NUMERIC, typmod(4, 2), "100.00"),
+        (NUMERIC, typmod(4, 2), "1.001"),
+    ],
+)
+def test_special(oid: int, modifier: int, text: str) -> None:
+    with pytest.raises(Special) as caught:
+        codec(oid, modifier).text(text.encode())
+    assert caught.value.text.decode() == text
+
+
+@pytest.mark.parametrize(
+    ("oid", "text"),
+    [
+        (NUMERIC, "1e5"),
+        (NUMERIC, ""),
+        (NUMERIC, "nan"),
+    ],
+)
+def test_text_that_the_server_does_not_write_is_unreadable(oid: int, text: str) -> None:
+    with pytest.raises(UNREADABLE):
+        codec(oid).text(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "text", "binary"),
+    [
+        (NUMERIC, -1, "12345678.9", sent_numeric([1234, 5678, 9000], 1, 0, 1)),
+        (NUMERIC, -1, "-0.00012", sent_numeric([1, 2000], -1, 0x4000, 5)),
+        (NUMERIC, -1, "0.00", sent_numeric([], 0, 0, 2)),
+        (NUMERIC, -1, "0", sent_numeric([], 0, 0, 0)),
+        (NUMERIC, -1, "10000", sent_numeric([1], 1, 0, 0)),
+        (NUMERIC, -1, "0.000000001", sent_numeric([1000], -3, 0, 9)),
+        (NUMERIC, -1, "NaN", sent_numeric([], 0, 0xC000, 0)),
+        (NUMERIC, -1, "-Infinity", sent_numeric([], 0, 0xF000, 0)),
+        (NUMERIC, typmod(10, 2), "-1234.50", sent_numeric([1234, 5000], 0, 0x4000, 2)),
+    ],
+)
+def test_binary_gives_the_bytes_of_its_text(oid: int, modifier: int, text: str, binary: bytes) -> None:
+    found = codec(oid, modifier)
+    assert found.binary is not None
+    assert found.binary(binary) == found.text(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "binary", "text"),
+    [
+        (NUMERIC, typmod(5, 2), sent_numeric([], 0, 0xC000, 0), "NaN"),
+    ],
+)
+def test_special_in_binary_has_the_servers_text(oid: int, modifier: int, binary: bytes, text: str) -> None:
+    found = codec(oid, modifier)
+    assert found.binary is not None
+    with pytest.raises(Special) as caught:
+        found.binary(binary)
+    assert caught.value.text.decode() == text
+
+
+@pytest.mark.parametrize(
+    ("oid", "binary"),
+    [
+        (NUMERIC, b"\x00\x02\x00\x00\x00\x00\x00\x00"),
+        (NUMERIC, sent_numeric([10000], 0, 0, 0)),
+    ],
+)
+def test_binary_that_the_server_does_not_send_is_unreadable(oid: int, binary: bytes) -> None:
+    found = codec(oid)
+    assert found.binary is not None
+    with pytest.raises(UNREADABLE):
+        found.binary(binary)
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "text"),
+    [
+        (10, 2, "0.00"),
+        (10, 2, "-0.01"),
+        (10, 2, "99999999.99"),
+        (38, 0, "9" * 38),
+        (38, 38, "-0." + "9" * 38),
+        (5, 0, "-128"),
+        (5, 0, "127"),
+        (5, 0, "128"),
+        (5, 0, "-129"),
+    ],
+)
+def test_a_decimal_is_exact_and_as_short_as_javas(precision: int, scale: int, text: str) -> None:
+    found = codec(NUMERIC, typmod(precision, scale))
+    assert found.avro == {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    encoded = found.text(text.encode())
+    assert read(encoded, found.avro) == Decimal(text)
+    unscaled = int(text.replace(".", ""))
+    minimal = next(n for n in range(1, 20) if -(1 << 8 * n - 1) <= unscaled < 1 << 8 * n - 1)
+    assert len(encoded) == 1 + minimal
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(39, 2), (1000, 500), (5, -2), (2, 5)])
+def test_a_numeric_without_a_decimal_that_readers_take_is_its_text(precision: int, scale: int) -> None:
+    found = codec(NUMERIC, typmod(precision, scale))
+    assert found.avro == "string"
+    assert read(found.text(b"-123.4500"), "string") == "-123.4500"
+
+
+@pytest.mark.parametrize("modifier", [-1, typmod(10, 2), typmod(39, 2)])
+def test_as_string_every_numeric_is_its_text(modifier: int) -> None:
+    found = codec(NUMERIC, modifier, numeric_as="string")
+    assert found.avro == "string"
+    for text in ("-1.50", "NaN", "Infinity"):
+        assert read(found.text(text.encode()), "string") == text
+
+
+@pytest.mark.parametrize("modifier", [-1, typmod(10, 2), typmod(39, 2)])
+def test_as_double_every_numeric_is_the_nearest_double(modifier: int) -> None:
+    found = codec(NUMERIC, modifier, numeric_as="double")
+    assert found.avro == "double"
+    for text in ("-1.50", "0.1", "Infinity", "-Infinity", "0", "0.000"):
+        assert read(found.text(text.encode()), "double") == float(text)
+    assert math.isnan(read(found.text(b"NaN"), "double"))
+    assert read(found.text(b"0." + b"0" * 323 + b"5"), "double") == 5e-324
+
+
+@pytest.mark.parametrize("text", ["1" + "0" * 400, "-1" + "0" * 400, "0." + "0" * 400 + "1"])
+def test_a_double_that_postgresql_calls_out_of_range_is_special(text: str) -> None:
+    with pytest.raises(Special) as caught:
+        codec(NUMERIC, numeric_as="double").text(text.encode())
+    assert caught.value.text.decode() == text
+
+
+def test_variable_scale_is_debeziums_record_where_no_decimal_fits() -> None:
+    for modifier in (-1, typmod(39, 2), typmod(2, 5)):
+        found = codec(NUMERIC, modifier, numeric_as="variable_scale")
+        assert found.avro["connect.name"] == "io.debezium.data.VariableScaleDecimal"
+        for text, scale, unscaled in (("-1.250", 3, -1250), ("0", 0, 0), ("1" + "0" * 50, 0, 10**50)):
+            value = read(found.text(text.encode()), found.avro)
+            assert (value["scale"], int.from_bytes(value["value"], "big", signed=True)) == (scale, unscaled)
+        with pytest.raises(Special):
+            found.text(b"NaN")
+    assert codec(NUMERIC, typmod(10, 2), numeric_as="variable_scale").avro["logicalType"] == "decimal"
+
+
+@pytest.mark.parametrize("choice", ["string", "double", "variable_scale"])
+def test_binary_gives_the_same_bytes_under_each_policy(choice: str) -> None:
+    found = codec(NUMERIC, numeric_as=choice)
+    assert found.binary is not None
+    assert found.binary(sent_numeric([1234, 5000], 0, 0x4000, 2)) == found.text(b"-1234.50")
