@@ -61,9 +61,9 @@ class Topics:
     client: SchemaRegistryClient
     prefix: str
 
-    def changes(self, table: str) -> list[Change]:
+    def changes(self, table: str, schema: str = "public") -> list[Change]:
         """What was committed to a table's topic, in the order of the changes."""
-        records = committed_records(self.bootstrap, f"{self.prefix}.public.{table}")
+        records = committed_records(self.bootstrap, f"{self.prefix}.{schema}.{table}")
         return sorted((self._change(raw) for record in records if (raw := record.value())), key=Change.place)
 
     def _change(self, raw: bytes) -> Change:
@@ -193,4 +193,156 @@ def test_what_is_incompatible_can_be_let_through(
                     subject = f"{daemon.name}.public.{table_of(case, spacing)}-value"
                     assert client.get_compatibility(subject) == "BACKWARD_TRANSITIVE"
             assert len(daemon.events("incompatible_schema")) == len(cases) * len(SPACING)
+            assert daemon.stop() == 0
+
+
+def run(server: PostgresServer, database: str, *statements: str) -> None:
+    """Each in a transaction of its own."""
+    for statement in statements:
+        server.execute(statement, dbname=database)
+
+
+def told(topics: Topics, table: str) -> list[tuple[str, Any, Any]]:
+    """Op, row before and row after of what is in a topic."""
+    return [
+        (change.envelope["op"], change.envelope["before"], change.envelope["after"])
+        for change in topics.changes(table)
+    ]
+
+
+def test_what_is_incompatible_halts_with_its_place_and_nothing_is_skipped(
+    source: PostgresServer,
+    empty: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """F55: what the registry itself would let through, a change of scale; the way back is the way on."""
+    run(source, empty, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
+    with new_daemon(source, empty) as daemon:
+        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        daemon.start().wait_state("streaming")
+        run(
+            source,
+            empty,
+            "INSERT INTO t VALUES (1, 1.25)",
+            "ALTER TABLE t ALTER v TYPE numeric(8,4)",
+            "INSERT INTO t VALUES (2, 2.5)",
+        )
+        page = daemon.wait_state("halted")
+        assert "CDCD-SCHEMA-INCOMPATIBLE" in page["reason"]
+        assert "before.v: a decimal of scale 2 cannot be read with scale 4" in page["reason"]
+        assert "2.5" not in daemon.log()
+        assert [change.row["id"] for change in topics.changes("t")] == [1]
+        assert daemon.stop() == 0
+        daemon.config["registry"]["incompatible"] = "register_with_none"
+        daemon.start()
+        await_confirmed(source, daemon, 120)
+        assert [str(change.row["v"]) for change in topics.changes("t")] == ["1.25", "2.5000"]
+        assert daemon.stop() == 0
+
+
+def test_what_is_incompatible_goes_on_in_a_new_topic(
+    source: PostgresServer,
+    empty: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """Each row is in the topic of its schema, also after a kill, and after the change was taken back."""
+    run(source, empty, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
+    with new_daemon(source, empty, registry={"incompatible": "new_topic"}) as daemon:
+        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        daemon.start().wait_state("streaming")
+        run(
+            source,
+            empty,
+            "INSERT INTO t VALUES (1, 1.25)",
+            "ALTER TABLE t ALTER v TYPE numeric(8,4)",
+            "INSERT INTO t VALUES (2, 2.5)",
+        )
+        await_confirmed(source, daemon, 120)
+        daemon.kill()
+        run(source, empty, "INSERT INTO t VALUES (3, 3.5)", "ALTER TABLE t ADD w int")
+        daemon.start()
+        run(source, empty, "INSERT INTO t VALUES (4, 4.5, 4)", "UPDATE t SET w = 0 WHERE id = 1")
+        run(source, empty, "ALTER TABLE t DROP w", "ALTER TABLE t ALTER v TYPE numeric(8,2)")
+        run(source, empty, "INSERT INTO t VALUES (5, 5.25)", "ALTER TABLE t ALTER v TYPE bigint")
+        run(source, empty, "INSERT INTO t VALUES (6, 6)")
+        await_confirmed(source, daemon, 120)
+        assert [(op, after["id"]) for op, _, after in told(topics, "t")] == [("c", 1), ("c", 5)]
+        assert [(op, after["id"]) for op, _, after in told(topics, "t.v2")] == [
+            ("c", 2),
+            ("c", 3),
+            ("c", 4),
+            ("u", 1),
+        ]
+        assert [(op, after["id"]) for op, _, after in told(topics, "t.v3")] == [("c", 6)]
+        assert [line["topic"] for line in daemon.events("incompatible_schema")] == [
+            f"{daemon.name}.public.t.v2",
+            f"{daemon.name}.public.t.v3",
+        ]
+        assert daemon.stop() == 0
+
+
+def test_changes_of_a_table_as_a_whole(
+    source: PostgresServer,
+    empty: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """Renamed, moved, dropped and made again, a partition more, another identity: apart and in one transaction."""
+    tables = ("renamed", "moved", "remade", "identity")
+    run(
+        source,
+        empty,
+        "CREATE SCHEMA other",
+        *(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in tables),
+        "CREATE TABLE parts (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+    )
+    changes = (
+        *(f"INSERT INTO {table} VALUES (1, 'a')" for table in (*tables, "parts")),
+        "ALTER TABLE renamed RENAME TO named",
+        "INSERT INTO named VALUES (2, 'b')",
+        "ALTER TABLE moved SET SCHEMA other",
+        "INSERT INTO other.moved VALUES (2, 'b')",
+        "DROP TABLE remade",
+        "CREATE TABLE remade (id int PRIMARY KEY, w int)",
+        "INSERT INTO remade VALUES (1, 7)",
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO parts VALUES (11, 'b')",
+        "UPDATE identity SET v = 'b'",
+        "ALTER TABLE identity REPLICA IDENTITY FULL",
+        "UPDATE identity SET v = 'c'",
+        "ALTER TABLE identity REPLICA IDENTITY DEFAULT",
+        "UPDATE identity SET v = 'd'",
+    )
+    plain, streamed = two_daemons(new_daemon, source, empty)
+    with plain, streamed:
+        for daemon in (plain, streamed):
+            daemon.start().wait_state("streaming")
+        with closing(psycopg2.connect(source.dsn(empty))) as connection, connection.cursor() as cursor:
+            for statement in changes:
+                cursor.execute(statement)
+            connection.commit()
+        for daemon in (plain, streamed):
+            await_confirmed(source, daemon, 120)
+            topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+            one, two = {"id": 1, "v": "a"}, {"id": 2, "v": "b"}
+            assert told(topics, "renamed") == [("c", None, one)]
+            assert told(topics, "named") == [("c", None, two)]
+            assert told(topics, "moved") == [("c", None, one)]
+            assert [change.row for change in topics.changes("moved", schema="other")] == [two]
+            assert told(topics, "remade") == [("c", None, one), ("c", None, {"id": 1, "w": 7})]
+            assert told(topics, "parts_1") == [("c", None, one)]
+            assert told(topics, "parts_2") == [("c", None, {"id": 11, "v": "b"})]
+            assert told(topics, "identity") == [
+                ("c", None, one),
+                ("u", None, {"id": 1, "v": "b"}),
+                ("u", {"id": 1, "v": "b"}, {"id": 1, "v": "c"}),
+                ("u", None, {"id": 1, "v": "d"}),
+            ]
+            assert daemon.events("retrying") == []
             assert daemon.stop() == 0

@@ -251,3 +251,9 @@ CASES = (
         "an int that cannot be read as a string",
     ),
 )
+
+
+def documented() -> str:
+    """The table of docs/evolution.md."""
+    head = "| change | its schema is | what readers see |\n|---|---|---|\n"
+    return head + "".join(f"| {case.name} | {case.verdict} | {case.sees} |\n" for case in CASES)
