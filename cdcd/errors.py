@@ -288,7 +288,7 @@ class KeyChanged(SchemaError):
     code = "CDCD-KEY-CHANGED"
     hint = (
         "give the table its former key again; or let the new key count from here on, and rebuild what reads the "
-        "topic by key: delete the subject <topic>-key from the registry"
+        "topic by key: delete the subject <topic>-key from the registry, or set registry.incompatible: new_topic"
     )
 
 

@@ -124,6 +124,15 @@ class Plans:
         A partition is described along with the root that its rows are published as (F50): without a row of its
         own it gets no topic.
         """
+        was = self._described.get(relation.relid)
+        if was is not None and was.identity is not relation.identity:
+            # F45: what `before` holds is another from here on, and where the key changes with it, cdcd halts.
+            _LOG.warning(
+                "replica_identity_changed",
+                table=f"{relation.schema}.{relation.name}",
+                was=was.identity.name,
+                now=relation.identity.name,
+            )
         self._described[relation.relid] = relation
         self.by_relid.pop(relation.relid, None)
 

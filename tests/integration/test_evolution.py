@@ -344,5 +344,10 @@ def test_changes_of_a_table_as_a_whole(
                 ("u", {"id": 1, "v": "b"}, {"id": 1, "v": "c"}),
                 ("u", None, {"id": 1, "v": "d"}),
             ]
+            said = daemon.events("replica_identity_changed")
+            assert [(line["table"], line["was"], line["now"]) for line in said] == [
+                ("public.identity", "DEFAULT", "FULL"),
+                ("public.identity", "FULL", "DEFAULT"),
+            ]
             assert daemon.events("retrying") == []
             assert daemon.stop() == 0
