@@ -266,6 +266,10 @@ class Registry(Room):
                 "incompatible: new_topic needs subjects that are named after topics",
                 "set subjects: topic_name",
             )
+        if self.incompatible != "halt" and not self.auto_register:
+            refuse(
+                f"incompatible: {self.incompatible} registers schemas, and auto_register is off", "keep one"
+            )
         return self
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ Everything here blocks and belongs in a thread.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -62,6 +63,7 @@ class Registry:
         self._client: SchemaRegistryClient | None = None
         self._verified = 0
         self._levels: dict[str, str] = {}
+        self._forcing = threading.RLock()
         self._silent_until_s = 0.0
 
     def schema_id(self, subject: str, schema: Mapping[str, Any], *, is_forced: bool = False) -> int:
@@ -206,6 +208,9 @@ class Registry:
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
         """Ask before the registry does: it does not tell where, and lets through what it takes for the same type."""
         level = self._level(subject)
+        if level == "NONE" and self._settings.lets_through:
+            level = self._settings.compatibility  # a kill has kept it from being put back
+            self._set_level(subject, level)
         if level == "NONE":
             return
         numbers = self._call("versions", lambda client: client.get_versions(subject), subject=subject)
@@ -238,18 +243,20 @@ class Registry:
 
     def _force(self, subject: str, schema: Schema) -> int:
         """Register past the level, which is put back; where that fails, it is tried again from time to time."""
-        level = self._level(subject)
-        self._set_level(subject, "NONE")
-        self._levels[subject] = level
-        try:
-            return self._register(subject, schema)
-        finally:
-            self._put_levels_back()
+        with self._forcing:
+            level = self._level(subject)
+            self._levels.setdefault(subject, level)
+            self._set_level(subject, "NONE")
+            try:
+                return self._register(subject, schema)
+            finally:
+                self._put_levels_back()
 
     def _put_levels_back(self) -> None:
-        for subject, level in list(self._levels.items()):
-            self._set_level(subject, level)
-            del self._levels[subject]
+        with self._forcing:  # who looks from time to time is another thread
+            for subject, level in list(self._levels.items()):
+                self._set_level(subject, level)
+                del self._levels[subject]
 
     def _create_subject(self, subject: str, schema: Schema) -> int:
         """Register a subject's first schema and give the subject its level, the level first if it can be.

@@ -50,6 +50,8 @@ class RegistrySettings:
     auto_register: bool = True
     compatibility: str = "BACKWARD_TRANSITIVE"
     normalize: bool = False
+    lets_through: bool = False
+    """Whether cdcd itself may set a subject's level to NONE for a moment."""
     username: str | None = None
     read_password: Callable[[], str | None] = field(default=_no_secret, repr=False)
     read_token: Callable[[], str | None] = field(default=_no_secret, repr=False)

@@ -6,10 +6,10 @@ Streaming: PostgreSQL 14 to 18 that decode for the stream a subtransaction which
 is behind) throw away with its rows what was to be learnt of the catalog meanwhile: changes that other sessions
 committed; and they mix up rows of the catalog that the transaction changes itself. They then fail with an internal
 error, each time anew, also after the commit, so that the slot would never get past it; or describe a table without
-its key; or, without a sign, leave out columns and newly published tables. And they give a logical message the id of
-the top-level transaction, so that one of a subtransaction that was rolled back cannot be told from the others; and
-they do not tell of each rollback (`Assembler.subtransactions_ended_by`). Decoded after its commit, without streaming,
-the transaction is right.
+its key, or with the types of before; or, without a sign, leave out columns and newly published tables. And they give
+a logical message the id of the top-level transaction, so that one of a subtransaction that was rolled back cannot be
+told from the others; and they do not tell of each rollback (`Assembler.subtransactions_ended_by`). Decoded after its
+commit, without streaming, the transaction is right.
 
 Binary: a type may have a send format that only its author knows, or mean something by it that only the server knows
 (a regclass is sent as an oid); and an array, composite or range of a type without a send function cannot be sent at
@@ -30,6 +30,7 @@ from cdcd.errors import (
     CdcdError,
     KeyChanged,
     OptionFailed,
+    SchemaIncompatible,
     SendMissing,
     SentUnreadable,
     ServerInternal,
@@ -44,7 +45,7 @@ _OFF: dict[str, Any] = {"streaming": "off", "binary": False}
 _DOUBTS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., OptionFailed], str], ...] = (
     (
         "streaming",
-        (ServerInternal, KeyChanged, StreamUnsure),
+        (ServerInternal, KeyChanged, SchemaIncompatible, StreamUnsure),
         StreamingFailed,
         "while open transactions were streamed",
     ),

@@ -26,13 +26,17 @@ from cdcd.schema.keys import is_required, key_of, registered_columns
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
-from cdcd.sink.names import message_topic, topic_name, transaction_topic
+from cdcd.sink.names import message_topic, own_topics, topic_name, transaction_topic
 from cdcd.txn.events import LogicalMessage
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 _KEYLESS_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them; "
     "give it a primary key, or (with REPLICA IDENTITY FULL) set format.key_columns or format.keyless"
+)
+_KEY_ADDED_HINT = (
+    "the table's records had null keys so far: those stay as they are, in one partition; readers that go by key "
+    "begin anew from a snapshot"
 )
 _KEY_SCHEMA_HINT = (
     "a column of the key changed its type: the same key has other bytes from here on and may go to another "
@@ -98,11 +102,13 @@ class Plans:
         incompatible: Incompatible = "halt",
     ) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
+        self.is_sure = True
+        """Whether what describes tables may be believed: not while open transactions are streamed (`fallback`)."""
         self._described: dict[int, Relation] = {}
         self._made: dict[tuple[int, str], tuple[Relation, _Key, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
-        self._relid_of_topic: dict[str, tuple[int, str]] = {}
+        self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
         self._own_topics: dict[str, _Place] = {}
         self._catalog = catalog
         self._topics = topics
@@ -160,7 +166,7 @@ class Plans:
         try:
             return self._in_topic(relation, topic)
         except SchemaIncompatible as refusal:
-            if self._incompatible == "halt":
+            if self._incompatible == "halt" or not self.is_sure:
                 raise
             _say_incompatible(relation, topic, refusal)
             return self._in_topic(relation, topic, is_forced=True)
@@ -180,6 +186,8 @@ class Plans:
         try:
             return self._in_topic(relation, topics[-1])
         except (SchemaIncompatible, KeyChanged) as refusal:
+            if not self.is_sure:
+                raise
             _say_incompatible(relation, following, refusal)
             return self._in_topic(relation, following)
 
@@ -237,7 +245,7 @@ class Plans:
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
         partitions = self._topics.ensure([topic])[topic]
-        key_id = None if schemas.key is None else self._key_schema_id(topic, schemas.key, is_forced)
+        key_id = None if schemas.key is None else self._key_schema_id(relation, topic, schemas.key, is_forced)
         value_id = self._schema_id(topic, "value", schemas.value, is_forced)
         return compile_plan(
             relation,
@@ -249,24 +257,29 @@ class Plans:
             tombstones=self._policies.table(table).tombstones,
         )
 
-    def _key_schema_id(self, topic: str, schema: dict[str, Any], is_forced: bool) -> int:
+    def _key_schema_id(self, relation: Relation, topic: str, schema: dict[str, Any], is_forced: bool) -> int:
         was = self._registered_key(topic, full_record_name(schema))
         number = self._schema_id(topic, "key", schema, is_forced)
         if was is not None and was["fields"] != schema["fields"]:
             _LOG.warning("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
+        elif was is None and self._has_values(topic, relation):
+            _LOG.warning("key_added", topic=topic, schema_id=number, hint=_KEY_ADDED_HINT)
         self._key_schemas[topic] = schema
         return number
+
+    def _has_values(self, topic: str, relation: Relation) -> bool:
+        return self._latest_value(topic, relation) is not None
 
     def _schema_id(self, topic: str, part: Part, schema: AvroSchema, is_forced: bool = False) -> int:
         subject = subject_of(self._subjects, topic, part, full_record_name(schema))
         return self._registry.schema_id(subject, schema, is_forced=is_forced)
 
     def _claim(self, topic: str, relation: Relation) -> None:
-        name = f"{relation.schema}.{relation.name}"
-        owner = self._relid_of_topic.setdefault(topic, (relation.relid, name))
-        if owner[1] != name:
+        table = (relation.schema, relation.name)
+        owner = self._owners.setdefault(topic, table)
+        if owner != table:
             raise TopicMismatch(
-                f"two tables would be written to one topic: {owner[1]} and {name}",
+                f"two would write to one topic: {'.'.join(owner)} and {'.'.join(table)}",
                 hint="change sink.topics.template",
                 topic=topic,
             )

@@ -291,6 +291,7 @@ class Session:
                     "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
                 )
             self._confirm_by(stream, writer)
+            self._plans.is_sure = options.streaming == "off"
             assembler = Assembler(
                 options.protocol_version,
                 streaming_parallel=options.streaming == "parallel",

@@ -66,6 +66,11 @@ def message_topic(name: str) -> str:
     return f"{_prefix(name)}.message"
 
 
+def own_topics(name: str) -> tuple[str, ...]:
+    """Return the topics that no table may be written to, whatever the template."""
+    return (message_topic(name), transaction_topic(name), f"{name}.__progress", f"{name}.__schemas")
+
+
 def transaction_topic(name: str) -> str:
     """Return the topic of the transactions' BEGIN and END."""
     return f"{_prefix(name)}.transaction"

@@ -13,7 +13,7 @@ import pytest
 
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.errors import ConfigError, RegistryRefused, RegistryUnavailable
+from cdcd.errors import ConfigError, RegistryRefused, RegistryUnavailable, SchemaIncompatible
 from cdcd.registry.confluent import Registry
 from cdcd.registry.settings import RegistrySettings
 from tests.support.topics import new_name
@@ -24,10 +24,12 @@ V2 = {**V1, "fields": [*V1["fields"], OPTIONAL]}
 INCOMPATIBLE = {**V1, "fields": [*V1["fields"], {"name": "must", "type": "string"}]}
 
 
-def ask(url: str, method: str = "GET") -> Any:
+def ask(url: str, body: dict[str, str] | None = None, method: str = "GET") -> Any:
     """The judge: plain HTTP, nothing of the client."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, method=method), timeout=10) as answer:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with opener.open(request, timeout=10) as answer:
         return json.load(answer)
 
 
@@ -123,6 +125,35 @@ def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: 
             client.schema_id(subject, INCOMPATIBLE)
         assert caught.value.context["status"] == 409
         assert caught.value.context["subject"] == subject
+
+
+def test_what_is_let_through_leaves_the_level_as_it_was(registry: SchemaRegistry, subject: str) -> None:
+    client = Registry(RegistrySettings(registry.url))
+    client.schema_id(subject, V1)
+    ask(f"{registry.url}/config/{subject}", {"compatibility": "FULL"}, method="PUT")
+    with pytest.raises(SchemaIncompatible):
+        client.schema_id(subject, INCOMPATIBLE)
+    assert not client.knows(subject, INCOMPATIBLE)
+    number = client.schema_id(subject, INCOMPATIBLE, is_forced=True)
+    assert client.knows(subject, INCOMPATIBLE)
+    assert ask(f"{registry.url}/config/{subject}")["compatibilityLevel"] == "FULL"
+    assert Registry(RegistrySettings(registry.url)).schema_id(subject, INCOMPATIBLE) == number
+
+
+def test_a_level_that_a_kill_has_left_open_is_put_back(registry: SchemaRegistry, subject: str) -> None:
+    Registry(RegistrySettings(registry.url)).schema_id(subject, V1)
+    ask(f"{registry.url}/config/{subject}", {"compatibility": "NONE"}, method="PUT")
+    with pytest.raises(SchemaIncompatible):
+        Registry(RegistrySettings(registry.url, lets_through=True)).schema_id(subject, INCOMPATIBLE)
+    assert ask(f"{registry.url}/config/{subject}")["compatibilityLevel"] == "BACKWARD_TRANSITIVE"
+
+
+def test_a_level_that_somebody_has_lowered_is_gone_by(registry: SchemaRegistry, subject: str) -> None:
+    client = Registry(RegistrySettings(registry.url))
+    client.schema_id(subject, V1)
+    ask(f"{registry.url}/config/{subject}", {"compatibility": "NONE"}, method="PUT")
+    assert client.schema_id(subject, INCOMPATIBLE)
+    assert ask(f"{registry.url}/config/{subject}")["compatibilityLevel"] == "NONE"
 
 
 def test_without_auto_register_nothing_is_written(registry: SchemaRegistry, subject: str) -> None:

@@ -74,12 +74,13 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
     assert all("w" not in rows[number] for number in range(1, ROWS + 1))
 
 
+@pytest.mark.parametrize("incompatible", ["halt", "new_topic"])
 def test_a_table_that_is_streamed_without_its_key_is_read_again(
-    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+    incompatible: str, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F45: no record has another key than those before it, and nobody has to be told."""
     server, dbname = place
-    with new_daemon(server, dbname) as daemon:
+    with new_daemon(server, dbname, registry={"incompatible": incompatible}) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         server.execute("INSERT INTO t VALUES (0, 'first')", dbname=dbname)

@@ -1,0 +1,129 @@
+"""Where a table's records go: whom a topic belongs to, and what is believed of a description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cdcd.errors import KeyChanged, SchemaIncompatible, TopicMismatch
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity
+from cdcd.runtime.plans import Incompatible, Plans
+from cdcd.schema.policy import Policies
+
+TYPES = {23: PgType(23, "pg_catalog", "int4", "b"), 25: PgType(25, "pg_catalog", "text", "b")}
+
+
+def relation(*keys: str, name: str = "t", schema: str = "s", kind: int = 25, relid: int = 1) -> Relation:
+    columns = (Column("id", 23, -1, "id" in keys), Column("v", kind, -1, "v" in keys))
+    return Relation(relid, schema, name, ReplicaIdentity.DEFAULT, columns)
+
+
+class Catalog:
+    """A catalog that has forgotten every table."""
+
+    def types(self, oids: Iterable[int]) -> dict[int, PgType]:
+        return {oid: TYPES[oid] for oid in oids}
+
+    def primary_key(self, relid: int) -> None:
+        return None
+
+    identity_key = primary_key
+
+
+class Topics:
+    def ensure(self, names: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(names, 1)
+
+
+class Registry:
+    """Takes each change of a subject's fields for an incompatible one."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, list[dict[str, Any]]] = {}
+
+    def latest(self, subject: str) -> dict[str, Any] | None:
+        return self.versions[subject][-1] if subject in self.versions else None
+
+    def knows(self, subject: str, schema: dict[str, Any]) -> bool:
+        return schema in self.versions.get(subject, [])
+
+    def schema_id(self, subject: str, schema: dict[str, Any], *, is_forced: bool = False) -> int:
+        versions = self.versions.setdefault(subject, [])
+        if versions and schema not in versions and not is_forced:
+            raise SchemaIncompatible("another schema", subject=subject)
+        if schema not in versions:
+            versions.append(schema)
+        return versions.index(schema) + 1
+
+
+def plans(incompatible: Incompatible = "halt", template: str = "{name}.{schema}.{table}") -> Plans:
+    return Plans(
+        Catalog(),
+        Topics(),
+        Registry(),
+        name="shop",
+        template=template,
+        policies=Policies(),
+        incompatible=incompatible,
+    )
+
+
+@pytest.mark.parametrize("incompatible", ["new_topic", "register_with_none"])
+async def test_what_is_streamed_is_not_believed_when_it_would_change_a_topic(
+    incompatible: Incompatible,
+) -> None:
+    """F45: the server may describe a table wrongly while it streams; without streaming it is the truth."""
+    one = plans(incompatible)
+    await one.plan(relation("id"))
+    one.is_sure = False
+    with pytest.raises(SchemaIncompatible):
+        await one.plan(relation("id", kind=23))
+    with pytest.raises(KeyChanged):
+        await one.plan(relation())
+    one.is_sure = True
+    assert (await one.plan(relation("id", kind=23))).topic == (
+        "shop.s.t.v2" if incompatible == "new_topic" else "shop.s.t"
+    )
+
+
+async def test_another_key_goes_to_a_new_topic_only_where_that_is_wanted() -> None:
+    one = plans("new_topic")
+    assert (await one.plan(relation("id"))).topic == "shop.s.t"
+    assert (await one.plan(relation("v"))).topic == "shop.s.t.v2"
+    assert (await one.plan(relation("id"))).topic == "shop.s.t"
+    assert (await one.plan(relation("id", "v"))).topic == "shop.s.t.v3"
+    for incompatible in ("halt", "register_with_none"):
+        other = plans(incompatible)
+        await other.plan(relation("id"))
+        with pytest.raises(KeyChanged):
+            await other.plan(relation("v"))
+
+
+async def test_a_first_key_is_said() -> None:
+    """F45: what was written before it has none."""
+    one = plans()
+    with capture_logs() as lines:
+        await one.plan(relation())
+    assert [line["event"] for line in lines] == ["relation_without_key"]
+    again = plans("register_with_none")
+    again._registry = one._registry
+    with capture_logs() as lines:
+        await again.plan(relation("id"))
+    assert "key_added" in [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize("table", ["__progress", "__schemas", "message", "transaction"])
+async def test_no_table_is_written_to_a_topic_of_cdcds_own(table: str) -> None:
+    with pytest.raises(TopicMismatch):
+        await plans(template="{name}.{table}").plan(relation("id", name=table))
+
+
+async def test_two_tables_never_share_a_topic() -> None:
+    one = plans(template="{name}.{table}")
+    await one.plan(relation("id"))
+    with pytest.raises(TopicMismatch):
+        await one.plan(relation("id", schema="other", relid=2))
+    await plans(template="{name}.{table}").plan(relation("id", schema="a.b", name="c"))
