@@ -16,10 +16,13 @@ from cdcd.schema.sent.cut import TextOfSent, all_of, int32_at, uint32_at, value_
 
 _MAX_DIMENSIONS = 6
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _NO_LOWER, _NO_UPPER = 1, 2, 4, 8, 16
-_BACKSLASHED = re.compile(rb'(["\\])')
 
 _is_bare_attribute = re.compile(rb'[^"\\(),\s]+').fullmatch
 _is_bare_bound = re.compile(rb'[^"\\()\[\],\s]+').fullmatch
+
+
+def _doubled(text: bytes) -> bytes:
+    return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'""')
 
 
 def array(element: TextOfSent, element_oid: int, delimiter: str) -> TextOfSent:
@@ -30,7 +33,7 @@ def array(element: TextOfSent, element_oid: int, delimiter: str) -> TextOfSent:
     def quoted(text: bytes) -> bytes:
         if is_bare(text) and text.upper() != b"NULL":
             return text
-        return b'"%s"' % _BACKSLASHED.sub(rb"\\\1", text)
+        return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
     def text(raw: bytes) -> bytes:
         bounds, items = _array_items(raw, element_oid)
@@ -85,7 +88,7 @@ def composite(functions: Mapping[int, TextOfSent]) -> TextOfSent:
     """Return the function of a composite type whose attributes have these types."""
 
     def shown(text: bytes) -> bytes:
-        return text if _is_bare_attribute(text) else b'"%s"' % _BACKSLASHED.sub(rb"\1\1", text)
+        return text if _is_bare_attribute(text) else _doubled(text)
 
     def text(raw: bytes) -> bytes:
         count, position = int32_at(raw, 0), 4
@@ -110,7 +113,7 @@ def span(subtype: TextOfSent) -> TextOfSent:
         if value is None:
             raise ValueError("a bound that is null")
         text = subtype(value)
-        return text if _is_bare_bound(text) else b'"%s"' % _BACKSLASHED.sub(rb"\1\1", text), position
+        return text if _is_bare_bound(text) else _doubled(text), position
 
     def text(raw: bytes) -> bytes:
         flags, position = raw[0], 1

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 
 from cdcd.schema.codec import Codec, Encoder, Special
+from cdcd.schema.types.quoted import BACKSLASHED, of_backslashed
 from cdcd.schema.varint import encode_long
 
-_BACKSLASHED = re.compile(rb"\\(.)", re.DOTALL)
 _NULL = b"\x00"
 _SOME = b"\x02"
 _END = b"\x00"
@@ -28,7 +28,7 @@ def array_codec(element: Codec, delimiter: str) -> Codec:
 def _text(encode: Encoder, delimiter: bytes) -> Encoder:
     separator = re.escape(delimiter)
     token = re.compile(
-        rb'(?:"((?:[^"\\]|\\.)*)"|([^"\\{}' + separator + rb"]+))(" + separator + rb"|\Z)", re.DOTALL
+        rb'(?:"(' + BACKSLASHED + rb')"|([^"\\{}' + separator + rb"]+))(" + separator + rb"|\Z)"
     )
 
     def encode_array(raw: bytes) -> bytes:
@@ -63,7 +63,7 @@ def _cut(body: bytes, token: re.Pattern[bytes], delimiter: bytes) -> list[bytes 
             raise ValueError("not an array")
         quoted, bare, end = match.groups()
         if quoted is not None:
-            items.append(_BACKSLASHED.sub(rb"\1", quoted) if b"\\" in quoted else quoted)
+            items.append(of_backslashed(quoted))
         else:
             items.append(None if bare == b"NULL" else bare)
         position = match.end()

@@ -3,7 +3,8 @@
 In: record_out's text: `(1,"a ""b"" c",,"(x,y)")`, where nothing between two commas is NULL and "" is empty.
 Out: the fields' Avro bytes, one after another.
 Invariant: an attribute has the codec that a column of its type would have. A value with a special one inside, or
-with another number of attributes than the catalog knows by now (F44), is `Special` as a whole.
+with other attributes than the catalog knows by now (F44: another number, or one that its type cannot read), is
+`Special` as a whole. Every composite may be altered to that, so every one may be special.
 The record's name here is `<schema>.<type>`; `named.placed` puts it below the table's.
 """
 
@@ -14,11 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.model import Attribute, PgType
-from cdcd.schema.codec import Codec, Encoder, Special
+from cdcd.schema.codec import UNREADABLE, Codec, Encoder, Special
 from cdcd.schema.names import column_names, full_name
+from cdcd.schema.types.quoted import DOUBLED, of_doubled
 
-_DOUBLED = re.compile(rb'(["\\])\1')
-_value_at = re.compile(rb'(?:"((?:[^"\\]|""|\\\\)*)"|([^"\\(),]*))(,|\Z)', re.DOTALL).match
+_value_at = re.compile(rb'(?:"(' + DOUBLED + rb')"|([^"\\(),]*))(,|\Z)').match
 _NULL, _SOME = b"\x00", b"\x02"
 
 
@@ -40,11 +41,7 @@ def composite_codec(pg_type: PgType, codecs: Sequence[Codec], type_names: Sequen
             )
         ],
     }
-    return Codec(
-        avro,
-        _text([codec.text for codec in codecs]),
-        may_be_special=any(codec.may_be_special for codec in codecs),
-    )
+    return Codec(avro, _text([codec.text for codec in codecs]), may_be_special=True)
 
 
 def _field(name: str, attribute: Attribute, codec: Codec, type_name: str) -> dict[str, Any]:
@@ -74,7 +71,7 @@ def _text(encoders: Sequence[Encoder]) -> Encoder:
                     for value, encode in zip(values, encoders, strict=True)
                 ]
             )
-        except Special:
+        except (Special, *UNREADABLE):
             raise Special(raw) from None
 
     return encode_composite
@@ -93,6 +90,6 @@ def _cut(body: bytes) -> list[bytes | None]:
         if quoted is None:
             values.append(bare or None)
         else:
-            values.append(_DOUBLED.sub(rb"\1", quoted))
+            values.append(of_doubled(quoted))
         position = match.end()
     return values

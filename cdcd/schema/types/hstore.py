@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from cdcd.schema.codec import AvroType, Builder, Codec
+from cdcd.schema.types.quoted import BACKSLASHED, of_backslashed
 from cdcd.schema.varint import encode_long, encode_string
 
 EXTENSION = "hstore"
@@ -17,10 +18,7 @@ EXTENSION = "hstore"
 _MAP: AvroType = {"type": "map", "values": ["null", "string"]}
 _NULL, _SOME, _END = b"\x00", b"\x02", b"\x00"
 
-_BACKSLASHED = re.compile(rb"\\(.)", re.DOTALL)
-_pair_at = re.compile(
-    rb'"((?:[^"\\]|\\["\\])*)"=>(?:NULL|"((?:[^"\\]|\\["\\])*)")(?:(, )|\Z)', re.DOTALL
-).match
+_pair_at = re.compile(rb'"(' + BACKSLASHED + rb')"=>(?:NULL|"(' + BACKSLASHED + rb')")(?:(, )|\Z)').match
 
 
 def encode_hstore(raw: bytes) -> bytes:
@@ -41,7 +39,7 @@ def encode_hstore(raw: bytes) -> bytes:
 
 
 def _string(escaped: bytes) -> bytes:
-    return encode_string(_BACKSLASHED.sub(rb"\1", escaped) if b"\\" in escaped else escaped)
+    return encode_string(of_backslashed(escaped))
 
 
 _CODEC = Codec(_MAP, encode_hstore)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.config.format import Columns
+from cdcd.schema.sent.table import TEXT_INSTEAD
 from tests.support.type_answers import BUILT_IN, OF_EXTENSIONS, OF_OTHERS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "types.md").read_text()
@@ -56,3 +57,11 @@ def test_the_page_names_every_choice() -> None:
         for choice in getattr(field.annotation, "__args__", ()):
             if choice != field.default:
                 assert f"`{choice}`" in text, (option, choice)
+
+
+def test_the_page_lists_what_comes_as_text_instead_and_why() -> None:
+    section = PAGE.split("\n## In binary\n")[1].split("\n## ")[0]
+    items = [
+        " ".join(item.split()).replace("`", "") for item in re.findall(r"^- (.+(?:\n  .+)*)", section, re.M)
+    ]
+    assert items == [f"{types}: {why}" for types, why in TEXT_INSTEAD.items()]

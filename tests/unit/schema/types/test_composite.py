@@ -12,7 +12,18 @@ from cdcd.errors import SchemaError
 from cdcd.model import Attribute, PgType
 from cdcd.schema.codec import UNREADABLE, Special
 from cdcd.schema.resolve import resolve
-from tests.support.avro_types import ADDRESS, INT4, NOTHING, PERSON, SINGLE, TEXT, codec, read, value_of
+from tests.support.avro_types import (
+    ADDRESS,
+    ADDRESS_ARRAY,
+    INT4,
+    NOTHING,
+    PERSON,
+    SINGLE,
+    TEXT,
+    codec,
+    read,
+    value_of,
+)
 
 HOME = {"street": "Main", "house_u0020no": 1}
 
@@ -57,10 +68,16 @@ def test_text(oid: int, text: str, expected: Any) -> None:
         (ADDRESS, "(Main,1,2)"),
         (ADDRESS, "(Main)"),
         (NOTHING, "(,)"),
+        (ADDRESS, "(1,Main)"),
+        (ADDRESS, "(Main,{1})"),
+        (PERSON, '("(Main)",,,,)'),
+        (PERSON, "(,{1},,,)"),
+        (PERSON, "(,,1.50,2000-01-01,)"),
+        (PERSON, "(,,,,text)"),
     ],
 )
 def test_a_value_that_the_record_cannot_hold_is_special_as_a_whole(oid: int, text: str) -> None:
-    """Also with another number of attributes than the catalog knows by now (F44)."""
+    """Also with another number of attributes, or others, than the catalog knows by now (F44)."""
     with pytest.raises(Special) as caught:
         codec(oid).text(text.encode())
     assert caught.value.text.decode() == text
@@ -94,9 +111,17 @@ def test_a_policy_reaches_the_attributes() -> None:
     assert value["paid"] == 1.5
 
 
-def test_with_special_string_only_a_type_that_may_have_such_a_value_is_a_string() -> None:
-    assert codec(PERSON, special="string").avro == "string"
-    assert codec(ADDRESS, special="string").avro == codec(ADDRESS).avro
+@pytest.mark.parametrize("oid", [PERSON, ADDRESS, NOTHING])
+def test_with_special_string_every_composite_is_a_string(oid: int) -> None:
+    """Each may be altered to what its record cannot hold, whatever its attributes."""
+    assert codec(oid, special="string").avro == "string"
+
+
+def test_an_array_of_altered_composites_is_special_as_a_whole() -> None:
+    text = b'{"(a,1)","(1,a)"}'
+    with pytest.raises(Special) as caught:
+        codec(ADDRESS_ARRAY).text(text)
+    assert caught.value.text == text
 
 
 def test_two_attributes_of_one_name_are_a_schema_error_with_the_types_name() -> None:
