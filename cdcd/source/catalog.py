@@ -2,7 +2,8 @@
 
 In: oids.  Out: `PgType`s closed over elements and base types, key columns in key order, `Relation`s.
 Invariant: `relation` says what pgoutput's Relation message says for the same table. Answers are of now, which
-may be later than the change being read (F44): types are cached by oid and asked for again only when unknown.
+may be later than the change being read (F44): types are cached by oid and asked for again only when unknown, but
+composite types at each look-up, because the stream does not say when one was altered.
 Must not: be called from the event loop's thread while the stream runs.
 """
 
@@ -37,6 +38,7 @@ _TYPES = """
     LEFT JOIN pg_extension e ON e.oid = d.refobjid
     WHERE t.oid = ANY(%s::oid[])
 """
+_COMPOSITE = "c"
 _MULTIRANGE_SINCE = 140_000  # has pg_range.rngmultitypid
 
 # Two statements are one transaction: the session's own lc_monetary is C again after it.
@@ -84,6 +86,7 @@ class Catalog:
 
         A type that is no longer there is left out (F44). Raises Source errors.
         """
+        self._types = {oid: entry for oid, entry in self._types.items() if entry.kind != _COMPOSITE}
         found: dict[int, PgType] = {}
         wanted = set(oids)
         while wanted:

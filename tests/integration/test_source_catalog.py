@@ -193,6 +193,24 @@ async def test_types_are_closed_over_attributes_and_ranges(pg_server: PostgresSe
         assert [entry.subtype_oid for entry in multiranges] == [oids["span"]] * (major >= 14)
 
 
+async def test_an_altered_composite_type_is_seen_at_the_next_look_up(pg_server: PostgresServers) -> None:
+    """F44: the stream does not say that it was altered."""
+    server = pg_server(18)
+    statements = (
+        "CREATE TYPE public.pair AS (a int, b text)",
+        "CREATE DOMAIN public.pairs AS public.pair[]",
+    )
+    with source_database(server, *statements) as settings, contextlib.closing(Catalog(settings)) as catalog:
+        with contextlib.closing(connect_sql(settings)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 'public.pairs'::regtype::oid::int8, 'public.pair'::regtype::oid::int8")
+            pairs, pair = cursor.fetchall()[0]
+            assert [a.name for a in catalog.types([pairs])[pair].attributes] == ["a", "b"]
+            cursor.execute("ALTER TYPE public.pair DROP ATTRIBUTE a, ADD ATTRIBUTE at date")
+        found = catalog.types([pairs])
+        assert found[pair].attributes == (Attribute("b", 25, -1), Attribute("at", 1082, -1))
+        assert found[1082].name == "date"
+
+
 async def test_the_catalog_reconnects_by_itself(pg_server: PostgresServers) -> None:
     server = pg_server(18)
     with source_database(server) as settings, contextlib.closing(Catalog(settings)) as catalog:
