@@ -24,6 +24,7 @@ MAX_PRECISION = 38
 
 _NOT_FINITE = {b"NaN", b"Infinity", b"-Infinity"}
 _NUMERIC = re.compile(rb"(-?)(\d+)(?:\.(\d+))?")
+_DIGITS_AT_ONCE = 4000
 _SIGNS = {0x0000: b"", 0x4000: b"-"}
 _SENT_NOT_FINITE = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
 
@@ -74,7 +75,20 @@ def _unscaled(raw: bytes) -> tuple[int, int]:
     digits = whole + fraction
     if not digits.isdigit() and not (digits[:1] == b"-" and digits[1:].isdigit()):
         raise _not_finite(raw)
-    return int(digits), len(fraction)
+    return _integer(digits), len(fraction)
+
+
+def _integer(digits: bytes) -> int:
+    """Return the number of decimal digits, however many: int() reads 4300 (sys.set_int_max_str_digits)."""
+    if len(digits) <= _DIGITS_AT_ONCE:
+        return int(digits)
+    if digits[:1] == b"-":
+        return -_integer(digits[1:])
+    n = 0
+    for position in range(0, len(digits), _DIGITS_AT_ONCE):
+        piece = digits[position : position + _DIGITS_AT_ONCE]
+        n = n * 10 ** len(piece) + int(piece)
+    return n
 
 
 def _not_finite(raw: bytes) -> Exception:
@@ -83,6 +97,7 @@ def _not_finite(raw: bytes) -> Exception:
 
 def _decimal(precision: int, scale: int) -> Codec:
     limit = 10**precision
+    most = precision + 2  # a sign and a zero before the point
 
     def encode(raw: bytes) -> bytes:
         # `_unscaled`, written out: this is the way of most numbers, and a call costs as much as the rest.
@@ -90,6 +105,8 @@ def _decimal(precision: int, scale: int) -> Codec:
         digits = whole + fraction
         if not digits.isdigit() and not (digits[:1] == b"-" and digits[1:].isdigit()):
             raise _not_finite(raw)
+        if len(digits) > most:
+            raise Special(raw)
         n = int(digits)
         if len(fraction) != scale:
             if len(fraction) > scale:

@@ -169,6 +169,40 @@ def test_variable_scale_is_debeziums_record_where_no_decimal_fits() -> None:
     assert codec(NUMERIC, typmod(10, 2), numeric_as="variable_scale").avro["logicalType"] == "decimal"
 
 
+@pytest.mark.parametrize(
+    ("text", "scale", "unscaled"),
+    [
+        ("9" * 4301, 0, 10**4301 - 1),
+        ("-1" + "0" * 7999, 0, -(10**7999)),
+        ("12" + "0" * 131_070 + "." + "0" * 16_382 + "7", 16_383, 12 * 10 ** (131_070 + 16_383) + 7),
+        ("-0." + "0" * 16_382 + "3", 16_383, -3),
+    ],
+    ids=["one digit more", "negative", "the most", "next to zero"],
+)
+def test_variable_scale_holds_every_number_that_postgresql_has(text: str, scale: int, unscaled: int) -> None:
+    """Up to 131072 digits before the point and 16383 after it; Python's int() reads 4300."""
+    found = codec(NUMERIC, numeric_as="variable_scale")
+    value = read(found.text(text.encode()), found.avro)
+    assert value["scale"] == scale
+    assert int.from_bytes(value["value"], "big", signed=True) == unscaled
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1." + "0" * 5000, "-0." + "0" * 5000 + "1"], ids=len)
+def test_a_number_of_many_digits_is_special_to_a_decimal(text: str) -> None:
+    with pytest.raises(Special) as caught:
+        codec(NUMERIC, typmod(38, 20)).text(text.encode())
+    assert caught.value.text.decode() == text
+
+
+@pytest.mark.parametrize("spoiled", ["_", "e", " ", "-", "+", "", ".1.", "٣"])
+@pytest.mark.parametrize("modifier", [-1, typmod(10, 2)])
+def test_many_digits_with_something_else_among_them_are_unreadable(spoiled: str, modifier: int) -> None:
+    found = codec(NUMERIC, modifier, numeric_as="variable_scale")
+    text = "9" * 4000 + spoiled + "9" * 4000 if spoiled else "-"
+    with pytest.raises(UNREADABLE):
+        found.text(text.encode())
+
+
 @pytest.mark.parametrize("choice", ["string", "double", "variable_scale"])
 def test_binary_gives_the_same_bytes_under_each_policy(choice: str) -> None:
     found = codec(NUMERIC, numeric_as=choice)
