@@ -126,8 +126,18 @@ def _encode_column(
         raise _unencodable(plan, column, lsn, "a key column's value that its Avro type cannot hold")
     if column.policy.special == "halt":
         raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", hint=_SPECIAL_HINT)
+    if not _is_utf_8(special):
+        raise _unencodable(plan, column, lsn, "a special value whose text is not UTF-8")
     extras.special[_place(plan, column, side)] = special
     return NULL
+
+
+def _is_utf_8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _place(plan: RelationPlan, column: ColumnCodec, side: str) -> str:

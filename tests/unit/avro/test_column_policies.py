@@ -20,8 +20,22 @@ from cdcd.schema.relation_schema import relation_schemas
 
 LSN = 0x1_6B374D848
 SECRET = "infinity"
-COLUMNS = {"id": 25, "day": 1082, "note": 25, "data": 17, "doc": 3802, "days": 1182, "tag": 2950}
-TYPES = {1182: PgType(1182, "pg_catalog", "_date", "b", 1082), 1082: PgType(1082, "pg_catalog", "date", "b")}
+COLUMNS = {
+    "id": 25,
+    "day": 1082,
+    "note": 25,
+    "data": 17,
+    "doc": 3802,
+    "days": 1182,
+    "tag": 2950,
+    "notes": 1009,
+}
+TYPES = {
+    1182: PgType(1182, "pg_catalog", "_date", "b", 1082),
+    1082: PgType(1082, "pg_catalog", "date", "b"),
+    1009: PgType(1009, "pg_catalog", "_text", "b", 25),
+    25: PgType(25, "pg_catalog", "text", "b"),
+}
 UNCHANGED = object()
 
 
@@ -37,7 +51,8 @@ def tuple_data(values: dict[str, Any]) -> bytes:
         if value is UNCHANGED or value is None:
             out += b"u" if value is UNCHANGED else b"n"
         else:
-            out += b"t" + struct.pack(">I", len(value.encode())) + value.encode()
+            raw = value.encode(errors="surrogateescape")
+            out += b"t" + struct.pack(">I", len(raw)) + raw
     return out
 
 
@@ -91,6 +106,23 @@ def test_halt_names_the_place_and_never_the_value() -> None:
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
     assert written(every(special="halt"), {"id": "1", "day": "2024-01-01"})["after"]["day"] is not None
+
+
+@pytest.mark.parametrize("text", ["{{\udcff}}", "[0:0]={a\udcc3}"])
+def test_special_text_that_is_not_utf_8_halts_with_its_place(text: str) -> None:
+    """Bytes that a database in SQL_ASCII, or "char" before PostgreSQL 16, can have: they are no Avro string."""
+    with pytest.raises(ValueUnencodable, match="UTF-8") as caught:
+        written(every(), {"id": "1", "notes": text})
+    context = caught.value.context
+    assert (context["table"], context["column"], context["type"], context["lsn"]) == (
+        "public.t",
+        "notes",
+        "text[]",
+        LSN,
+    )
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    assert "xff" not in str(caught.value)
 
 
 def test_string_makes_the_columns_of_such_types_the_servers_text() -> None:
@@ -147,6 +179,7 @@ def test_the_placeholder_stands_in_string_and_bytes_columns() -> None:
         "doc": "__unchanged ☕",
         "days": None,
         "tag": None,
+        "notes": None,
     }
     assert value["source"]["unchanged"] == ["note", "data", "doc", "days", "tag"]
 
