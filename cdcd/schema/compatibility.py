@@ -2,8 +2,9 @@
 
 In: two schemas; or a new one, its predecessors and a level of Confluent's.  Out: `Difference`s, none when it can.
 Invariant: the rules are those of Avro's schema resolution as registries apply them (fields by name, the reader's
-defaults, promotions, unions, enum symbols), and one more, which registries leave out: logical types that make another
-value of the same bytes (a decimal of another scale, a time of another kind) do not match.
+defaults, promotions, unions, enum symbols), and two more, which registries leave out: logical types that make another
+value of the same bytes (a decimal of another scale, a time of another kind) do not match; nor do strings and bytes,
+because not all bytes are UTF-8, and bytea's are not the text that the server writes for them.
 Must not: know subjects or rows, or say what follows from a difference.
 """
 
@@ -24,8 +25,6 @@ _PROMOTIONS = {
     ("long", "float"),
     ("long", "double"),
     ("float", "double"),
-    ("string", "bytes"),
-    ("bytes", "string"),
 }
 """What is written as the first can be read as the second."""
 

@@ -69,9 +69,24 @@ CASES = (
             ("long", "float"),
             ("long", "double"),
             ("float", "double"),
-            ("string", "bytes"),
-            ("bytes", "string"),
         )
+    ),
+    *(
+        Case(
+            f"{old} to {new}",
+            record(optional("v", old)),
+            record(optional("v", new)),
+            (f"v: {old} cannot be read as any of null, {new}",),
+            is_stricter=True,
+        )
+        for old, new in (("string", "bytes"), ("bytes", "string"))
+    ),
+    Case(
+        "bytes to string in a key",
+        record(field("k", "bytes")),
+        record(field("k", "string")),
+        ("k: bytes cannot be read as string",),
+        is_stricter=True,
     ),
     *(
         Case(
