@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from cdcd.config.values import Names, Room, Whole, refuse
@@ -19,9 +19,14 @@ from cdcd.schema.policy import FlatNames, Policies, Policy, Rule
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of names, in which `.` is any character: a name may have line ends."""
+    return re.compile(pattern, re.DOTALL)
+
+
 def _pattern(value: str) -> str:
     try:
-        re.compile(value)
+        compiled(value)
     except re.error as error:
         refuse(f"is not a regular expression: {error}", r"write for example public\.orders")
     return value
@@ -109,13 +114,31 @@ class Flat(Room):
         return self
 
 
+def _without_null(schema: dict[str, Any]) -> None:
+    """Leave in an override's JSON Schema what may be written: a key is there with a value, or not at all."""
+    for one in schema["properties"].values():
+        kinds = [kind for kind in one.pop("anyOf", ()) if kind != {"type": "null"}]
+        if kinds:
+            del one["default"]
+            one.update(kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
+
+
 class _Matching(Room):
     """Which tables, or which of their columns, a rule is for."""
+
+    model_config = ConfigDict(json_schema_extra=_without_null)
 
     table: Pattern = Field(description="regular expression that matches all of SCHEMA.TABLE")
     column: Pattern | None = Field(
         default=None, description="regular expression that matches all of a column's name"
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_given(cls, value: Any) -> Any:
+        if value is None:  # a key with nothing after it would undo what it seems to leave alone
+            refuse("expected a value, found nothing", "leave the key out for what holds otherwise")
+        return value
 
     @model_validator(mode="after")
     def _fits(self) -> _Matching:
@@ -170,5 +193,5 @@ class Format(Columns, Tables):
 
 def _rule(override: Any) -> Rule:
     changes = {name: getattr(override, name) for name in override.model_fields_set & set(_CHOICES)}
-    column = None if override.column is None else re.compile(override.column)
-    return Rule(re.compile(override.table), column, changes)
+    column = None if override.column is None else compiled(override.column)
+    return Rule(compiled(override.table), column, changes)

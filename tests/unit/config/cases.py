@@ -378,6 +378,27 @@ CASES: tuple[Wrong, ...] = (
         ),
     ),
     Wrong(
+        "override with nothing after its keys",
+        _with(
+            "format: {overrides: [{table: a, tombstones: null, key_columns: , value: , max_value_bytes: }]}"
+        ),
+        (
+            *(
+                f"format.overrides[0].{key}: expected a value, found nothing (from prod.yaml:5)"
+                " - leave the key out for what holds otherwise"
+                for key in ("key_columns", "max_value_bytes", "tombstones", "value")
+            ),
+        ),
+    ),
+    Wrong(
+        "override with nothing as its patterns",
+        _with("format: {overrides: [{table: a, column: , numeric_as: string}]}"),
+        (
+            "format.overrides[0].column: expected a value, found nothing (from prod.yaml:5)"
+            " - leave the key out for what holds otherwise",
+        ),
+    ),
+    Wrong(
         "override with a pattern that is none",
         _with("format: {overrides: [{table: 'a(', tombstones: true}]}"),
         (

@@ -104,6 +104,8 @@ def test_the_schema_rejects_an_unknown_key_everywhere(validator: jsonschema.Draf
         "size",
         "protocol version",
         "admin port",
+        "override with nothing after its keys",
+        "override with nothing as its patterns",
     ],
 )
 def test_the_schema_rejects_what_the_models_reject(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cdcd.config.format import Format
 from cdcd.schema.policy import Policies, Policy, Rule
 
 
@@ -25,3 +26,18 @@ def test_a_later_rule_goes_before_an_earlier_one_and_a_columns_before_its_tables
     assert (
         policies.column("public.ab", "price").numeric_as == "variable_scale"
     )  # a pattern matches all of a name
+
+
+def test_a_pattern_matches_names_with_line_ends() -> None:
+    """A name may have any character, and a rule for all must be one for all."""
+    configured = Format.model_validate(
+        {
+            "overrides": [
+                {"table": ".*", "tombstones": False},
+                {"table": "public.*", "column": "p.*", "numeric_as": "double"},
+            ]
+        }
+    )
+    policies = configured.policies()
+    assert policies.table("public.two\nlines").tombstones is False
+    assert policies.column("public.two\nlines", "pri\nce").numeric_as == "double"
