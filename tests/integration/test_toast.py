@@ -176,6 +176,42 @@ def test_a_value_that_was_not_sent_is_never_null(
 
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 @pytest.mark.parametrize("streaming", ["off", "on"])
+def test_a_placeholder_stands_in_string_and_bytes_columns(
+    streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    protocol = {"binary": binary, "streaming": streaming}
+    with new_daemon(
+        place.server,
+        place.dbname,
+        source={"protocol": protocol},
+        sink={"topics": {"partitions": 1}},
+        format={"placeholder": "unsent ☕"},
+    ) as daemon:
+        daemon.start().wait_state("streaming")
+        place.execute(
+            f"INSERT INTO by_default VALUES (1, 'one', 1, {LONG.format(1)}, decode({LONG.format(1000)}, 'hex'))"
+        )
+        in_one_transaction(
+            place.server.dsn(place.dbname),
+            FILLER,
+            "UPDATE by_default SET n = 2",
+            "UPDATE by_default SET big = NULL",
+            "UPDATE by_default SET raw = NULL",
+        )
+        events = reader.wait([f"{daemon.name}.public.by_default"], lambda events: len(events) >= 4)
+        assert daemon.stop() == 0
+    afters = [(event.value["after"], event.value["source"]["unchanged"]) for event in events]
+    unsent = "unsent ☕"
+    assert afters == [
+        (row(1, "one", 1, place.long(1), bytes.fromhex(place.long(1000))), []),
+        (row(1, "one", 2, unsent, unsent.encode()), ["big", "raw"]),
+        (row(1, "one", 2, None, unsent.encode()), ["raw"]),
+        (row(1, "one", 2, None, None), []),
+    ]
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+@pytest.mark.parametrize("streaming", ["off", "on"])
 def test_a_key_that_is_toasted_itself_is_always_there(
     streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
 ) -> None:
