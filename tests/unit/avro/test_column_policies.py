@@ -110,7 +110,7 @@ def test_halt_names_the_place_and_never_the_value() -> None:
 
 @pytest.mark.parametrize("text", ["{{\udcff}}", "[0:0]={a\udcc3}"])
 def test_special_text_that_is_not_utf_8_halts_with_its_place(text: str) -> None:
-    """Bytes that a database in SQL_ASCII, or "char" before PostgreSQL 16, can have: they are no Avro string."""
+    """Bytes that a database in SQL_ASCII, or "char" before PostgreSQL 15, can have: they are no Avro string."""
     with pytest.raises(ValueUnencodable, match="UTF-8") as caught:
         written(every(), {"id": "1", "notes": text})
     context = caught.value.context
