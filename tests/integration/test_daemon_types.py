@@ -91,6 +91,31 @@ def test_types_and_choices_in_snapshot_and_stream(
     assert altered["source"]["special"]["after.q"] == '("",,)'
 
 
+def test_a_composite_with_another_attribute_instead_is_special_until_it_is_described_anew(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F44: as many attributes as before, of which one has another type; a restart describes the type as it is."""
+    run(postgres, database, *TABLES, FIRST)
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        run(
+            postgres,
+            database,
+            "ALTER TYPE public.address DROP ATTRIBUTE no, ADD ATTRIBUTE note text",
+            "UPDATE public.t SET q = ROW('Main', 'behind the mill')",
+        )
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "UPDATE public.t SET q = ROW('Main', 'again')")
+        await_confirmed(postgres, daemon)
+        _, altered, anew = in_order(reader.read(f"{daemon.name}.public.t"))
+        assert daemon.stop() == 0
+    assert altered["after"]["q"] is None
+    assert altered["source"]["special"]["after.q"] == '(Main,"behind the mill")'
+    assert anew["after"]["q"] == {"street": "Main", "note": "again"}
+
+
 @pytest.mark.parametrize(
     ("choices", "change", "column"),
     [
