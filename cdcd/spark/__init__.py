@@ -5,6 +5,6 @@
 
 In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or Parquet tables equal to the source.
 Invariant: nothing here imports a room of the daemon; only the wire format ties both sides together.
-Pure: `cuts`, `columns`, `events`, `fold`.  I/O: `kafka`, `schemas`, `manifest`.  Spark: `source`, `decode`,
+Pure: `cuts`, `columns`, `events`, `shape`, `fold`.  I/O: `kafka`, `schemas`, `manifest`.  Spark: `source`, `decode`,
 `tasks`, `mirror`. `reading` opens a mirror, `session` a local Spark, `testing` makes events.
 """

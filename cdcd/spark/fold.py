@@ -12,45 +12,17 @@ step earlier in the same transaction (F47). A table without a key is a bag: each
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.errors import MirrorInconsistent
-from cdcd.spark.columns import AvroType, arrow_array, arrow_type, plain_type
-from cdcd.spark.events import BEGINNING, Event, Sequence
-
-KEY = "__key"
-SPECIAL = "__special"
-SPECIAL_TYPE = pa.map_(pa.string(), pa.string())
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A column of the target. `number` stays with the column, so a dropped and re-added name is another one."""
-
-    number: int
-    name: str
-    avro_name: str
-    avro: AvroType
-
-
-@dataclass(frozen=True, slots=True)
-class TableShape:
-    """What a fold has to know about its table. `watermark`: applied before; `emptied_at`: last TRUNCATE."""
-
-    topic: str
-    keyed: bool
-    fields: tuple[Field, ...]
-    watermark: Sequence = BEGINNING
-    emptied_at: Sequence = BEGINNING
-    retired: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    """Per schema id the columns that are others now, though they have the same name."""
+from cdcd.spark.columns import arrow_array
+from cdcd.spark.events import Event, Sequence
+from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE, Field, TableShape, arrow_schema, with_digests
 
 
 class MovedRow(Exception):
@@ -63,12 +35,6 @@ class _State(NamedTuple):
     values: Mapping[str, Any]
     special: Mapping[str, str]
     kept: Mapping[str, bytes]
-
-
-def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
-    """Return the columns of the target's files."""
-    columns = [pa.field(one.name, arrow_type(one.avro)) for one in fields]
-    return pa.schema([*columns, pa.field(SPECIAL, SPECIAL_TYPE), pa.field(KEY, pa.binary())])
 
 
 def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
@@ -121,9 +87,6 @@ def _state_of(event: Event, shape: TableShape) -> _State:
 
 
 def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> _State:
-    retired = shape.retired.get(event.schema_id)
-    if retired:
-        values = {name: value for name, value in values.items() if name not in retired}
     special = (
         {
             _named(shape, name.removeprefix(image + ".")): text
@@ -133,6 +96,10 @@ def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str,
         if event.special
         else {}
     )
+    others = {name for name, sequence in shape.began_after.items() if event.sequence <= sequence}
+    if others:
+        values = {name: value for name, value in values.items() if name not in others}
+        special = {name: text for name, text in special.items() if name not in others}
     return _State(values, special, {})
 
 
@@ -283,62 +250,62 @@ def _rows_of(states: list[_State], shape: TableShape, existing: pa.Table) -> pa.
     return with_digests(_rows(numbered, shape, existing), shape)
 
 
-def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:
-    """Return the rows with `__key` = digest of all values that are not null, so equal rows have equal keys."""
-    named = sorted(one.name for one in shape.fields)
-    plain = [rows.column(name).cast(plain_type(rows.schema.field(name).type)).to_pylist() for name in named]
-    specials = rows.column(SPECIAL).to_pylist()
-    digests = []
-    for number in range(rows.num_rows):
-        values = [
-            (name, column[number])
-            for name, column in zip(named, plain, strict=True)
-            if column[number] is not None
-        ]
-        text = repr((values, sorted(specials[number] or ())))
-        digests.append(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
-    place = rows.schema.get_field_index(KEY)
-    return rows.set_column(place, pa.field(KEY, pa.binary()), pa.array(digests, pa.binary()))
-
-
 def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: TableShape) -> pa.Table:
-    digests = changed.column(KEY).to_pylist()
-    net: Counter[bytes] = Counter()
+    """Return the rows after the changes, one by one: what a row was before may be what a change just made."""
+    forms = _Forms(changed, shape)
+    counts: Counter[bytes] = Counter(existing.column(KEY).to_pylist() if -1 in signs else ())
+    held = counts.copy()
     sample: dict[bytes, int] = {}
-    for number, (digest, sign) in enumerate(zip(digests, signs, strict=True)):
-        net[digest] += sign
-        sample[digest] = number
-    added = [sample[digest] for digest, count in net.items() for _ in range(count)]
-    surplus = {digest: -count for digest, count in net.items() if count < 0}
-    if surplus:
+    for number, (digest, sign) in enumerate(zip(forms.digests(0), signs, strict=True)):
+        if sign < 0:
+            counts[forms.find(number, counts)] -= 1
+        else:
+            counts[digest] += 1
+            sample[digest] = number
+    added = [number for digest, number in sample.items() for _ in range(counts[digest] - held[digest])]
+    lost = held - counts
+    if lost:
         keep = []
         for digest in existing.column(KEY).to_pylist():
-            keep.append(not surplus.get(digest))
-            if surplus.get(digest):
-                surplus[digest] -= 1
-        if any(surplus.values()):
-            raise MirrorInconsistent(
-                "rows to remove that the target does not have", topic=shape.topic, rows=sum(surplus.values())
-            )
+            keep.append(not lost[digest])
+            lost[digest] -= 1 if lost[digest] else 0
         existing = existing.filter(pa.array(keep, pa.bool_()))
     return pa.concat_tables([existing, changed.take(pa.array(added, pa.int64()))])
 
 
-def aligned(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table:
-    """Return rows of an older file under the columns of now; columns it lacks are null.
+class _Forms:
+    """Rows as they are, and as they were without the newest columns: what the target may have of them.
 
-    `numbers` are those of the file's columns, in its order. A bag's digests are made anew when a column went.
+    PostgreSQL fills a column that is added with a default, and renames one, without sending the rows.
     """
-    held = dict(zip(numbers, rows.columns[:-2], strict=True))
-    columns = [
-        held[one.number].cast(arrow_type(one.avro))
-        if one.number in held
-        else pa.nulls(rows.num_rows, arrow_type(one.avro))
-        for one in shape.fields
+
+    def __init__(self, rows: pa.Table, shape: TableShape) -> None:
+        self._rows, self._shape = rows, shape
+        self._later = sorted((one for one in shape.fields if one.is_later), key=lambda one: one.number)
+        self._digests: list[list[bytes]] = [rows.column(KEY).to_pylist()]
+
+    def digests(self, age: int) -> list[bytes]:
+        """Return the rows' digests without the `age` newest columns."""
+        while len(self._digests) <= age:
+            self._rows = with_digests(_without(self._rows, self._later.pop()), self._shape)
+            self._digests.append(self._rows.column(KEY).to_pylist())
+        return self._digests[age]
+
+    def find(self, number: int, counts: Mapping[bytes, int]) -> bytes:
+        """Return the digest under which there is a row that a change removes."""
+        for age in range(len(self._digests) + len(self._later)):
+            if counts[self.digests(age)[number]] > 0:
+                return self.digests(age)[number]
+        raise MirrorInconsistent("a row to remove that the target does not have", topic=self._shape.topic)
+
+
+def _without(row: pa.Table, column: Field) -> pa.Table:
+    """Return rows with nothing in a column."""
+    place = row.schema.get_field_index(column.name)
+    row = row.set_column(place, row.schema.field(place), pa.nulls(row.num_rows, row.schema.field(place).type))
+    special = [
+        [entry for entry in entries or () if entry[0] != column.name] or None
+        for entries in row.column(SPECIAL).to_pylist()
     ]
-    table = pa.Table.from_arrays(
-        [*columns, rows.column(SPECIAL), rows.column(KEY)], schema=arrow_schema(shape.fields)
-    )
-    now = {one.number: arrow_type(one.avro) for one in shape.fields}
-    grown_only = all(number in now and now[number] == column.type for number, column in held.items())
-    return table if shape.keyed or grown_only else with_digests(table, shape)
+    place = row.schema.get_field_index(SPECIAL)
+    return row.set_column(place, row.schema.field(place), pa.array(special, SPECIAL_TYPE))

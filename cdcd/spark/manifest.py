@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from cdcd.errors import ReadingError
 from cdcd.spark.cuts import Offsets
 from cdcd.spark.events import BEGINNING, Sequence
-from cdcd.spark.fold import Field, TableShape, aligned, arrow_schema
+from cdcd.spark.shape import Field, TableShape, aligned, arrow_schema
 
 NAME = "manifest.json"
 FORMAT = 1

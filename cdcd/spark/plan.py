@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdcd.errors import MirrorInconsistent
-from cdcd.spark.columns import arrow_type, continues
+from cdcd.spark.columns import AvroType, arrow_type, continues
 from cdcd.spark.events import BEGINNING, Sequence, read_envelope, read_events, sequence_of
-from cdcd.spark.fold import KEY, SPECIAL, Field, TableShape
 from cdcd.spark.manifest import BucketFile, TableEntry
 from cdcd.spark.schemas import Schema, expanded, parsed_physical, schema_id, value_record
+from cdcd.spark.shape import KEY, SPECIAL, Field, TableShape
 
 SchemaSource = Callable[[int], Schema]
 
@@ -52,30 +52,32 @@ def plan_table(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> tup
     schemas = {
         number: schema_by_id(number) for number in sorted({schema_id(one) for one in look.last_values})
     }
-    entry = with_fields(entry, newest_last(look.last_values, schemas), schemas)
+    last = last_changes(look.last_values, schemas)
+    entry = with_fields(entry, sorted(last, key=lambda number: last[number]), schemas)
     emptied = _emptied_at(look, schemas) if keyed else BEGINNING
-    records = {number: _fields_of(schema) for number, schema in schemas.items()}
-    shape = TableShape(
-        look.topic, keyed, entry.fields, entry.applied, emptied, _retired(records, entry.fields)
-    )
+    began = _began_after(last, schemas, entry.fields)
+    shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began)
     return TablePlan(shape, schemas, {one.bucket: one for one in entry.files}), replace(
         entry, keyed=entry.keyed if not look.keyed_rows else True
     )
 
 
-def newest_last(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> list[int]:
-    """Return the schema ids in the order of the last change under each."""
+def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> dict[int, Sequence]:
+    """Return the place of the last change under each schema id."""
     last: dict[int, Sequence] = {}
     ready = {number: parsed_physical(schema) for number, schema in schemas.items()}
     for value in values:
         number, envelope = read_envelope(value, ready)
         sequence = sequence_of(envelope["op"], envelope["source"])
         last[number] = max(sequence, last.get(number, BEGINNING))
-    return sorted(last, key=lambda number: last[number])
+    return last
 
 
 def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schema]) -> TableEntry:
-    """Return the entry under the columns of the newest schema; new and re-added columns get new numbers."""
+    """Return the entry under the columns of the newest schema; new and re-added columns get new numbers.
+
+    `order`: the schema ids of the batch by the last change under each.
+    """
     newest = order[-1]
     if newest == entry.schema_id and len(order) == 1:
         return entry
@@ -91,7 +93,8 @@ def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schem
                 )
             fields.append(replace(old, avro=one["type"], name=_shown(one)))
             continue
-        fields.append(Field(number, _shown(one), name, one["type"]))
+        is_later = bool(held) or any(name not in seen for seen in between)
+        fields.append(Field(number, _shown(one), name, one["type"], is_later))
         number += 1
     _check_names(entry.topic, fields)
     record = value_record(expanded(schemas[newest]))
@@ -112,24 +115,26 @@ def _fields_of(schema: Schema) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in value_record(expanded(schema))["fields"]}
 
 
-def _retired(
-    records: Mapping[int, Mapping[str, Any]], fields: tuple[Field, ...]
-) -> dict[int, frozenset[str]]:
-    """Return per schema id the columns whose values cannot be values of the column of now."""
-    retired = {
-        number: frozenset(
-            one.avro_name
-            for one in fields
-            if one.avro_name in record
-            and not continues(record[one.avro_name]["type"], one.avro)
-            # An older event may follow a promoted column: int under a schema that has long again.
-            and not continues(one.avro, record[one.avro_name]["type"])
-        )
-        for number, record in records.items()
-    }
+def _began_after(
+    last: Mapping[int, Sequence], schemas: Mapping[int, Schema], fields: tuple[Field, ...]
+) -> dict[str, Sequence]:
+    """Return for each column that began in this batch the last change under a schema that did not have it.
+
+    What was written up to there under the same name, maybe under the very schema of now, was another column's.
+    """
+    began: dict[str, Sequence] = {}
     for one in fields:
         arrow_type(one.avro)  # a column without a type stops the batch here, not in a task
-    return {number: names for number, names in retired.items() if names}
+        for number, sequence in last.items():
+            written = _fields_of(schemas[number]).get(one.avro_name)
+            if written is None or not _is_same(written["type"], one.avro):
+                began[one.avro_name] = max(sequence, began.get(one.avro_name, BEGINNING))
+    return began
+
+
+def _is_same(old: AvroType, new: AvroType) -> bool:
+    # Either way: an older event may follow a promoted column, int under a schema that has long again.
+    return continues(old, new) or continues(new, old)
 
 
 def _emptied_at(look: Look, schemas: Mapping[int, Schema]) -> Sequence:

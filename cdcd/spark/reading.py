@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import ReadingError
-from cdcd.spark.fold import KEY
 from cdcd.spark.manifest import Manifest, read_bucket, read_manifest
+from cdcd.spark.shape import KEY
 
 
 @dataclass(frozen=True, slots=True)

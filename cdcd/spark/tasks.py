@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from cdcd.spark import events as ev
-from cdcd.spark.fold import KEY, MovedRow, TableShape, fold_bag, fold_keyed, ordered, without_keys
+from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_keys
 from cdcd.spark.manifest import BucketFile, read_bucket, write_bucket
 from cdcd.spark.plan import TablePlan
+from cdcd.spark.shape import KEY, TableShape
 
 SMALL_BATCH_ROWS = 20_000
 """Up to here the driver folds by itself: a job of Spark's would take longer to start."""
