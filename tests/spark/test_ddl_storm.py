@@ -1,0 +1,169 @@
+"""The storm: tables change under load, cdcd is killed in the middle, and the mirror follows all the way.
+
+The judge is PostgreSQL: at the end each table's mirror is loaded back and compared with the table as text.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from cdcd.demo.compare import compare_table, report
+from cdcd.demo.mirrored import Mirror
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.daemon import Daemon
+from tests.support.stack import (
+    PostgresServers,
+    confirmed_position,
+    drop_database,
+    new_database_name,
+    wal_position,
+)
+from tests.support.storm import Pace, Storm, Writer
+from tests.support.storm_kinds import KINDS
+from tests.support.storm_tables import Tables
+from tests.support.waiting import eventually
+
+ROUNDS = 3
+WRITERS = 2
+WRITES_PER_CHANGE = 20
+TURNS_PER_BATCH = 5
+DEADLINE_S = 240.0
+
+
+class MirrorProcess:
+    """The mirror as the demo runs it: a process beside cdcd, with a batch each second."""
+
+    def __init__(self, folder: Path, daemon: Daemon, kafka: KafkaBroker, registry: SchemaRegistry) -> None:
+        self.tables = Mirror(folder / "mirror", daemon.name)
+        self._log = folder / "mirror.log"
+        command = [sys.executable, "-m", "cdcd.spark.mirror", "--brokers", kafka.bootstrap]
+        command += ["--prefix", daemon.name, "--target", str(folder / "mirror"), "--trigger-ms", "1000"]
+        command += ["--registry", registry.url]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
+
+    def check(self) -> bool:
+        """True while it runs; a mirror that has ended by itself fails the test with its log."""
+        if self._process.poll() is None:
+            return True
+        raise AssertionError(f"the mirror ended:\n{self._log.read_text()[-6000:]}")
+
+    def stop(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(params=[18, 16])
+def source(pg_server: PostgresServers, request: pytest.FixtureRequest) -> PostgresServer:
+    return pg_server(request.param)
+
+
+@pytest.fixture
+def database_there(source: PostgresServer) -> Iterator[str]:
+    name = new_database_name()
+    source.create_database(name)
+    yield name
+    drop_database(source, name)
+
+
+def test_a_mirror_follows_a_storm_of_ddl(
+    source: PostgresServer, database_there: str, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
+) -> None:
+    dsn = source.dsn(database_there)
+    tables = Tables(dsn, rows=100)
+    name = f"storm{os.getpid()}v{source.major}"
+    source.execute(f"CREATE PUBLICATION cdcd_{name} FOR ALL TABLES", dbname=database_there)
+    daemon = Daemon(tmp_path / "cdcd", name, dsn=dsn, bootstrap=kafka.bootstrap, registry_url=registry.url)
+    with daemon:
+        daemon.start()
+        mirror = MirrorProcess(tmp_path, daemon, kafka, registry)
+        try:
+            daemon.wait_state("streaming")
+            storm = run_storm(tables, daemon, mirror, seed=f"storm {source.major}")
+            quiesce(source, tables, daemon, mirror, kafka)
+            compare(dsn, tables, mirror)
+        finally:
+            mirror.stop()
+        assert daemon.stop() == 0
+    assert all(storm.done[kind] >= ROUNDS for kind in KINDS), storm.done
+    assert daemon.events("incompatible_schema") == []
+
+
+def is_going_on(daemon: Daemon, mirror: MirrorProcess) -> bool:
+    """True; a halt or an end fails the test with its reason."""
+    page = daemon.status()
+    assert page.get("state") != "halted", page
+    return mirror.check()
+
+
+def run_storm(tables: Tables, daemon: Daemon, mirror: MirrorProcess, seed: str) -> Storm:
+    """Writers and DDL side by side; the mirror keeps up, so that changes lie in many batches; a kill half-way."""
+    pace = Pace(WRITES_PER_CHANGE)
+    total = ROUNDS * len(KINDS)
+    seen: list[int] = []
+
+    def between(turn: int) -> None:
+        if "killed" not in storm.done and storm.turns_left <= total // 2:
+            daemon.kill()
+            storm.done["killed"] += 1
+            daemon.start()
+        if turn % TURNS_PER_BATCH == 0:
+            last = seen[-1] if seen else 0
+            eventually(
+                lambda: is_going_on(daemon, mirror) and mirror.tables.position() > last, "a batch", DEADLINE_S
+            )
+            seen.append(mirror.tables.position())
+
+    storm = Storm(tables, pace, seed, ROUNDS, between)
+    writers = [Writer(tables, pace, f"{seed}, writer {number}") for number in range(WRITERS)]
+    with ThreadPoolExecutor(WRITERS + 1) as pool:
+        running = [pool.submit(session.run) for session in (*writers, storm)]
+        for future in running:
+            future.result()
+    print(seed, "batches", seen, dict(storm.done), [dict(writer.done) for writer in writers])
+    assert storm.done["killed"] == 1
+    assert sum(writer.done["committed"] for writer in writers) > total
+    return storm
+
+
+def quiesce(
+    source: PostgresServer, tables: Tables, daemon: Daemon, mirror: MirrorProcess, kafka: KafkaBroker
+) -> None:
+    """A last row for each table, as DDL without a row after it is not seen; then wait for cdcd and the mirror."""
+    with closing(psycopg2.connect(tables.dsn)) as connection, connection, connection.cursor() as cursor:
+        for table in tables.leaves():
+            tables.insert(random.Random(table), cursor, table)
+    end_lsn = wal_position(source)
+    eventually(
+        lambda: is_going_on(daemon, mirror) and (confirmed_position(source, daemon.slot) or 0) >= end_lsn,
+        "all of it is confirmed",
+        DEADLINE_S,
+    )
+    end = mirror.tables.end(kafka.bootstrap)
+    eventually(lambda: mirror.check() and mirror.tables.has_reached(end), "the mirror", DEADLINE_S, 0.2)
+
+
+def compare(dsn: str, tables: Tables, mirror: MirrorProcess) -> None:
+    """Each table, and each partition, which has a topic of its own."""
+    with closing(psycopg2.connect(dsn)) as connection:
+        outcomes = [
+            compare_table(connection, "public", table, mirror.tables.read("public", table))
+            for table in tables.leaves()
+        ]
+    print("\n".join(f"{one.table}: {one.source_rows} rows" for one in outcomes))
+    assert report(outcomes) == []
+    assert sum(outcome.mirror_rows > 0 for outcome in outcomes) == len(tables.leaves())
