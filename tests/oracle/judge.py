@@ -1,0 +1,217 @@
+"""PostgreSQL compares: what was read, cast back by its own input functions, is not distinct from the row.
+
+In: a table, rows as they were read.  Out: counts by column, and where they differ.
+Invariant: text equality is always asked for, `IS NOT DISTINCT FROM` where the type has an equality; a null that was
+read is a null, unless there is a text of it in `source.special`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+
+from tests.oracle.kinds import Column, Kind, Table, quoted
+from tests.oracle.topic import Row
+
+DAY_US = 86_400_000_000
+AS_LITERALS = ("int2vector", "oidvector")
+"""ARRAY[...] of these is an array of more dimensions of their elements, not of them."""
+
+SESSION = (
+    "set timezone = 'UTC'", "set datestyle = 'ISO, DMY'", "set extra_float_digits = 3", "set search_path = public",
+)  # fmt: skip
+
+
+@dataclass
+class Counts:
+    """Of one column: values that were compared, those of them that are told beside, and what was not equal."""
+
+    values: int = 0
+    specials: int = 0
+    needless: int = 0
+    mismatches: list[str] = field(default_factory=list)
+
+
+def back(avro: Any, value: Any, kind: Kind) -> tuple[str, list[Any]]:
+    """An SQL expression that makes the value again of what was read, and its parameters."""
+    if isinstance(avro, list):
+        avro = avro[1]
+    if value is None:
+        return f"null::{kind.sql}", []
+    if isinstance(avro, dict) and avro["type"] == "array":
+        return _array_back(avro, value, kind)
+    if isinstance(avro, dict) and avro["type"] == "record":
+        assert kind.parts is not None
+        assert len(kind.parts) == len(avro["fields"])
+        parts = [
+            back(f["type"], value[f["name"]], of) for f, of in zip(avro["fields"], kind.parts, strict=True)
+        ]
+        return f"row({', '.join(one for one, _ in parts)})::{kind.sql}", [
+            v for _, found in parts for v in found
+        ]
+    if isinstance(avro, dict) and avro["type"] == "map":
+        return f"hstore(%s::text[], %s::text[])::{kind.sql}", [list(value), list(value.values())]
+    expression, values = _scalar_back(avro, value)
+    return f"({expression})::{kind.sql}", values
+
+
+def _array_back(avro: Any, value: list[Any], kind: Kind) -> tuple[str, list[Any]]:
+    if kind.element is None:  # no array to PostgreSQL: pgvector's
+        return f"(%s::float8[])::{kind.sql}", [f"{{{','.join(map(repr, value))}}}"]
+    if not value:
+        return f"'{{}}'::{kind.sql}", []
+    if kind.element.sql in AS_LITERALS:
+        return f"(%s)::{kind.sql}", [f"{{{','.join(map(quoted, value))}}}"]
+    items = [back(avro["items"], item, kind.element) for item in value]
+    return f"array[{', '.join(one for one, _ in items)}]::{kind.sql}", [
+        v for _, found in items for v in found
+    ]
+
+
+def _scalar_back(avro: Any, value: Any) -> tuple[str, list[Any]]:
+    match avro.get("logicalType") if isinstance(avro, dict) else None:
+        case "date":
+            return "date '1970-01-01' + %s::int", [value]
+        case "time-micros":
+            return "time '00:00' + %s * interval '1 microsecond'", [value]
+        case "local-timestamp-micros":
+            return "timestamp '1970-01-01' + %s * interval '1 day' + %s * interval '1 microsecond'", [
+                *divmod(value, DAY_US)
+            ]
+        case "timestamp-micros":
+            return "timestamptz '1970-01-01' + %s * interval '1 day' + %s * interval '1 microsecond'", [
+                *divmod(value, DAY_US)
+            ]
+        case "decimal":
+            return "%s", [f"{int.from_bytes(value, 'big', signed=True)}e-{avro['scale']}"]
+    if isinstance(value, bytes):
+        return "%s", ["\\x" + value.hex()]
+    if isinstance(value, bool):
+        return "%s", [str(int(value))]  # bool and bit(1) both read 0 and 1
+    return "%s", [value if isinstance(value, str) else repr(value)]
+
+
+class Judge:
+    """One connection to the database that has the rows."""
+
+    def __init__(self, dsn: str) -> None:
+        self._connection = psycopg2.connect(dsn)
+        self._connection.autocommit = True
+        self._cursor = self._connection.cursor()
+        for statement in SESSION:
+            self._cursor.execute(statement)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def judge(
+        self, table: Table, rows: Iterable[tuple[int, Row]], *, may_be_special: bool
+    ) -> dict[str, Counts]:
+        """Compare each row with the one of its id. `may_be_special`: the type by itself has such values."""
+        counts = {column.name: Counts() for column in table.columns}
+        has_equality = {c.name: self._has_equality(table.name, c.name) for c in table.columns}
+        remaining = iter(rows)
+        while chunk := list(islice(remaining, table.chunk)):
+            self._chunk(table, chunk, has_equality, counts)
+            if not may_be_special:
+                self._needless(table, chunk, counts)
+        return counts
+
+    def _has_equality(self, table: str, column: str) -> bool:
+        try:
+            self._cursor.execute(f"select count({column} is not distinct from {column}) from {table}")
+        except psycopg2.errors.UndefinedFunction:  # no operator =
+            return False
+        return True
+
+    def _chunk(
+        self,
+        table: Table,
+        chunk: Sequence[tuple[int, Row]],
+        has_equality: dict[str, bool],
+        counts: dict[str, Counts],
+    ) -> None:
+        try:
+            verdicts = self._compare(table, chunk, has_equality)
+        except psycopg2.Error:
+            if len(chunk) > 1:
+                for one in chunk:
+                    self._chunk(table, [one], has_equality, counts)
+                return
+            equal = [self._alone(table, chunk[0], has_equality, column) for column in table.columns]
+            verdicts = [(chunk[0][0], equal)]
+        assert len(verdicts) == len(chunk), f"{table.name}: rows that the table does not have"
+        read = dict(chunk)
+        for number, equal in verdicts:
+            row = read[number]
+            for column, is_equal in zip(table.columns, equal, strict=True):
+                found = counts[column.name]
+                found.values += 1
+                found.specials += column.name in row.special
+                if not is_equal:
+                    shown = row.special.get(column.name, row.values[column.name])
+                    found.mismatches.append(
+                        f"{table.type_name} {column.name} id {number}: read {shown!r:.300}"
+                    )
+
+    def _alone(
+        self, table: Table, one: tuple[int, Row], has_equality: dict[str, bool], column: Column
+    ) -> bool:
+        """One column of one row, because the row as a whole could not be cast."""
+        try:
+            ((_, (is_equal,)),) = self._compare(replace(table, columns=(column,)), [one], has_equality)
+        except psycopg2.Error:
+            return False
+        return bool(is_equal)
+
+    def _compare(
+        self, table: Table, chunk: Sequence[tuple[int, Row]], has_equality: dict[str, bool]
+    ) -> list[Any]:
+        lines, parameters = [], []
+        for number, row in chunk:
+            parts = [str(number)]
+            for column in table.columns:
+                if column.name in row.special:
+                    assert row.values[column.name] is None
+                    expression, found = f"(%s)::{column.kind.sql}", [row.special[column.name]]
+                else:
+                    expression, found = back(row.avro[column.name], row.values[column.name], column.kind)
+                parts.append(expression)
+                parameters += found
+            lines.append(f"({', '.join(parts)})")
+        names = [column.name for column in table.columns]
+        equal = ", ".join(_equal(name, has_equality[name]) for name in names)
+        self._cursor.execute(
+            f"with read (id, {', '.join(names)}) as (values {', '.join(lines)})"
+            f" select o.id, array[{equal}] from {table.name} o join read using (id)",
+            parameters,
+        )
+        return self._cursor.fetchall()
+
+    def _needless(self, table: Table, chunk: Sequence[tuple[int, Row]], counts: dict[str, Counts]) -> None:
+        """Count what is told beside though its Avro type could hold it: a value, and an array of one dimension."""
+        counts["v"].needless += sum("v" in row.special for _, row in chunk)
+        beside = [number for number, row in chunk if "a" in row.special]
+        if beside:
+            self._cursor.execute(
+                f"select count(*) from {table.name} where id = any(%s)"
+                " and array_ndims(a) = 1 and array_lower(a, 1) = 1",
+                (beside,),
+            )
+            counts["a"].needless += self._cursor.fetchall()[0][0]
+
+
+def _equal(name: str, has_equality: bool) -> str:
+    # format() calls the output function: ::text of a char(n) would strip. A box with NaN is not equal to itself.
+    same = (
+        f"(o.{name} is null) = (read.{name} is null) and format('%%s', o.{name}) = format('%%s', read.{name})"
+    )
+    if has_equality:
+        same += f" and (o.{name} is not distinct from read.{name}) = (o.{name} is not distinct from o.{name})"
+    return f"({same})"

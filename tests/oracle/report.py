@@ -1,0 +1,53 @@
+"""What the oracle found, as lines.
+
+In: an `Outcome`.  Out: a table, a line for each type; what is wrong, a line each.
+"""
+
+from __future__ import annotations
+
+from tests.oracle.run import Outcome, Verdict
+
+HEAD = ("type", "distinct", "columns", "text", "binary", "specials", "mismatches")
+
+
+def table_of(outcome: Outcome) -> str:
+    """The counts by type: different values, columns made of the type, values compared in each format."""
+    lines = [_line(HEAD), *(_line(_cells(one)) for one in outcome.verdicts)]
+    sums = [sum(one.sum(mode, what) for one in outcome.verdicts) for mode, what in _SUMS]
+    distinct = sum(one.distinct for one in outcome.verdicts)
+    columns = sum(len(one.counts["text"]) for one in outcome.verdicts)
+    total = ("all", distinct, columns, sums[0], sums[1], f"{sums[2]}/{sums[3]}", sums[4] + sums[5])
+    return "\n".join([*lines, _line(total), "* read as text: binary has no exact reading of the type"])
+
+
+def failures(outcome: Outcome) -> list[str]:
+    """Values that are not the row's, values told beside that need not be, and types without values."""
+    found = [one for verdict in outcome.verdicts for one in verdict.mismatches]
+    for verdict in outcome.verdicts:
+        for mode in verdict.counts:
+            needless = verdict.sum(mode, "needless")
+            found += [f"{verdict.type_name}: {needless} needlessly special in {mode}"] if needless else []
+    return found + [f"{name}: no column has it, and no reason says why" for name in outcome.uncovered]
+
+
+_SUMS = [(mode, what) for what in ("values", "specials", "mismatches") for mode in ("text", "binary")]
+
+
+def _cells(one: Verdict) -> tuple[object, ...]:
+    binary = f"{one.sum('binary', 'values')}{'*' if one.by_text else ''}"
+    specials = f"{one.sum('text', 'specials')}/{one.sum('binary', 'specials')}"
+    columns = len(one.counts["text"])
+    return (
+        one.type_name,
+        one.distinct,
+        columns,
+        one.sum("text", "values"),
+        binary,
+        specials,
+        len(one.mismatches),
+    )
+
+
+def _line(cells: tuple[object, ...]) -> str:
+    name, *numbers = map(str, cells)
+    return f"{name:36}" + "".join(f"{number:>12}" for number in numbers)
