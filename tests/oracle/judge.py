@@ -22,6 +22,9 @@ DAY_US = 86_400_000_000
 AS_LITERALS = ("int2vector", "oidvector")
 """ARRAY[...] of these is an array of more dimensions of their elements, not of them."""
 
+_HELD_BESIDE = set("aenoch") | set("su")
+"""Columns that hold arrays of any shape: such an array, or what has it within, is told beside."""
+
 SESSION = (
     "set timezone = 'UTC'", "set datestyle = 'ISO, DMY'", "set extra_float_digits = 3", "set search_path = public",
 )  # fmt: skip
@@ -103,6 +106,7 @@ class Judge:
         self._connection = psycopg2.connect(dsn)
         self._connection.autocommit = True
         self._cursor = self._connection.cursor()
+        self._refusals: dict[tuple[str, int, str], str] = {}
         for statement in SESSION:
             self._cursor.execute(statement)
 
@@ -126,8 +130,8 @@ class Judge:
     def _has_equality(self, table: str, column: str) -> bool:
         try:
             self._cursor.execute(f"select count({column} is not distinct from {column}) from {table}")
-        except psycopg2.errors.UndefinedFunction:  # no operator =
-            return False
+        except (psycopg2.errors.UndefinedFunction, psycopg2.errors.NumericValueOutOfRange):
+            return False  # no operator =, or that of boxes and circles: it compares areas, which overflow
         return True
 
     def _chunk(
@@ -155,10 +159,12 @@ class Judge:
                 found.values += 1
                 found.specials += column.name in row.special
                 if not is_equal:
-                    shown = row.special.get(column.name, row.values[column.name])
-                    found.mismatches.append(
-                        f"{table.type_name} {column.name} id {number}: read {shown!r:.300}"
-                    )
+                    found.mismatches.append(self._shown(table, number, row, column))
+
+    def _shown(self, table: Table, number: int, row: Row, column: Column) -> str:
+        value = row.special.get(column.name, row.values[column.name])
+        refused = self._refusals.get((table.name, number, column.name), "not equal")
+        return f"{table.type_name} {column.name} id {number}: {refused}: {value!r:.300}"
 
     def _alone(
         self, table: Table, one: tuple[int, Row], has_equality: dict[str, bool], column: Column
@@ -166,7 +172,8 @@ class Judge:
         """One column of one row, because the row as a whole could not be cast."""
         try:
             ((_, (is_equal,)),) = self._compare(replace(table, columns=(column,)), [one], has_equality)
-        except psycopg2.Error:
+        except psycopg2.Error as error:
+            self._refusals[table.name, one[0], column.name] = str(error).partition("\n")[0]
             return False
         return bool(is_equal)
 
@@ -196,7 +203,8 @@ class Judge:
 
     def _needless(self, table: Table, chunk: Sequence[tuple[int, Row]], counts: dict[str, Counts]) -> None:
         """Count what is told beside though its Avro type could hold it: a value, and an array of one dimension."""
-        counts["v"].needless += sum("v" in row.special for _, row in chunk)
+        for name in counts.keys() - _HELD_BESIDE:
+            counts[name].needless += sum(name in row.special for _, row in chunk)
         beside = [number for number, row in chunk if "a" in row.special]
         if beside:
             self._cursor.execute(

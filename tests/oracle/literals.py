@@ -42,7 +42,7 @@ SHADES = 250
 
 MORE: dict[str, list[str]] = {
     "text": ["\ud7ff", "\ue000", "\ufffd", "\uffff", "\U00010000", "\U0001f468\u200d\U0001f469", "\ufeffx"],
-    "timestamp": ["2016-12-31 23:59:60.5", "1972-06-30 23:59:60", "294247-01-10 04:00:54.775807",
+    "timestamp": ["1972-06-30 23:59:60", "294247-01-10 04:00:54.775807",
                   "294247-01-10 04:00:54.775808", "1969-12-31 23:59:59.999999", "1970-01-01 00:00:00"],
     "timestamptz": ["2016-12-31 23:59:60+00", "2015-06-30 23:59:60+00", "294247-01-10 04:00:54.775807+00",
                     "294247-01-10 04:00:54.775808+00", "1969-12-31 23:59:59.999999+00"],
@@ -195,10 +195,17 @@ def _bits(size: int) -> Callable[[Dice], str]:
     return lambda dice: f"{dice.getrandbits(size):0{size}b}"
 
 
-def _multirange(of: str) -> Callable[[Dice], str]:
+def _multirange(point: Callable[[int], str]) -> Callable[[Dice], str]:
+    """Ranges between points, which rise with their numbers; some meet, and some have no end."""
+
     def literal(dice: Dice) -> str:
-        parts = random_literals(of, 200)
-        return f"{{{','.join(dice.choice(parts) for _ in range(dice.randrange(5)))}}}"
+        places = [dice.randrange(9000) for _ in range(2 * dice.randrange(5))]
+        points = [point(place) for place in sorted(places)]
+        if points and dice.random() < 0.2:
+            points[0 if dice.random() < 0.5 else -1] = ""
+        pairs = zip(points[::2], points[1::2], strict=True)
+        made = [f"{dice.choice('[(')}{low},{high}{dice.choice('])')}" for low, high in pairs]
+        return f"{{{','.join(made)}}}"
 
     return literal
 
@@ -282,12 +289,12 @@ _BY_CHANCE: dict[str, Callable[[Dice], str]] = {
     "interval(2)": lambda dice: random_literals("interval", 1 + dice.randrange(300))[-1],
     "bit(16)": _bits(16),
     "bit(100)": _bits(100),
-    "int4multirange": _multirange("int4range"),
-    "int8multirange": _multirange("int8range"),
-    "nummultirange": _multirange("numrange"),
-    "datemultirange": _multirange("daterange"),
-    "tsmultirange": _multirange("tsrange"),
-    "tstzmultirange": _multirange("tstzrange"),
+    "int4multirange": _multirange(lambda place: str(place - 4000)),
+    "int8multirange": _multirange(lambda place: str((place - 4000) << 40)),
+    "nummultirange": _multirange(lambda place: f"{(place - 4000) / 64}"),
+    "datemultirange": _multirange(lambda place: f"{1000 + place}-02-28"),
+    "tsmultirange": _multirange(lambda place: f'"{1000 + place}-02-28 12:00:00.5"'),
+    "tstzmultirange": _multirange(lambda place: f'"{1000 + place}-02-28 12:00:00.5+00"'),
     "cidr": lambda dice: random_literals("cidr", 1 + dice.randrange(600))[-1],
     "ltree": lambda dice: ".".join(_label(dice) for _ in range(dice.randrange(6))),
     "lquery": _lquery,
@@ -302,6 +309,7 @@ _BY_CHANCE: dict[str, Callable[[Dice], str]] = {
     "issn13": _issn,
     "issn": _issn,
     "upc": _book("0"),
+    "price": lambda dice: f"{dice.randrange(-9999, 10**9)}e-2",
     "net_price": lambda dice: f"{dice.randrange(-9999, 10**9)}e-2",
     "address": _address,
     "single": lambda dice: '("' + _label(dice, 'ab ,()"\\☕').replace("\\", "\\\\").replace('"', '""') + '")',

@@ -199,7 +199,10 @@ def _insert(server: PostgresServer, dbname: str, table: Table, number: str, wher
 
 
 def _verdict(server: PostgresServer, dbname: str, table: Table) -> Verdict:
-    counted = " + ".join(f"count(distinct format('%s', {one.name}))" for one in _by_themselves(table))
+    counted = " + ".join(
+        f"count(distinct format('%s', {one.name})) filter (where num_nonnulls({one.name}) = 1)"
+        for one in _by_themselves(table)
+    )
     distinct = server.execute(f"select {counted} from staged.{table.name}", dbname=dbname)
     return Verdict(table.type_name, int(distinct[0][0]), table.by_text)
 

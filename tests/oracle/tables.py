@@ -1,8 +1,9 @@
 """For each type a table that has it alone and in everything that can be made of it.
 
 In: a type, its literals, the server.  Out: a `Table`: DDL, columns with a literal for each row.
-Columns: v the type, a its array of many shapes, d a domain, e its array, o a domain over the array, n its array, c a composite, h its array, and where the type has an order r a range, s its array, m a multirange, u its
-array. Row 0 is null in every column.
+Columns: v the type, a its array of many shapes, d a domain, e its array, o a domain over the array, n its array,
+c a composite, h its array, and where the type has an order r a range, s its array, m a multirange, u its array.
+Row 0 is null in every column.
 """
 
 from __future__ import annotations
@@ -90,9 +91,12 @@ def _rising(execute: Execute, type_name: str, literals: Sequence[str]) -> list[b
     """Of each value and the one before it, whether they rise. Each is cast by its type's input function."""
     execute("drop table if exists pairs")
     execute(f"create temporary table pairs (o int, low {type_name}, high {type_name})")
-    for number, one in enumerate(literals):
-        execute(f"insert into pairs values (%s, %s, %s::{type_name})", number, literals[number - 1], one)
-    return [one for (one,) in execute("select low <= high from pairs order by o")]
+    pairs = [(number, literals[number - 1], one) for number, one in enumerate(literals)]
+    rows = ", ".join([f"(%s, %s::{type_name}, %s::{type_name})"] * len(pairs))
+    execute(f"insert into pairs values {rows}", *(part for pair in pairs for part in pair))
+    # As records, because that asks the type's order and needs no operator of the name <= (hstore has another).
+    compared = "select row(low)::record <= row(high)::record from pairs order by o"
+    return [one for (one,) in execute(compared)]
 
 
 def _ranges(number: int, literals: Sequence[str], rising: Sequence[bool], major: int) -> list[Column]:

@@ -97,27 +97,12 @@ class Topics:
     def _schema(self, number: int) -> _Schema:
         if number not in self._schemas:
             dressed = json.loads(self._registry.get_schema(number).schema_str)
-            named = dict(records(dressed))
-            row = next(f["type"][1] for f in dressed["fields"] if f["name"] == "before")
+            named: dict[str, Any] = {}
+            full = fastavro.parse_schema(dressed, named)  # with each name in full
+            row = next(f["type"][1] for f in full["fields"] if f["name"] == "before")
             columns = {field["name"]: resolved(field["type"], named) for field in row["fields"]}
             self._schemas[number] = _Schema(fastavro.parse_schema(undressed(dressed)), columns)
         return self._schemas[number]
-
-
-def records(avro: Any) -> Iterator[tuple[str, Any]]:
-    """Each named record in a schema."""
-    if isinstance(avro, list):
-        for branch in avro:
-            yield from records(branch)
-    elif isinstance(avro, dict):
-        if avro["type"] == "record":
-            yield avro["name"], avro
-            for field in avro["fields"]:
-                yield from records(field["type"])
-        else:
-            for key in ("type", "items", "values"):
-                if isinstance(avro.get(key), dict | list):
-                    yield from records(avro[key])
 
 
 def resolved(avro: Any, named: dict[str, Any]) -> Any:
