@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test long check bench faults matrix fuzz chart clean
+.PHONY: help demo test long check bench faults matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ faults: $(STAMP) ## simulated servers against the pure core: make faults ARGS="-
 
 matrix: $(STAMP) ## every version and option against test_decoding: make matrix ARGS="--majors 17,18 --seed N"
 	$(BIN)/python -m tests.matrix $(ARGS)
+
+oracle: $(STAMP) ## every type through the topics, judged by PostgreSQL: make oracle ARGS="--majors 14,18 --values N"
+	$(BIN)/python -m tests.oracle $(ARGS)
 
 fuzz: $(STAMP) ## any bytes against decoder or assembler: make fuzz ARGS="--target assembler --runs N"
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || \

@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.oracle.judge import Judge
+from tests.oracle.kinds import Column, Kind, Table, array
 from tests.oracle.report import failures, table_of
 from tests.oracle.run import Stack, run
+from tests.oracle.topic import Row
 
 
 @pytest.mark.timeout(300)
@@ -26,3 +32,67 @@ def test_every_type_comes_back_as_the_row_was(
     assert not failures(outcome)
     assert all(verdict.sum("text", "values") for verdict in outcome.verdicts)
     assert all(verdict.sum("binary", "values") for verdict in outcome.verdicts)
+
+
+@pytest.fixture
+def judge(postgres: PostgresServer, database: str) -> Iterator[Judge]:
+    with contextlib.closing(Judge(postgres.dsn(database))) as judge:
+        yield judge
+
+
+MICROS = {"type": "long", "logicalType": "local-timestamp-micros"}
+INTS = {"type": "array", "items": ["null", "int"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "literal", "avro", "right", "wrong"),
+    [
+        (Kind("float8"), "-0", "double", -0.0, 0.0),
+        (Kind("float8"), "5e-324", "double", 5e-324, 0.0),
+        (Kind("numeric"), "1.10", "string", "1.10", "1.1"),
+        (Kind("char(3)"), "a", "string", "a  ", "b  "),
+        (Kind("text"), "", "string", "", None),
+        (Kind("text"), "a ", "string", "a ", "a"),
+        (Kind("text"), None, "string", None, ""),
+        (Kind("json"), '{"a":  1}', "string", '{"a":  1}', '{"a": 1}'),
+        (Kind("timestamp"), "0044-03-15 BC", MICROS, -63517824000000000, -63517824000000001),
+        (Kind("int4"), "7", "int", 7, "seven"),
+        (array(Kind("int4")), "{1,NULL}", INTS, [1, None], [1]),
+        (array(Kind("int4")), "{}", INTS, [], None),
+    ],
+)
+def test_the_judge_notices_what_is_wrong(
+    judge: Judge,
+    postgres: PostgresServer,
+    database: str,
+    kind: Kind,
+    literal: str,
+    avro: Any,
+    right: Any,
+    wrong: Any,
+) -> None:
+    postgres.execute(f"CREATE TABLE t1 (id int, v {kind.sql})", dbname=database)
+    postgres.execute("INSERT INTO t1 VALUES (1, %s), (2, %s)", literal, literal, dbname=database)
+    table = Table("t1", kind.sql, (Column("v", kind),))
+    rows = [(n, Row({"v": value}, {}, {"v": ["null", avro]}, False)) for n, value in ((1, right), (2, wrong))]
+    found = judge.judge(table, rows, may_be_special=False)["v"]
+    assert (found.values, found.specials, len(found.mismatches)) == (2, 0, 1)
+    assert f"{kind.sql} v id 2" in found.mismatches[0]
+
+
+def test_the_judge_takes_what_is_beside_and_asks_whether_it_had_to_be(
+    judge: Judge, postgres: PostgresServer, database: str
+) -> None:
+    postgres.execute("CREATE TABLE t1 (id int, v int, a int[])", dbname=database)
+    postgres.execute("INSERT INTO t1 VALUES (1, 5, '{1,2}'), (2, 6, '{{1},{2}}')", dbname=database)
+    table = Table("t1", "int4", (Column("v", Kind("int4")), Column("a", array(Kind("int4")))))
+    avro = {"v": ["null", "int"], "a": ["null", INTS]}
+    rows = [
+        (1, Row({"v": None, "a": None}, {"v": "5", "a": "{1,2}"}, avro, False)),
+        (2, Row({"v": 6, "a": None}, {"a": "{{1},{3}}"}, avro, False)),
+    ]
+    found = judge.judge(table, rows, may_be_special=False)
+    assert {name: (one.specials, one.needless, len(one.mismatches)) for name, one in found.items()} == {
+        "v": (1, 1, 0),
+        "a": (2, 1, 1),
+    }

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from tests.oracle.run import Outcome, Verdict
 
+MADE = {
+    "v": "types by themselves", "a": "arrays", "d": "domains", "e": "arrays of domains", "o": "domains over arrays",
+    "n": "arrays of these", "c": "composite types", "h": "arrays of these", "r": "ranges", "s": "arrays of ranges",
+    "m": "multiranges", "u": "arrays of multiranges",
+}  # fmt: skip
 HEAD = ("type", "distinct", "columns", "text", "binary", "specials", "mismatches")
 
 
@@ -17,7 +22,20 @@ def table_of(outcome: Outcome) -> str:
     distinct = sum(one.distinct for one in outcome.verdicts)
     columns = sum(len(one.counts["text"]) for one in outcome.verdicts)
     total = ("all", distinct, columns, sums[0], sums[1], f"{sums[2]}/{sums[3]}", sums[4] + sums[5])
-    return "\n".join([*lines, _line(total), "* read as text: binary has no exact reading of the type"])
+    made = [_line(cells) for name in MADE if (cells := _of_column(outcome, name))[2]]
+    return "\n".join([*lines, _line(total), *made, "* read as text: binary has no exact reading of the type"])
+
+
+def _of_column(outcome: Outcome, name: str) -> tuple[object, ...]:
+    found = {
+        mode: [one.counts[mode][name] for one in outcome.verdicts if name in one.counts.get(mode, {})]
+        for mode in ("text", "binary")
+    }
+    values, specials = (
+        [sum(getattr(one, what) for one in found[mode]) for mode in found] for what in ("values", "specials")
+    )
+    mismatches = sum(len(one.mismatches) for mode in found for one in found[mode])
+    return f"all {MADE[name]}", "", len(found["text"]), *values, f"{specials[0]}/{specials[1]}", mismatches
 
 
 def failures(outcome: Outcome) -> list[str]:
