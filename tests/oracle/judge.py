@@ -22,6 +22,7 @@ DAY_US = 86_400_000_000
 AS_LITERALS = ("int2vector", "oidvector")
 """ARRAY[...] of these is an array of more dimensions of their elements, not of them."""
 
+_DIFFERS, _EQUAL, _AS_ITS_TEXT = range(3)
 _HELD_BESIDE = set("aenoch") | set("su")
 """Columns that hold arrays of any shape: such an array, or what has it within, is told beside."""
 
@@ -32,10 +33,15 @@ SESSION = (
 
 @dataclass
 class Counts:
-    """Of one column: values that were compared, those of them that are told beside, and what was not equal."""
+    """Of one column: values that were compared, those of them that are told beside, and what was not equal.
+
+    `as_their_text`: the text is the same, and to PostgreSQL that text itself is another value: a tsquery's has not
+    all parentheses, a box with NaN is not equal to itself.
+    """
 
     values: int = 0
     specials: int = 0
+    as_their_text: int = 0
     needless: int = 0
     mismatches: list[str] = field(default_factory=list)
 
@@ -91,7 +97,7 @@ def _scalar_back(avro: Any, value: Any) -> tuple[str, list[Any]]:
                 *divmod(value, DAY_US)
             ]
         case "decimal":
-            return "%s", [f"{int.from_bytes(value, 'big', signed=True)}e-{avro['scale']}"]
+            return "%s::numeric", [f"{int.from_bytes(value, 'big', signed=True)}e-{avro['scale']}"]
     if isinstance(value, bytes):
         return "%s", ["\\x" + value.hex()]
     if isinstance(value, bool):
@@ -130,8 +136,10 @@ class Judge:
     def _has_equality(self, table: str, column: str) -> bool:
         try:
             self._cursor.execute(f"select count({column} is not distinct from {column}) from {table}")
-        except (psycopg2.errors.UndefinedFunction, psycopg2.errors.NumericValueOutOfRange):
-            return False  # no operator =, or that of boxes and circles: it compares areas, which overflow
+        except (psycopg2.errors.UndefinedFunction, psycopg2.errors.AmbiguousFunction):
+            return False  # no operator = of its own
+        except psycopg2.errors.NumericValueOutOfRange:
+            return False  # that of boxes and circles compares areas, which overflow
         return True
 
     def _chunk(
@@ -148,17 +156,18 @@ class Judge:
                 for one in chunk:
                     self._chunk(table, [one], has_equality, counts)
                 return
-            equal = [self._alone(table, chunk[0], has_equality, column) for column in table.columns]
-            verdicts = [(chunk[0][0], equal)]
+            alone = [self._alone(table, chunk[0], has_equality, column) for column in table.columns]
+            verdicts = [(chunk[0][0], alone)]
         assert len(verdicts) == len(chunk), f"{table.name}: rows that the table does not have"
         read = dict(chunk)
-        for number, equal in verdicts:
+        for number, of_columns in verdicts:
             row = read[number]
-            for column, is_equal in zip(table.columns, equal, strict=True):
+            for column, verdict in zip(table.columns, of_columns, strict=True):
                 found = counts[column.name]
                 found.values += 1
                 found.specials += column.name in row.special
-                if not is_equal:
+                found.as_their_text += verdict == _AS_ITS_TEXT
+                if verdict == _DIFFERS:
                     found.mismatches.append(self._shown(table, number, row, column))
 
     def _shown(self, table: Table, number: int, row: Row, column: Column) -> str:
@@ -168,14 +177,14 @@ class Judge:
 
     def _alone(
         self, table: Table, one: tuple[int, Row], has_equality: dict[str, bool], column: Column
-    ) -> bool:
+    ) -> int:
         """One column of one row, because the row as a whole could not be cast."""
         try:
-            ((_, (is_equal,)),) = self._compare(replace(table, columns=(column,)), [one], has_equality)
+            ((_, (verdict,)),) = self._compare(replace(table, columns=(column,)), [one], has_equality)
         except psycopg2.Error as error:
             self._refusals[table.name, one[0], column.name] = str(error).partition("\n")[0]
-            return False
-        return bool(is_equal)
+            return _DIFFERS
+        return int(verdict)
 
     def _compare(
         self, table: Table, chunk: Sequence[tuple[int, Row]], has_equality: dict[str, bool]
@@ -186,17 +195,17 @@ class Judge:
             for column in table.columns:
                 if column.name in row.special:
                     assert row.values[column.name] is None
-                    expression, found = f"(%s)::{column.kind.sql}", [row.special[column.name]]
+                    expression, parameter = f"(%s)::{column.kind.sql}", [row.special[column.name]]
                 else:
-                    expression, found = back(row.avro[column.name], row.values[column.name], column.kind)
+                    expression, parameter = back(row.avro[column.name], row.values[column.name], column.kind)
                 parts.append(expression)
-                parameters += found
+                parameters += parameter
             lines.append(f"({', '.join(parts)})")
-        names = [column.name for column in table.columns]
-        equal = ", ".join(_equal(name, has_equality[name]) for name in names)
+        names = ", ".join(column.name for column in table.columns)
+        found = ", ".join(_verdict(column, has_equality[column.name]) for column in table.columns)
         self._cursor.execute(
-            f"with read (id, {', '.join(names)}) as (values {', '.join(lines)})"
-            f" select o.id, array[{equal}] from {table.name} o join read using (id)",
+            f"with read (id, {names}) as (values {', '.join(lines)})"
+            f" select o.id, array[{found}] from {table.name} o join read using (id)",
             parameters,
         )
         return self._cursor.fetchall()
@@ -215,11 +224,15 @@ class Judge:
             counts["a"].needless += self._cursor.fetchall()[0][0]
 
 
-def _equal(name: str, has_equality: bool) -> str:
-    # format() calls the output function: ::text of a char(n) would strip. A box with NaN is not equal to itself.
-    same = (
-        f"(o.{name} is null) = (read.{name} is null) and format('%%s', o.{name}) = format('%%s', read.{name})"
+def _verdict(column: Column, has_equality: bool) -> str:
+    """SQL for one of `_DIFFERS`, `_EQUAL`, `_AS_ITS_TEXT`."""
+    there, read, sql = f"o.{column.name}", f"read.{column.name}", column.kind.sql
+    # format() calls the output function, where ::text of a char(n) would strip. IS NULL is true of a row of nulls.
+    same = f"num_nonnulls({there}) = num_nonnulls({read}) and format('%%s', {there}) = format('%%s', {read})"
+    if not has_equality:
+        return f"case when {same} then {_EQUAL} else {_DIFFERS} end"
+    return (
+        f"case when not ({same}) then {_DIFFERS} when {there} is not distinct from {read} then {_EQUAL}"
+        f" when num_nonnulls({there}) = 1 and {there} is distinct from format('%%s', {there})::{sql}"
+        f" then {_AS_ITS_TEXT} else {_DIFFERS} end"
     )
-    if has_equality:
-        same += f" and (o.{name} is not distinct from read.{name}) = (o.{name} is not distinct from o.{name})"
-    return f"({same})"

@@ -106,7 +106,7 @@ BY_SERVER = {
 }
 """The names that a type's text can be; a name of two functions alone names none of them."""
 
-ONLY_AS_TEXT = {*AS_TEXT, "aclitem"}
+ONLY_AS_TEXT = {*AS_TEXT, "aclitem", "pg_ndistinct", "pg_dependencies", "pg_mcv_list"}
 
 
 def every_type(major: int, count: int, execute: Execute) -> Iterator[tuple[str, list[str], bool]]:

@@ -9,10 +9,14 @@ from tests.oracle.run import Outcome, Verdict
 
 MADE = {
     "v": "types by themselves", "a": "arrays", "d": "domains", "e": "arrays of domains", "o": "domains over arrays",
-    "n": "arrays of these", "c": "composite types", "h": "arrays of these", "r": "ranges", "s": "arrays of ranges",
+    "n": "arrays of domains over arrays", "c": "composite types", "h": "arrays of composite types", "r": "ranges", "s": "arrays of ranges",
     "m": "multiranges", "u": "arrays of multiranges",
 }  # fmt: skip
-HEAD = ("type", "distinct", "columns", "text", "binary", "specials", "mismatches")
+FOOTNOTES = (
+    "* read as text: binary has no exact reading of the type",
+    "specials: told in source.special (text/binary). own text: to PostgreSQL itself its text is not quite the value",
+)
+HEAD = ("type", "distinct", "columns", "text", "binary", "specials", "own text", "mismatches")
 
 
 def table_of(outcome: Outcome) -> str:
@@ -21,9 +25,10 @@ def table_of(outcome: Outcome) -> str:
     sums = [sum(one.sum(mode, what) for one in outcome.verdicts) for mode, what in _SUMS]
     distinct = sum(one.distinct for one in outcome.verdicts)
     columns = sum(len(one.counts["text"]) for one in outcome.verdicts)
-    total = ("all", distinct, columns, sums[0], sums[1], f"{sums[2]}/{sums[3]}", sums[4] + sums[5])
+    pairs = (f"{sums[2]}/{sums[3]}", f"{sums[4]}/{sums[5]}")
+    total = ("all", distinct, columns, *sums[:2], *pairs, sums[6] + sums[7])
     made = [_line(cells) for name in MADE if (cells := _of_column(outcome, name))[2]]
-    return "\n".join([*lines, _line(total), *made, "* read as text: binary has no exact reading of the type"])
+    return "\n".join([*lines, _line(total), *made, *FOOTNOTES])
 
 
 def _of_column(outcome: Outcome, name: str) -> tuple[object, ...]:
@@ -31,11 +36,12 @@ def _of_column(outcome: Outcome, name: str) -> tuple[object, ...]:
         mode: [one.counts[mode][name] for one in outcome.verdicts if name in one.counts.get(mode, {})]
         for mode in ("text", "binary")
     }
-    values, specials = (
-        [sum(getattr(one, what) for one in found[mode]) for mode in found] for what in ("values", "specials")
+    values, specials, own = (
+        [sum(getattr(one, what) for one in found[mode]) for mode in found] for what in _WHATS[:3]
     )
     mismatches = sum(len(one.mismatches) for mode in found for one in found[mode])
-    return f"all {MADE[name]}", "", len(found["text"]), *values, f"{specials[0]}/{specials[1]}", mismatches
+    pairs = (f"{specials[0]}/{specials[1]}", f"{own[0]}/{own[1]}")
+    return f"all {MADE[name]}", "", len(found["text"]), *values, *pairs, mismatches
 
 
 def failures(outcome: Outcome) -> list[str]:
@@ -48,12 +54,13 @@ def failures(outcome: Outcome) -> list[str]:
     return found + [f"{name}: no column has it, and no reason says why" for name in outcome.uncovered]
 
 
-_SUMS = [(mode, what) for what in ("values", "specials", "mismatches") for mode in ("text", "binary")]
+_WHATS = ("values", "specials", "as_their_text", "mismatches")
+_SUMS = [(mode, what) for what in _WHATS for mode in ("text", "binary")]
 
 
 def _cells(one: Verdict) -> tuple[object, ...]:
     binary = f"{one.sum('binary', 'values')}{'*' if one.by_text else ''}"
-    specials = f"{one.sum('text', 'specials')}/{one.sum('binary', 'specials')}"
+    pairs = [f"{one.sum('text', what)}/{one.sum('binary', what)}" for what in _WHATS[1:3]]
     columns = len(one.counts["text"])
     return (
         one.type_name,
@@ -61,7 +68,7 @@ def _cells(one: Verdict) -> tuple[object, ...]:
         columns,
         one.sum("text", "values"),
         binary,
-        specials,
+        *pairs,
         len(one.mismatches),
     )
 

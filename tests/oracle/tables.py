@@ -24,7 +24,7 @@ from tests.oracle.kinds import (
     kind_of,
     quoted,
 )
-from tests.oracle.literals import UNCASTABLE, Execute
+from tests.oracle.literals import ONLY_AS_TEXT, UNCASTABLE, Execute
 
 SHAPES = (
     "{{{0}{d}{1}}}", "{{}}", "{{{0}{d}NULL{d}{1}}}", "{{NULL}}", "{{{{{0}{d}NULL}}{d}{{NULL{d}{1}}}}}",
@@ -122,6 +122,7 @@ def uncastable(number: int) -> list[Table]:
             f"t{number + place}",
             name,
             (Column("v", Kind("text")),),
+            by_text=name in ONLY_AS_TEXT,
             filled_by=f"select {place}, v from ({query}) s(v)",
         )
         for place, (name, query) in enumerate(UNCASTABLE.items())
