@@ -9,7 +9,8 @@ from tests.oracle.run import Outcome, Verdict
 
 MADE = {
     "v": "types by themselves", "a": "arrays", "d": "domains", "e": "arrays of domains", "o": "domains over arrays",
-    "n": "arrays of domains over arrays", "c": "composite types", "h": "arrays of composite types", "r": "ranges", "s": "arrays of ranges",
+    "n": "arrays of domains over arrays", "c": "composite types", "h": "arrays of composite types", "r": "ranges",
+    "s": "arrays of ranges",
     "m": "multiranges", "u": "arrays of multiranges",
 }  # fmt: skip
 FOOTNOTES = (
