@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from tests.support.values import AS_TEXT, BY_HAND, EXTENSIONS, SINCE_14, SINCE_17, random_literals
+from tests.support.values import AS_TEXT, BY_HAND, EXTENSIONS, SINCE_14, SINCE_17, VECTORS, random_literals
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 Dice = random.Random
@@ -126,6 +126,19 @@ def every_type(major: int, count: int, execute: Execute) -> Iterator[tuple[str, 
     for name, query in BY_SERVER.items():
         written = execute(f"select r::text from ({query} order by oid limit {count}) s(r)")
         yield name, [*dict.fromkeys((*AS_TEXT[name], "4294967295", *(text for (text,) in written)))], True
+
+
+def vector_types(count: int) -> Iterator[tuple[str, list[str]]]:
+    """The same for pgvector's types, which servers of their own have."""
+    dice = random.Random("sparsevec")
+    for name, picked in VECTORS.items():
+        made = random_literals(name, count) or [_sparse(dice) for _ in range(count)]
+        yield name, [*dict.fromkeys((*picked, *made))]
+
+
+def _sparse(dice: Dice) -> str:
+    places = sorted(dice.sample(range(1, 1000), dice.randrange(6)))
+    return f"{{{','.join(f'{place}:{dice.uniform(-9, 9):.7g}' for place in places)}}}/1000"
 
 
 def shade(number: int) -> str:

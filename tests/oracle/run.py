@@ -20,11 +20,10 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.oracle import tables
 from tests.oracle.judge import Counts, Judge
 from tests.oracle.kinds import Column, Table
-from tests.oracle.literals import DDL, SHADES, WITHOUT, every_type, shade
+from tests.oracle.literals import DDL, SHADES, WITHOUT, every_type, shade, vector_types
 from tests.oracle.topic import Row, Topics
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.stack import drop_database, new_database_name
-from tests.support.values import VECTORS, random_literals
 
 STREAMED = 1_000_000
 """Rows that come while the daemons stream have ids from here."""
@@ -116,7 +115,7 @@ def _tables(
             cursor.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-        made = _vectors(count, execute) if vectors else _all(server.major, count, only, execute)
+        made = _vectors(server.major, count, execute) if vectors else _all(server.major, count, only, execute)
         for table in made:
             tables.fill(cursor, table)
         return made
@@ -136,12 +135,12 @@ def _all(major: int, count: int, only: Collection[str], execute: Any) -> list[Ta
     return made + [one for one in others if not only or one.type_name in only]
 
 
-def _vectors(count: int, execute: Any) -> list[Table]:
+def _vectors(major: int, count: int, execute: Any) -> list[Table]:
     execute("create extension vector")
     execute("create schema staged")
     return [
-        tables.table_of(number, name, [*picked, *random_literals(name, count)], 18, execute, by_text=False)
-        for number, (name, picked) in enumerate(VECTORS.items(), 1)
+        tables.table_of(number, name, literals, major, execute, by_text=False)
+        for number, (name, literals) in enumerate(vector_types(count), 1)
     ]
 
 
