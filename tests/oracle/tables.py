@@ -62,7 +62,9 @@ def table_of(
     if _has_ranges(execute, number, type_name, major):
         columns += _ranges(number, literals, _rising(execute, type_name, literals), major)
     rows = tuple(Column(one.name, one.kind, [None, *one.literals]) for one in columns)
-    return Table(f"t{number}", type_name, rows, by_text)
+    # The server itself sends no array or composite of what has no send function.
+    has_send = bool(execute("select typsend <> 0 from pg_type where oid = %s::regtype", type_name)[0][0])
+    return Table(f"t{number}", type_name, rows, by_text or not has_send)
 
 
 def _delimiter(execute: Execute, type_name: str) -> str:
