@@ -1,6 +1,6 @@
-"""The oracle in its small form: every type through the topics of the newest major, judged by PostgreSQL itself.
+"""The oracle in its small form: some types through the topics of the newest major, judged by PostgreSQL itself.
 
-`make oracle` runs more values on several majors, and prints the counts of each type.
+`make oracle` runs every type with more values on several majors, and prints the counts of each type.
 """
 
 from __future__ import annotations
@@ -21,13 +21,26 @@ from tests.oracle.report import failures, table_of
 from tests.oracle.run import Stack, run
 from tests.oracle.topic import Row
 
+SOME = {
+    "int4",
+    "date",
+    "interval",
+    "hstore",
+    '"Per son"',
+    "tsquery",
+    "money",
+    "regproc",
+    "aclitem",
+    "long values",
+}
+
 
 @pytest.mark.timeout(300)
-def test_every_type_comes_back_as_the_row_was(
+def test_a_value_comes_back_as_the_row_was(
     postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     """Snapshot and stream, text and binary; alone, in arrays, domains, composites, ranges and multiranges."""
-    outcome = run(Stack(postgres, kafka, registry, tmp_path), count=10)
+    outcome = run(Stack(postgres, kafka, registry, tmp_path), count=10, only=SOME)
     print(table_of(outcome))
     assert not failures(outcome)
     assert all(verdict.sum("text", "values") for verdict in outcome.verdicts)

@@ -159,11 +159,11 @@ def _judged(stack: Stack, dbname: str, made: list[Table]) -> list[Verdict]:
         for _, _, daemon in running:
             daemon.start()
         for _, _, daemon in running:
-            daemon.wait_state("streaming", deadline_s=240)
+            daemon.wait_state("streaming", deadline_s=900)
         for table in made:
             _insert(server, dbname, table, f"id + {STREAMED}", "")
         for _, _, daemon in running:
-            await_confirmed(server, daemon, within_s=240)
+            await_confirmed(server, daemon, within_s=900)
             assert daemon.stop() == 0, daemon.log()[-2000:]
         verdicts = {one.name: _verdict(server, dbname, one) for one in made}
         for mode, group, daemon in running:
