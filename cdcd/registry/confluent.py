@@ -213,7 +213,12 @@ class Registry:
             self._set_level(subject, level)
         if level == "NONE":
             return
-        numbers = self._call("versions", lambda client: client.get_versions(subject), subject=subject)
+        try:
+            numbers = self._call("versions", lambda client: client.get_versions(subject), subject=subject)
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
+                raise
+            return  # somebody has deleted them all: there is nothing to compare with
         if not level.endswith("_TRANSITIVE"):
             numbers = numbers[-1:]
         earlier = [json.loads(self._version(subject, number)) for number in numbers]

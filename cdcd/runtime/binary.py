@@ -1,8 +1,8 @@
 """Which published columns cannot be read in binary, asked of the catalog before a stream begins. Blocking.
 
 In: settings, the catalog, the policies.  Out: the columns by name, each with its type.
-Invariant: a column is named exactly if a value of it, sent in binary, would end the session (`fallback`); what has
-no send function comes as text in any case and is not named.
+Invariant: a column that is named would end the session with its first value in binary (`fallback`); what has no send
+function comes as text in any case and is not named. While a published table is locked none is named.
 Must not: look at rows; a column that comes later is `fallback`'s.
 """
 
@@ -18,7 +18,7 @@ from cdcd.schema.policy import Policies
 from cdcd.schema.resolve import resolve
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
-from cdcd.source.publication import published_tables
+from cdcd.source.publication import published_now
 from cdcd.source.settings import SourceSettings, StreamOptions
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
@@ -49,7 +49,7 @@ def text_columns(settings: SourceSettings, catalog: Catalog, policies: Policies)
     """Return the published columns whose types have no exact reading of their binary form. Raises Source errors."""
     connection = connect_sql(settings)
     try:
-        tables = published_tables(connection, settings.publications)
+        tables = published_now(connection, settings.publications)
     finally:
         connection.close()
     found = []

@@ -7,13 +7,14 @@ Must not: change a publication; `create_publication_sql` only writes the stateme
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import SourceSetup, SourceUnavailable
+from cdcd.errors import ServerInternal, SourceSetup, SourceUnavailable
 from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import fetch
 from cdcd.source.start import quote_identifier
@@ -57,6 +58,7 @@ CONFLICT_MEND = "give it the same columns in each of them"
 LOCK_PATIENCE_MS = 500
 """How long a start waits for tables that somebody is altering, to tell whether they can be decoded."""
 _LOCK_NOT_AVAILABLE = "55P03"
+_TRIES_WHILE_TABLES_GO = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +122,42 @@ def published_tables(connection: Connection, names: Sequence[str]) -> list[Publi
     if connection.server_version < 130_000:
         query = query.replace("p.pubname, p.pubviaroot,", "p.pubname, false AS pubviaroot,")
     by_relid: dict[int, list[tuple[Any, ...]]] = {}
-    for row in fetch(connection, query, (list(names),)):
+    for row in _fetch_while_tables_go(connection, query, names):
         if not row[12]:
             by_relid.setdefault(row[0], []).append(row)
     return [_table(rows) for rows in by_relid.values()]
 
 
+def _fetch_while_tables_go(connection: Connection, query: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the rows of a query about published tables.
+
+    The server opens each table after it has listed them, and fails with an internal error where one is gone by then.
+    """
+    for _ in range(_TRIES_WHILE_TABLES_GO - 1):
+        with contextlib.suppress(ServerInternal):
+            return fetch(connection, query, (list(names),))
+    return fetch(connection, query, (list(names),))
+
+
 def conflicting_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
     """Return the tables that these publications publish with different columns (F49). Raises Source errors.
 
-    The server locks the tables to say what is published. While one is altered none is returned: a start must not
-    wait for a transaction that may stay open, or prepared; the server fails at such a table's first change anyway.
+    While a table is altered none is returned: the server fails at such a table's first change anyway.
     """
     if len(names) < 2 or connection.server_version < 150_000:
         return []
+    return [table for table in published_now(connection, names) if table.has_conflicting_columns]
+
+
+def published_now(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
+    """Return the published tables, none while one of them is locked. Raises Source errors.
+
+    The server locks the tables to say what is published, and a start must not wait for a transaction that may stay
+    open, or prepared. The connection is for nothing else afterwards: it has a lock_timeout.
+    """
     fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
     try:
-        return [table for table in published_tables(connection, names) if table.has_conflicting_columns]
+        return published_tables(connection, names)
     except SourceUnavailable as error:
         if error.context.get("sqlstate") != _LOCK_NOT_AVAILABLE:
             raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
+import psycopg2
 import pytest
 
 from cdcd.errors import SourceError
@@ -302,3 +304,30 @@ def test_identity_of_tables_and_server(pg_server: PostgresServers, major: int) -
 
 def has_key(tables: dict[str, PublishedTable]) -> dict[str, tuple[ReplicaIdentity, bool]]:
     return {name: (table.identity, table.has_key) for name, table in tables.items()}
+
+
+async def test_tables_that_go_while_they_are_listed_are_no_error(pg_server: PostgresServers) -> None:
+    """The server lists the published tables and then opens each: `could not open relation with OID`."""
+    with (
+        source_database(pg_server(18), "CREATE PUBLICATION pub FOR ALL TABLES") as settings,
+        contextlib.closing(connect_sql(settings)) as asking,
+        contextlib.closing(psycopg2.connect(settings.dsn)) as changing,
+    ):
+        changing.autocommit = True
+        stop = threading.Event()
+
+        def come_and_go() -> None:
+            with changing.cursor() as cursor:
+                while not stop.is_set():
+                    cursor.execute("".join(f"CREATE TABLE g{n} (id int PRIMARY KEY); " for n in range(20)))
+                    for number in range(20):
+                        cursor.execute(f"DROP TABLE g{number}")
+
+        thread = threading.Thread(target=come_and_go)
+        thread.start()
+        try:
+            for _ in range(150):
+                published_tables(asking, ("pub",))
+        finally:
+            stop.set()
+            thread.join()
