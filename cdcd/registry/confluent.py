@@ -30,6 +30,7 @@ from cdcd.errors import (
 )
 from cdcd.findings import Finding
 from cdcd.registry.settings import RegistrySettings, client_properties
+from cdcd.schema.book import text_of
 from cdcd.schema.compatibility import level_differences
 
 __all__ = ["Registry"]
@@ -71,7 +72,7 @@ class Registry:
 
         Raises SchemaIncompatible where readers could not read on; `is_forced` lets it through.
         """
-        text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+        text = text_of(schema)
         known = self._ids.get((subject, text))
         if known is None:
             known = self._find_or_register(subject, text, is_forced)
@@ -165,7 +166,7 @@ class Registry:
 
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
         """Whether exactly this schema is registered under `subject`."""
-        text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+        text = text_of(schema)
         if (subject, text) in self._ids:
             return True
         try:

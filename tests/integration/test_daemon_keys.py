@@ -10,15 +10,10 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Event, Reader, assert_each_once
+from tests.support.stack import run
 from tests.support.topics import committed_records
 
 PARTITIONS = {"topics": {"partitions": 6}}
-
-
-def run(server: PostgresServer, database: str, *statements: str) -> None:
-    """Each in a transaction of its own."""
-    for statement in statements:
-        server.execute(statement, dbname=database)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Event, Reader
+from tests.support.stack import run
 
 TABLES = (
     "CREATE EXTENSION hstore",
@@ -51,11 +52,6 @@ CHOICES = {
         ],
     }
 }
-
-
-def run(server: PostgresServer, database: str, *statements: str) -> None:
-    for statement in statements:
-        server.execute(statement, dbname=database)
 
 
 def in_order(events: list[Event]) -> list[Any]:

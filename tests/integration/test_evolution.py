@@ -23,7 +23,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.evolution import CASES, COMPATIBLE, INCOMPATIBLE, SAME, Case
-from tests.support.stack import PostgresServers, drop_database, new_database_name
+from tests.support.stack import PostgresServers, drop_database, new_database_name, run
 from tests.support.topics import committed_records
 
 STREAMED = "options=-c%20debug_logical_replication_streaming%3Dimmediate"
@@ -196,12 +196,6 @@ def test_what_is_incompatible_can_be_let_through(
             assert daemon.stop() == 0
 
 
-def run(server: PostgresServer, database: str, *statements: str) -> None:
-    """Each in a transaction of its own."""
-    for statement in statements:
-        server.execute(statement, dbname=database)
-
-
 def told(topics: Topics, table: str) -> list[tuple[str, Any, Any]]:
     """Op, row before and row after of what is in a topic."""
     return [
@@ -292,7 +286,7 @@ def test_changes_of_a_table_as_a_whole(
     kafka: KafkaBroker,
     registry: SchemaRegistry,
 ) -> None:
-    """Renamed, moved, dropped and made again, a partition more, another identity: apart and in one transaction."""
+    """Renamed, moved, dropped and made again, a partition more, another identity: all in one transaction."""
     tables = ("renamed", "moved", "remade", "identity")
     run(
         source,

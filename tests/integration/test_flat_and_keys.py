@@ -9,14 +9,9 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Event, Reader
+from tests.support.stack import run
 
 FLAT = {"format": {"overrides": [{"table": r"public\.flat", "value": "flat"}]}}
-
-
-def run(server: PostgresServer, database: str, *statements: str) -> None:
-    """Each in a transaction of its own."""
-    for statement in statements:
-        server.execute(statement, dbname=database)
 
 
 def place(event: Event) -> tuple[int, int]:

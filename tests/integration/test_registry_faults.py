@@ -25,7 +25,7 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.registry_door import Door
-from tests.support.stack import confirmed_position, wal_position
+from tests.support.stack import confirmed_position, run, wal_position
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
@@ -37,11 +37,6 @@ U = "CREATE TABLE u (id int PRIMARY KEY)"
 def door(registry: SchemaRegistry) -> Iterator[Door]:
     with Door(registry.url) as one:
         yield one
-
-
-def run(server: PostgresServer, database: str, *statements: str) -> None:
-    for statement in statements:
-        server.execute(statement, dbname=database)
 
 
 def behind(door: Door, new_daemon: NewDaemon, server: PostgresServer, database: str, **over: Any) -> Daemon:

@@ -37,6 +37,7 @@ from cdcd.spark.schemas import schema_by_id
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import run
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
@@ -72,11 +73,6 @@ def decoded_by_topic(kafka: KafkaBroker, daemon: Daemon, topic: str) -> list[Any
         (number,) = struct.unpack_from(">I", raw, 1)
         values.append(fastavro.schemaless_reader(io.BytesIO(raw[5:]), schemas[number]))
     return values
-
-
-def run(server: PostgresServer, database: str, *statements: str) -> None:
-    for statement in statements:
-        server.execute(statement, dbname=database)
 
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"

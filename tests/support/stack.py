@@ -61,6 +61,12 @@ def drop_database(server: PostgresServer, name: str) -> None:
     server.drop_database(name)
 
 
+def run(server: PostgresServer, database: str, *statements: str) -> None:
+    """Run statements one after another as the superuser, each over a connection of its own."""
+    for statement in statements:
+        server.execute(statement, dbname=database)
+
+
 def run_script(dsn: str, *statements: str) -> None:
     """Run statements one after another, each committed by itself."""
     connection = psycopg2.connect(dsn)
