@@ -320,5 +320,5 @@ class Registry(Room):
         return _with_secrets(self.properties, self.secret_files)
 
 
-_OF_A_SERVER = frozenset(Registry.model_fields) - {"url", "compatibility", "subjects"}
+_OF_A_SERVER = frozenset(Registry.model_fields) - {"url", "compatibility", "incompatible", "subjects"}
 RegistryOption = Annotated[Registry, BeforeValidator(_registry_or_none)]

@@ -22,7 +22,7 @@ from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.runtime.threads import in_thread
 from cdcd.schema.codec import AvroSchema
-from cdcd.schema.keys import is_required, key_of, registered_columns
+from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
@@ -80,10 +80,11 @@ class _Place(TypedDict):
 
 
 class _Key(NamedTuple):
-    """The columns of a relation's key, () without one, and whether none of them can be null."""
+    """The columns of a relation's key, () without one; whether none of them can be null; which the value lets."""
 
     columns: tuple[str, ...]
     is_required: bool
+    nullable: frozenset[str]
 
 
 class Plans:
@@ -108,6 +109,7 @@ class Plans:
         self._made: dict[tuple[int, str], tuple[Relation, _Key, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
+        self._value_schemas: dict[str, dict[str, Any] | None] = {}
         self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
         self._own_topics: dict[str, _Place] = {}
         self._catalog = catalog
@@ -177,7 +179,7 @@ class Plans:
         What has its schema already stays where it is, so that a row that is read again has its place again.
         """
         topics = [first]
-        while self._latest_value(following := f"{first}.v{len(topics) + 1}", relation) is not None:
+        while self._registered_value(following := f"{first}.v{len(topics) + 1}", relation) is not None:
             topics.append(following)
         if len(topics) > 1:
             for topic in reversed(topics):
@@ -191,10 +193,14 @@ class Plans:
             _say_incompatible(relation, following, refusal)
             return self._in_topic(relation, following)
 
-    def _latest_value(self, topic: str, relation: Relation) -> dict[str, Any] | None:
-        is_flat = self._policies.table(f"{relation.schema}.{relation.name}").value == "flat"
-        record = value_record(self._name, relation.schema, relation.name, is_flat=is_flat)
-        return self._registry.latest(subject_of(self._subjects, topic, "value", record))
+    def _registered_value(self, topic: str, relation: Relation) -> dict[str, Any] | None:
+        """Return the topic's newest value schema, asked for once in a session."""
+        if topic not in self._value_schemas:
+            is_flat = self._policies.table(f"{relation.schema}.{relation.name}").value == "flat"
+            record = value_record(self._name, relation.schema, relation.name, is_flat=is_flat)
+            subject = subject_of(self._subjects, topic, "value", record)
+            self._value_schemas[topic] = self._registry.latest(subject)
+        return self._value_schemas[topic]
 
     def _has_schema(self, relation: Relation, topic: str) -> bool:
         try:
@@ -225,8 +231,11 @@ class Plans:
         key_schema = self._registered_key(topic, record)
         catalog_key = ask(relation.relid)
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
-        columns = key_of(relation, catalog_key, registered_columns(key_schema, policy), policy)
-        return _Key(columns, is_required(relation, catalog_key, key_schema))
+        nullable = nullable_columns(self._registered_value(topic, relation))
+        # A table that seems to have no key while open transactions are streamed may have one.
+        believed = nullable if self.is_sure else ()
+        columns = key_of(relation, catalog_key, registered_columns(key_schema, policy), policy, believed)
+        return _Key(columns, is_required(relation, catalog_key, key_schema), nullable.intersection(columns))
 
     def _registered_key(self, topic: str, record: str) -> dict[str, Any] | None:
         """Return the topic's key schema, asked for once in a session."""
@@ -237,7 +246,13 @@ class Plans:
     def _schemas_of(self, relation: Relation, key: _Key) -> RelationSchemas:
         types = self._catalog.types([column.type_oid for column in relation.columns])
         return relation_schemas(
-            relation, types, key.columns, self._name, self._policies, is_key_required=key.is_required
+            relation,
+            types,
+            key.columns,
+            self._name,
+            self._policies,
+            is_key_required=key.is_required,
+            nullable=key.nullable,
         )
 
     def _compile(self, relation: Relation, topic: str, key: _Key, is_forced: bool) -> RelationPlan:
@@ -245,8 +260,13 @@ class Plans:
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
         partitions = self._topics.ensure([topic])[topic]
-        key_id = None if schemas.key is None else self._key_schema_id(relation, topic, schemas.key, is_forced)
+        had_values = self._registered_value(topic, relation) is not None
+        # The value first: a topic has no key before its values are accepted along with it.
         value_id = self._schema_id(topic, "value", schemas.value, is_forced)
+        self._value_schemas[topic] = schemas.value
+        key_id = (
+            None if schemas.key is None else self._key_schema_id(topic, schemas.key, had_values, is_forced)
+        )
         return compile_plan(
             relation,
             schemas,
@@ -257,18 +277,15 @@ class Plans:
             tombstones=self._policies.table(table).tombstones,
         )
 
-    def _key_schema_id(self, relation: Relation, topic: str, schema: dict[str, Any], is_forced: bool) -> int:
+    def _key_schema_id(self, topic: str, schema: dict[str, Any], had_values: bool, is_forced: bool) -> int:
         was = self._registered_key(topic, full_record_name(schema))
         number = self._schema_id(topic, "key", schema, is_forced)
         if was is not None and was["fields"] != schema["fields"]:
             _LOG.warning("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
-        elif was is None and self._has_values(topic, relation):
+        elif was is None and had_values:
             _LOG.warning("key_added", topic=topic, schema_id=number, hint=_KEY_ADDED_HINT)
         self._key_schemas[topic] = schema
         return number
-
-    def _has_values(self, topic: str, relation: Relation) -> bool:
-        return self._latest_value(topic, relation) is not None
 
     def _schema_id(self, topic: str, part: Part, schema: AvroSchema, is_forced: bool = False) -> int:
         subject = subject_of(self._subjects, topic, part, full_record_name(schema))

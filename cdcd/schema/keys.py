@@ -5,12 +5,13 @@ Out: column names, () for records without a key.
 Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key, or
 without one what is configured, NOTHING none; a key that is published in part is none. The catalog answers for now,
 which may be later than the change (F44), so what the topic's own key schema says goes before it: one row of a
-topic never gets a second form of key unawares.
+topic never gets a second form of key unawares. A topic whose records had no key at first shows it by its value's
+schema for good: there the columns of the key may be null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cdcd.errors import KeyChanged, SchemaError
@@ -23,10 +24,11 @@ def key_of(
     catalog_key: tuple[str, ...] | None,
     registered: tuple[str, ...] | None,
     policy: Policy = DEFAULT_POLICY,
+    nullable: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the key's columns. `catalog_key` is in key order, () without a key, None when the relation is gone;
-    `registered` is None for a topic without a key schema. Raises KeyChanged, and SchemaError where a configured
-    column of the key is not published.
+    `registered` is None for a topic without a key schema; `nullable` are the columns that may be null in the
+    topic's value. Raises KeyChanged, and SchemaError where a configured column of the key is not published.
     """
     wanted = _wanted(relation, catalog_key, registered)
     if not wanted and relation.identity is ReplicaIdentity.FULL:
@@ -34,6 +36,8 @@ def key_of(
     if registered is None:
         return wanted
     if set(registered) != set(wanted):
+        if not wanted and catalog_key and set(catalog_key) == set(registered) <= set(nullable):
+            return ()  # a row from before the table's first key, read again (F44)
         raise KeyChanged(
             f"the topic's key is ({', '.join(registered)}), the table's is now ({', '.join(wanted)})",
             table=f"{relation.schema}.{relation.name}",
@@ -65,6 +69,20 @@ def registered_columns(
     if policy.keyless == "row" and not policy.key_columns and _may_hold_nulls(key_schema):
         return None
     return tuple(str(field.get("pg.name", field["name"])) for field in key_schema.get("fields", ()))
+
+
+def nullable_columns(value_schema: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the names of the columns that may be null in a value that `relation_schemas` has made."""
+    fields = (value_schema or {}).get("fields", ())
+    for field in fields:
+        if field["name"] == "before" and "pg.name" not in field:
+            fields = field["type"][-1][
+                "fields"
+            ]  # an envelope's ["null", Value]; a flat value is the row itself
+            break
+    return frozenset(
+        field["pg.name"] for field in fields if "pg.name" in field and isinstance(field["type"], list)
+    )
 
 
 def _may_hold_nulls(key_schema: Mapping[str, Any]) -> bool:

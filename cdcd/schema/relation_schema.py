@@ -4,13 +4,14 @@ In: the relation, the catalog's types, the key's columns (`keys`), the topic pre
 Out: `RelationSchemas`.
 Invariant: key columns are required in both records, every other column is ["null", T] with default null, so
 that adding and dropping columns stays compatible both ways and a delete that carries only the key has a row.
+In the value a column stays nullable once it has been, so that a first key does not break the topic's readers.
 The key's schema says nothing that can change while the key's values stay as they are: its id is part of the key's
 bytes, which decide the partition and what compaction takes for the same key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,16 +65,18 @@ def relation_schemas(
     policies: Policies = NO_RULES,
     *,
     is_key_required: bool = True,
+    nullable: Collection[str] = (),
 ) -> RelationSchemas:
     """Return the schemas of a relation. `types` is closed over all that its types are made of; `key_columns` are
     those of `key_of`, None where only the relation is known; `is_key_required` says that the database lets none of
-    them be null. Raises SchemaError on names that collide.
+    them be null; `nullable` are the columns that may be null in the topic's values so far. Raises SchemaError on
+    names that collide.
     """
     keys = key_of(relation, None, None) if key_columns is None else key_columns
     table = f"{relation.schema}.{relation.name}"
     base = full_name(prefix, relation.schema, relation.name)
     is_flat = policies.table(table).value == "flat"
-    required = set(keys) if is_key_required and not is_flat else set()
+    required = set(keys).difference(nullable) if is_key_required and not is_flat else set()
     resolved = [
         resolve(c.type_oid, c.typmod, types, policies.column(table, c.name)) for c in relation.columns
     ]

@@ -18,6 +18,7 @@ from tests.support.reader import Reader
 
 _numbers = itertools.count(1)
 NewDaemon = Callable[..., Daemon]
+STREAMED = "options=-c%20debug_logical_replication_streaming%3Dimmediate"
 
 
 @pytest.fixture
@@ -48,3 +49,14 @@ def new_daemon(tmp_path: Path, kafka: KafkaBroker, registry: SchemaRegistry) -> 
     yield make
     for daemon in made:
         daemon.__exit__()
+
+
+def two_daemons(
+    new_daemon: NewDaemon, server: PostgresServer, database: str, **over: Any
+) -> tuple[Daemon, Daemon]:
+    """One that receives transactions whole, and one that receives each change before its commit."""
+    plain = new_daemon(server, database, **over)
+    plain.config["source"]["protocol"] = {"streaming": "off"}
+    streamed = new_daemon(server, database, **over)
+    streamed.config["source"]["dsn"] += f"?{STREAMED}"
+    return plain, streamed

@@ -239,6 +239,19 @@ def test_an_incompatible_change_halts_with_the_difference(
         assert "before.v: string cannot be read as" in page["reason"]
         assert len(committed_records(kafka.bootstrap, topic)) == 1
         assert client_of(daemon).get_versions(f"{topic}-value") == [1]
+        # The way on that the error names.
+        assert daemon.stop() == 0
+        daemon.config["registry"] = {"url": "none", "incompatible": "register_with_none"}
+        daemon.start()
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        daemon.config["registry"] = "none"
+        daemon.start()
+        run(postgres, database, "ALTER TABLE t ADD w int", "INSERT INTO t VALUES (3, 9, 9)")
+        await_confirmed(postgres, daemon)
+        events = Reader(kafka.bootstrap, url_of(daemon)).read(topic)
+        assert {event.key["id"]: event.value["after"]["v"] for event in events} == {1: "7", 2: 8, 3: 9}
+        assert client_of(daemon).get_versions(f"{topic}-value") == [1, 2, 3]
 
 
 def test_nothing_of_an_aborted_transaction_is_served(

@@ -115,6 +115,34 @@ async def test_a_first_key_is_said() -> None:
     assert "key_added" in [line["event"] for line in lines]
 
 
+async def test_a_refused_value_leaves_the_topic_without_a_key() -> None:
+    """Else what is read again from before it would find a key that the topic never had."""
+    one = plans()
+    await one.plan(relation())
+    with pytest.raises(SchemaIncompatible):
+        await one.plan(relation("id", kind=23))
+    assert "shop.s.t-key" not in one._registry.versions  # type: ignore[attr-defined]
+    assert (await one.plan(relation())).key_indexes == ()
+
+
+@pytest.mark.parametrize("is_sure", [True, False])
+async def test_rows_from_before_the_first_key_are_read_again(is_sure: bool) -> None:
+    """F44: the catalog has the key by then. While open transactions are streamed nothing is believed."""
+    one = plans()
+    await one.plan(relation())
+    assert (await one.plan(relation("id"))).key_indexes == (0,)
+    again = plans()
+    again._registry = one._registry
+    again._catalog.identity_key = lambda relid: ("id",)  # type: ignore[method-assign]
+    again.is_sure = is_sure
+    if not is_sure:
+        with pytest.raises(KeyChanged):
+            await again.plan(relation())
+        return
+    assert (await again.plan(relation())).key_indexes == ()
+    assert (await again.plan(relation("id"))).key_indexes == (0,)
+
+
 @pytest.mark.parametrize("table", ["__progress", "__schemas", "message", "transaction"])
 async def test_no_table_is_written_to_a_topic_of_cdcds_own(table: str) -> None:
     with pytest.raises(TopicMismatch):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import KeyChanged, Retry, SchemaError
-from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.schema.keys import is_required, key_of, registered_columns
-from cdcd.schema.policy import Policy
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity
+from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns
+from cdcd.schema.policy import Policies, Policy
+from cdcd.schema.relation_schema import relation_schemas
 
 DEFAULT, INDEX = ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX
 FULL, NOTHING = ReplicaIdentity.FULL, ReplicaIdentity.NOTHING
@@ -144,3 +145,38 @@ def test_a_key_that_the_database_does_not_guard_may_hold_nulls() -> None:
     # what the topic has stays: another form is other bytes for the same key
     assert is_required(relation(FULL), (), required)
     assert not is_required(relation(FULL), ("a",), optional)
+
+
+def test_a_row_from_before_the_first_key_is_read_again_without_one() -> None:
+    """F44 and F45: the topic's values say that there was such a time; a key that is gone halts all the same."""
+    keyless = relation(DEFAULT, ())
+    assert key_of(keyless, ("b", "a"), ("a", "b"), nullable={"a", "b", "c"}) == ()
+    for catalog, nullable in (
+        ((), {"a", "b"}),
+        (None, {"a", "b"}),
+        (("a",), {"a", "b"}),
+        (("a", "b"), {"a"}),
+        (("a", "b"), set()),
+    ):
+        with pytest.raises(KeyChanged):
+            key_of(keyless, catalog, ("a", "b"), nullable=nullable)
+    with pytest.raises(KeyChanged):
+        key_of(relation(DEFAULT, ("c",)), ("a", "b"), ("a", "b"), nullable={"a", "b"})
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_what_may_be_null_in_a_topics_values_stays_so(is_flat: bool) -> None:
+    """A first key leaves the value's schema as it is, so that whoever reads the topic can go on."""
+    policies = Policies(default=Policy(value="flat" if is_flat else "envelope"))
+    columns = tuple(Column(name, 23, -1, False) for name in ("before", "pg.name", "c"))
+    before = Relation(1, "s", "t", DEFAULT, columns)
+    types = {23: PgType(23, "pg_catalog", "int4", "b")}
+    was = relation_schemas(before, types, (), "shop", policies).value
+    assert nullable_columns(was) == {"before", "pg.name", "c"}
+    keyed = relation_schemas(before, types, ("c",), "shop", policies, nullable=nullable_columns(was))
+    assert keyed.value == was
+    assert keyed.key is not None
+    assert keyed.key["fields"][0]["type"] == "int"
+    fresh = relation_schemas(before, types, ("c",), "shop", policies)
+    assert nullable_columns(fresh.value) == ({"before", "pg.name", "c"} if is_flat else {"before", "pg.name"})
+    assert nullable_columns(None) == frozenset()

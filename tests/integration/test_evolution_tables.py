@@ -1,0 +1,304 @@
+"""Changes of tables as a whole and of their keys, on a real server, apart and together, streamed and not.
+
+The judges are fastavro, with the schemas that the registry has, and the rows as they were written.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.integration.conftest import NewDaemon, two_daemons
+from tests.support.changes import Topics
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.stack import run
+
+NEW_TOPIC = {"incompatible": "new_topic"}
+
+
+def execute(dsn: str, statements: tuple[str, ...], *, together: bool) -> None:
+    """Each statement in a transaction of its own, or all in one."""
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = not together
+        for statement in statements:
+            cursor.execute(statement)
+        if together:
+            connection.commit()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+def test_changes_of_a_table_as_a_whole(
+    together: bool,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """Renamed, moved, dropped and made again, partitions come and go, another identity."""
+    tables = ("renamed", "moved", "remade", "identity", "loose")
+    run(
+        postgres,
+        database,
+        "CREATE SCHEMA other",
+        *(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in tables),
+        "CREATE TABLE parts (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+    )
+    changes = (
+        *(f"INSERT INTO {table} VALUES (1, 'a')" for table in (*tables, "parts")),
+        "ALTER TABLE renamed RENAME TO named",
+        "INSERT INTO named VALUES (2, 'b')",
+        "ALTER TABLE moved SET SCHEMA other",
+        "INSERT INTO other.moved VALUES (2, 'b')",
+        "DROP TABLE remade",
+        "CREATE TABLE remade (id int PRIMARY KEY, w int)",
+        "INSERT INTO remade VALUES (1, 7)",
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO parts VALUES (11, 'b')",
+        "ALTER TABLE parts DETACH PARTITION parts_1",
+        "INSERT INTO parts_1 VALUES (2, 'b')",
+        "UPDATE loose SET id = 21",
+        "ALTER TABLE parts ATTACH PARTITION loose FOR VALUES FROM (20) TO (30)",
+        "UPDATE parts SET v = 'b' WHERE id = 21",
+        "UPDATE parts SET id = 12 WHERE id = 21",
+        "UPDATE identity SET v = 'b'",
+        "ALTER TABLE identity REPLICA IDENTITY FULL",
+        "UPDATE identity SET v = 'c'",
+        "ALTER TABLE identity REPLICA IDENTITY DEFAULT",
+        "UPDATE identity SET v = 'd'",
+    )
+    plain, streamed = two_daemons(new_daemon, postgres, database)
+    with plain, streamed:
+        for daemon in (plain, streamed):
+            daemon.start().wait_state("streaming")
+        execute(postgres.dsn(database), changes, together=together)
+        for daemon in (plain, streamed):
+            await_confirmed(postgres, daemon, 120)
+            assert_tables(Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name))
+            said = daemon.events("replica_identity_changed")
+            assert [(line["table"], line["was"], line["now"]) for line in said] == [
+                ("public.identity", "DEFAULT", "FULL"),
+                ("public.identity", "FULL", "DEFAULT"),
+            ]
+            assert daemon.events("retrying") == []
+            assert daemon.stop() == 0
+
+
+def assert_tables(topics: Topics) -> None:
+    """Each row is in the topic of the name that its table had when it was written."""
+    one, two = {"id": 1, "v": "a"}, {"id": 2, "v": "b"}
+    assert topics.told("renamed") == [("c", None, one)]
+    assert topics.told("named") == [("c", None, two)]
+    assert topics.told("moved") == [("c", None, one)]
+    assert topics.told("moved", schema="other") == [("c", None, two)]
+    assert topics.told("remade") == [("c", None, one), ("c", None, {"id": 1, "w": 7})]
+    assert topics.told("parts_1") == [("c", None, one), ("c", None, two)]
+    assert topics.told("parts_2") == [("c", None, {"id": 11, "v": "b"}), ("c", None, {"id": 12, "v": "b"})]
+    assert topics.told("loose") == [
+        ("c", None, one),
+        ("d", {"id": 1, "v": None}, None),
+        ("c", None, {"id": 21, "v": "a"}),
+        ("u", None, {"id": 21, "v": "b"}),
+        ("d", {"id": 21, "v": None}, None),
+    ]
+    assert topics.told("identity") == [
+        ("c", None, one),
+        ("u", None, {"id": 1, "v": "b"}),
+        ("u", {"id": 1, "v": "b"}, {"id": 1, "v": "c"}),
+        ("u", None, {"id": 1, "v": "d"}),
+    ]
+
+
+OTHER_KEYS = {
+    "primary key": (
+        "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n)",
+    ),
+    "identity index": (
+        "CREATE TABLE t (id int NOT NULL UNIQUE, n int NOT NULL UNIQUE);"
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_id_key",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n_key",
+    ),
+}
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize(("create", "change"), OTHER_KEYS.values(), ids=OTHER_KEYS.keys())
+def test_another_key_halts_or_goes_to_a_new_topic(
+    create: str,
+    change: str,
+    together: bool,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """F45: no record of a topic has another key than those before it."""
+    run(postgres, database, create)
+    changes = (
+        "INSERT INTO t VALUES (1, 10)",
+        "UPDATE t SET id = 2",
+        change,
+        "UPDATE t SET n = 20",
+        "DELETE FROM t",
+    )
+    halting = new_daemon(postgres, database)
+    plain, streamed = two_daemons(new_daemon, postgres, database, registry=NEW_TOPIC)
+    with halting, plain, streamed:
+        for daemon in (halting, plain, streamed):
+            daemon.start().wait_state("streaming")
+        execute(postgres.dsn(database), changes, together=together)
+        client = SchemaRegistryClient({"url": registry.url})
+        for daemon in (plain, streamed):
+            await_confirmed(postgres, daemon, 120)
+            topics = Topics(kafka.bootstrap, client, daemon.name)
+            in_first = [("c", {"id": 1}), ("d", {"id": 1}), ("c", {"id": 2})]
+            in_second = [("d", {"n": 10}), ("c", {"n": 20}), ("d", {"n": 20})]
+            assert topics.keys("t") == in_first
+            assert topics.keys("t.v2") == in_second
+            assert daemon.stop() == 0
+        page = halting.wait_state("halted")
+        assert "CDCD-KEY-CHANGED" in page["reason"]
+        before = [] if together else in_first
+        assert Topics(kafka.bootstrap, client, halting.name).keys("t") == before
+        # The way on that the error names.
+        assert halting.stop() == 0
+        halting.config["registry"].update(NEW_TOPIC)
+        halting.start()
+        await_confirmed(postgres, halting, 120)
+        assert Topics(kafka.bootstrap, client, halting.name).keys("t") == in_first
+        assert Topics(kafka.bootstrap, client, halting.name).keys("t.v2") == in_second
+
+
+def test_a_key_that_comes_and_a_key_that_widens_are_said(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """F45: the records before have a null key, or the same key in other bytes."""
+    run(postgres, database, "CREATE TABLE first (id int)", "CREATE TABLE wide (id int PRIMARY KEY)")
+    changes = (
+        "INSERT INTO first VALUES (1)",
+        "ALTER TABLE first ADD PRIMARY KEY (id)",
+        "INSERT INTO first VALUES (2)",
+        "INSERT INTO wide VALUES (1)",
+        "ALTER TABLE wide ALTER id TYPE bigint",
+        "INSERT INTO wide VALUES (3000000000)",
+        "DELETE FROM wide WHERE id = 1",
+    )
+    plain, streamed = two_daemons(new_daemon, postgres, database)
+    with plain, streamed:
+        for daemon in (plain, streamed):
+            daemon.start().wait_state("streaming")
+        execute(postgres.dsn(database), changes, together=True)
+        for daemon in (plain, streamed):
+            await_confirmed(postgres, daemon, 120)
+            topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+            assert topics.keys("first") == [("c", None), ("c", {"id": 2})]
+            assert topics.keys("wide") == [("c", {"id": 1}), ("c", {"id": 3000000000}), ("d", {"id": 1})]
+            assert [line["topic"] for line in daemon.events("key_added")] == [f"{daemon.name}.public.first"]
+            said = daemon.events("key_schema_changed")
+            assert [line["topic"] for line in said] == [f"{daemon.name}.public.wide"]
+            assert daemon.stop() == 0
+
+
+def reading(kafka: KafkaBroker, daemon: Daemon) -> Topics:
+    """Through the end-points that the daemon serves itself."""
+    client = SchemaRegistryClient({"url": f"http://127.0.0.1:{daemon.port}"})
+    return Topics(kafka.bootstrap, client, daemon.name)
+
+
+def test_a_new_topic_without_a_registry(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """The rows in the snapshot, the stream and a TRUNCATE go where their schema is, also after a kill."""
+    registry: dict[str, Any] = {"url": "none", **NEW_TOPIC}
+    run(
+        postgres,
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))",
+        "INSERT INTO t VALUES (1, 1.25)",
+    )
+    with new_daemon(postgres, database, registry=registry) as daemon:
+        daemon.start().wait_state("streaming")
+        run(
+            postgres,
+            database,
+            "ALTER TABLE t ALTER v TYPE numeric(8,4)",
+            "UPDATE t SET v = 2.5",
+            "TRUNCATE t",
+            "INSERT INTO t VALUES (2, 2.125)",
+        )
+        await_confirmed(postgres, daemon, 120)
+        daemon.kill()
+        run(postgres, database, "INSERT INTO t VALUES (3, 3.5)")
+        daemon.start().wait_state("streaming")
+        await_confirmed(postgres, daemon, 120)
+        topics = reading(kafka, daemon)
+        assert [(op, after["id"]) for op, _, after in topics.told("t")] == [("r", 1)]
+        second = [(op, after and (after["id"], str(after["v"]))) for op, _, after in topics.told("t.v2")]
+        # A TRUNCATE stands in each partition.
+        assert second == [
+            ("u", (1, "2.5000")),
+            ("t", None),
+            ("t", None),
+            ("c", (2, "2.1250")),
+            ("c", (3, "3.5000")),
+        ]
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("policy", ["halt", "new_topic", "register_with_none"])
+def test_a_type_that_is_dropped_before_its_rows_are_read(
+    policy: str,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """F44: nobody can tell what a dropped domain was of; its values are their text, and no reader is surprised."""
+    run(
+        postgres,
+        database,
+        "CREATE TYPE mood AS ENUM ('sad')",
+        "CREATE DOMAIN small AS int",
+        "CREATE TABLE moods (id int PRIMARY KEY, v mood)",
+        "CREATE TABLE t (id int PRIMARY KEY, v small)",
+        "INSERT INTO moods VALUES (1, 'sad')",
+        "INSERT INTO t VALUES (1, 1)",
+    )
+    with new_daemon(postgres, database, registry={"incompatible": policy}) as daemon:
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        run(
+            postgres,
+            database,
+            "INSERT INTO moods VALUES (2, 'sad')",
+            "INSERT INTO t VALUES (2, 2)",
+            "DROP TABLE moods, t",
+            "DROP TYPE mood",
+            "DROP DOMAIN small",
+        )
+        daemon.start()
+        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        if policy == "halt":
+            page = daemon.wait_state("halted")
+            assert "CDCD-SCHEMA-INCOMPATIBLE" in page["reason"]
+            rows = {"t": [1]}
+        else:
+            await_confirmed(postgres, daemon, 120)
+            rows = {"t": [1], "t.v2": ["2"]} if policy == "new_topic" else {"t": [1, "2"]}
+        assert [change.row["v"] for change in topics.changes("moods")] == ["sad", "sad"]
+        assert {table: [change.row["v"] for change in topics.changes(table)] for table in rows} == rows
