@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from decimal import Decimal
 from typing import Any
+
+import psycopg2
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
@@ -141,4 +144,56 @@ def test_keys_of_tables_without_one(
         ]
         assert told("plain") == [("r", None)] * 3 + [("u", None), ("d", None), ("u", None)]
         assert daemon.events("relation_without_key")[0]["table"] == "public.plain"
+        assert daemon.stop() == 0
+
+
+def test_flat_rows_and_enveloped_ones_are_counted_in_one_transaction(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """BEGIN and END count both; the added fields have the names that were chosen for them."""
+    over = {
+        "format": {
+            "transactions": True,
+            "flat": {"op": "operation", "commit_lsn": "lsn", "tx_seq": "nr"},
+            "overrides": [{"table": r"public\.flat", "value": "flat"}],
+        },
+    }
+    run(
+        postgres,
+        database,
+        'CREATE TABLE flat (id int PRIMARY KEY, "__op" text)',
+        "CREATE TABLE enveloped (id int PRIMARY KEY)",
+    )
+    with new_daemon(postgres, database, **over) as daemon:
+        daemon.start().wait_state("streaming")
+        with closing(psycopg2.connect(postgres.dsn(database))) as connection, connection.cursor() as cursor:
+            for statement in (
+                "INSERT INTO flat VALUES (1, 'a'), (2, 'b')",
+                "INSERT INTO enveloped VALUES (1)",
+                "UPDATE flat SET id = 3 WHERE id = 2",
+                "DELETE FROM flat WHERE id = 1",
+            ):
+                cursor.execute(statement)
+            connection.commit()
+        await_confirmed(postgres, daemon)
+        rows = [event.value for event in reader.read(f"{daemon.name}.public.flat") if event.value is not None]
+        rows.sort(key=lambda row: row["nr"])
+        assert [(row["operation"], row["id"], row["__op"]) for row in rows] == [
+            ("c", 1, "a"),
+            ("c", 2, "b"),
+            ("d", 2, None),
+            ("c", 3, "b"),
+            ("d", 1, None),
+        ]
+        (enveloped,) = reader.read(f"{daemon.name}.public.enveloped")
+        begin, end = (event.value for event in reader.read(f"{daemon.name}.transaction"))
+        assert (begin["status"], end["status"], end["event_count"]) == ("BEGIN", "END", 6)
+        assert {one["data_collection"]: one["event_count"] for one in end["data_collections"]} == {
+            "public.flat": 5,
+            "public.enveloped": 1,
+        }
+        places = [(row["lsn"], row["nr"]) for row in rows]
+        assert len(set(places)) == 5
+        assert {lsn for lsn, _ in places} == {enveloped.source["commit_lsn"]}
+        assert end["id"] == enveloped.value["transaction"]["id"]
         assert daemon.stop() == 0
