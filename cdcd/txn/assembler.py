@@ -253,8 +253,7 @@ class Assembler:
             self._forget(start.xid)
             is_doubtful = start.xid in self._strays
             self._strays.discard(start.xid)
-            store = self._new_store()
-            self._streams.open(Waiting(start.xid, store, is_streamed=True, is_doubtful=is_doubtful))
+            self._streams.open(self._waiting(start.xid, is_streamed=True, is_doubtful=is_doubtful))
         self._gathering = stream = self._stream(start.xid, "Stream Start")
         if stream.is_doubtful and self._refuse_doubtful:
             raise StreamUnsure(
@@ -325,7 +324,7 @@ class Assembler:
 
     def _prepare_begin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         begin = expect(message, messages.BeginPrepare)
-        self._gathering = Waiting(begin.xid, self._new_store(), is_streamed=False)
+        self._gathering = self._waiting(begin.xid, is_streamed=False)
         return iter(())
 
     def _prepared_store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
@@ -355,7 +354,7 @@ class Assembler:
     def _prepare_empty(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         """PostgreSQL 18 sends no Begin Prepare for what has changed nothing at all, such as rows that are locked."""
         prepare = expect(message, messages.Prepare)
-        return self._hold(Waiting(prepare.xid, self._new_store(), is_streamed=False), prepare)
+        return self._hold(self._waiting(prepare.xid, is_streamed=False), prepare)
 
     def _stream_prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         prepare = expect(message, messages.StreamPrepare)
@@ -430,6 +429,10 @@ class Assembler:
         yield TransactionCommitted(info, end_lsn)
 
     # --- contents, live, stored and replayed --------------------------------------------------------------
+
+    def _waiting(self, xid: int, *, is_streamed: bool, is_doubtful: bool = False) -> Waiting:
+        relations = RelationCache(beside=self._session_relations)
+        return Waiting(xid, self._new_store(), is_streamed, relations, is_doubtful=is_doubtful)
 
     def _event_of(
         self, item: Control, message: AnyMessage, relations: RelationCache, state: State

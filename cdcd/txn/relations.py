@@ -33,16 +33,24 @@ def schema_of(namespace: str) -> str:
 
 
 class RelationCache:
-    """Relations by relid, each with the ordinal of the message that described it last."""
+    """Relations by relid, each with the ordinal of the message that described it last.
 
-    __slots__ = ("_seen",)
+    Caches made `beside` one another hold one object of what they describe alike: there may be many open streams,
+    and what they describe stays in memory while their rows are on disk.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_described", "_seen")
+
+    def __init__(self, beside: RelationCache | None = None) -> None:
         self._seen: dict[int, tuple[int, Relation]] = {}
+        self._described: dict[int, Relation] = {} if beside is None else beside._described
 
     def see(self, relation: Relation, ordinal: int) -> None:
         """Remember a description; it replaces the relid's former one."""
-        self._seen[relation.relid] = (ordinal, relation)
+        described = self._described.get(relation.relid)
+        if described is None or described != relation:
+            described = self._described[relation.relid] = relation
+        self._seen[relation.relid] = (ordinal, described)
 
     def resolve(self, relids: tuple[int, ...]) -> tuple[Relation, ...]:
         """Return the relations of these relids; RelationUnknown for one that was not described (F43)."""

@@ -39,7 +39,7 @@ class Waiting:
     xid: int
     store: ChangeStore
     is_streamed: bool
-    relations: RelationCache = field(default_factory=RelationCache)
+    relations: RelationCache
     origin: messages.Origin | None = None
     known_before: list[Relation] = field(default_factory=list)
     """Relations that the session had described before the first row here that needed them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -438,3 +439,23 @@ def test_a_store_is_not_told_of_rollbacks_of_what_it_has_nothing_of() -> None:
     wire.feed(assembler, *segment(7, wire.rows("1", xid=71), wire.pg_type(72)))
     wire.feed(assembler, *(wire.stream_abort(7, subxid) for subxid in (71, 72, 73, 71)))
     assert told == [71]
+
+
+def test_open_streams_share_what_they_describe_alike() -> None:
+    """A description stays in memory while its rows are on disk, so it must not cost what the streams are many."""
+
+    class Nothing(MemoryStore):
+        def append(self, item: Run | Control) -> None:
+            """As if it were on disk."""
+
+    assembler = Assembler(2, new_store=Nothing)
+    columns = [f"column_{number}" for number in range(200)]
+    streams = 60
+    wire.feed(assembler, *segment(1, wire.relation(*columns, xid=1)))
+    tracemalloc.start()
+    for xid in range(2, 2 + streams):
+        wire.feed(assembler, *segment(xid, wire.relation(*columns, xid=xid)))
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert assembler.open_streams == 1 + streams
+    assert held_bytes < streams * 4_000
