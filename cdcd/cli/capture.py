@@ -1,7 +1,7 @@
 """`cdcd capture`: from a configuration to a file of frames.
 
 Comes in: a configuration, a file's name, limits.  Goes out: an exit status; what was done on standard error.
-Invariant: a file that was begun is whole up to its last frame, also after Ctrl-C or SIGTERM.
+Invariant: a file that was begun is whole up to its last frame, also after Ctrl-C or SIGTERM, unless it cannot grow.
 Must not: print a value.
 """
 
@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import BinaryIO
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_OK
+from cdcd.errors import EXIT_OK, CaptureError
 from cdcd.lsn import format_lsn
 from cdcd.source.capture import Capture, server_of
 from cdcd.source.capture_file import CaptureHeader, create, write_frame, write_header
 from cdcd.source.copyboth import XLOG_DATA
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.settings import StreamOptions, granted
+from cdcd.source.settings import SourceSettings, StreamOptions, granted
+
+_PATIENCE_S = 2.0
+_LOOK_AGAIN_S = 0.2
 
 
 def run(config: Config, path: Path, *, seconds: float | None, messages: int | None) -> int:
@@ -28,18 +33,23 @@ def run(config: Config, path: Path, *, seconds: float | None, messages: int | No
     settings = config.source_settings()
     server = server_of(settings)
     options = granted(server.version_num, config.wanted_options(server.version_num))
-    with create(path) as file:
-        try:
-            stop = _Stop()
-            with Capture(settings, options) as capture:
-                header = _header(server, options, settings.publications, format_lsn(capture.start_lsn))
-                write_header(file, header)
-                _say(f"capturing from {header.start_lsn} into {path}; Ctrl-C ends")
-                written = _write(capture, file, stop, seconds, messages)
-        except BaseException:
-            if file.tell() == 0:
-                path.unlink(missing_ok=True)
-            raise
+    try:
+        with create(path) as file:
+            try:
+                stop = _Stop()
+                with _begun(settings, options, stop) as capture:
+                    header = _header(server, options, settings.publications, format_lsn(capture.start_lsn))
+                    write_header(file, header)
+                    _say(f"capturing from {header.start_lsn} into {path}; Ctrl-C ends")
+                    written = _write(capture, file, stop, seconds, messages)
+            except BaseException:
+                if file.tell() == 0:
+                    path.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise CaptureError(
+            f"{path} cannot be written: {error.strerror}", hint="it can be decoded up to its last whole frame"
+        ) from None
     _say(f"{written} messages")
     return EXIT_OK
 
@@ -54,6 +64,27 @@ class _Stop:
 
     def _ask(self, _number: int, _frame: object) -> None:
         self.is_asked = True
+
+
+def _begun(settings: SourceSettings, options: StreamOptions, stop: _Stop) -> Capture:
+    """Begin in a thread: where the slot waits for open transactions (F38), no signal would be heard."""
+    capture: Future[Capture] = Future()
+
+    def begin() -> None:
+        try:
+            capture.set_result(Capture(settings, options))
+        except BaseException as error:  # noqa: BLE001 - handed to who waits
+            capture.set_exception(error)
+
+    threading.Thread(target=begin, daemon=True).start()
+    if wait([capture], _PATIENCE_S).not_done:
+        _say("waiting for the transactions to end that are open now; Ctrl-C ends")
+    while wait([capture], _LOOK_AGAIN_S).not_done:
+        if stop.is_asked:
+            raise CaptureError(
+                "ended before it began", hint="end the transactions that are open, and try again"
+            )
+    return capture.result()
 
 
 def _write(capture: Capture, file: BinaryIO, stop: _Stop, seconds: float | None, messages: int | None) -> int:

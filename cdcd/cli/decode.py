@@ -12,7 +12,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, BinaryIO
 
@@ -29,13 +29,20 @@ Place = tuple[str, int]
 
 _HEX_PROTO_VERSION = 4
 _HEX_STREAMING = "on"
+_ADVICE = "is it of another --proto-version or --streaming? then an unknown server's; report it"
+_ADVICE_FOR_HEX = {
+    True: f"are these pgoutput messages without their frames? then --messages; {_ADVICE}",
+    False: f"are these whole CopyData frames? then without --messages; {_ADVICE}",
+}
+"""By whether the lines were taken for frames."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Print every message. Raises cdcd's errors, with the place in the input."""
     if options.file is None:
         reader = Reader(options.proto_version or _HEX_PROTO_VERSION, options.streaming or _HEX_STREAMING)
-        _print(reader, _hex_lines(sys.stdin.buffer), is_frames=options.is_frames)
+        read = reader.frame if options.is_frames else reader.message
+        _print(read, _hex_lines(sys.stdin.buffer), _ADVICE_FOR_HEX[options.is_frames])
         return EXIT_OK
     try:
         file = options.file.open("rb")
@@ -44,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     with file:
         header = read_header(file)
         reader = Reader(options.proto_version or header.proto_version, options.streaming or header.streaming)
-        _print(reader, ((("at_byte", at), data) for at, data in read_frames(file)), is_frames=True)
+        _print(reader.frame, ((("at_byte", at), data) for at, data in read_frames(file)), _ADVICE)
     return EXIT_OK
 
 
@@ -77,17 +84,16 @@ class Reader:
         return told | {"fields": shown(message)}
 
 
-def _print(reader: Reader, parts: Iterable[tuple[Place, bytes]], *, is_frames: bool) -> None:
-    read = reader.frame if is_frames else reader.message
+def _print(
+    read: Callable[[bytes], dict[str, Any]], parts: Iterable[tuple[Place, bytes]], advice: str
+) -> None:
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     for (unit, place), data in parts:
         try:
             told = read(data)
         except CdcdError as error:
             error.context[unit] = place
-            error.advice = (
-                "is it of another --proto-version or --streaming? then an unknown server's; report it"
-            )
+            error.advice = advice
             raise
         line = json.dumps({unit: place, **told}, ensure_ascii=not is_unicode) + "\n"
         with _writing():
@@ -116,7 +122,8 @@ def _hex_lines(stream: BinaryIO) -> Iterator[tuple[Place, bytes]]:
         try:
             yield ("line", number), bytes.fromhex(text.removeprefix("\\x"))
         except ValueError:
-            raise CaptureError("not hexadecimal", line=number) from None
+            hint = "a line is the hex of one message, as psql -At shows a bytea"
+            raise CaptureError("not hexadecimal", hint=hint, line=number) from None
 
 
 def _shown_frame(frame: Frame) -> dict[str, Any]:

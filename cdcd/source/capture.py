@@ -38,7 +38,8 @@ def server_of(settings: SourceSettings) -> ServerIdentity:
     try:
         missing = missing_publications(connection, settings.publications)
         if missing:
-            raise PublicationMissing(f"publication {', '.join(missing)} does not exist")
+            what = f"publication {', '.join(missing)} does not exist"
+            raise PublicationMissing(what, hint="create it, or run `cdcd init`")
         return identify(connection)
     finally:
         connection.close()

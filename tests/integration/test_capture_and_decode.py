@@ -39,7 +39,9 @@ PAIR = re.compile(r"(\w+)\[[^]]+\]:('(?:[^']|'')*'|\S+)")
 class Capturing:
     """A running `cdcd capture`."""
 
-    def __init__(self, folder: Path, dsn: str, *words: str, **protocol: object) -> None:
+    def __init__(
+        self, folder: Path, dsn: str, *words: str, largest_file_bytes: int | None = None, **protocol: object
+    ) -> None:
         self.path = folder / "wire"
         config = {
             "name": "shop",
@@ -50,7 +52,10 @@ class Capturing:
         (folder / "cdcd.yaml").write_text(yaml.safe_dump(config))
         command = [sys.executable, "-m", "cdcd", "capture", "--config", str(folder / "cdcd.yaml")]
         command += ["-o", str(self.path), *words]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        if largest_file_bytes is not None:
+            command = ["prlimit", f"--fsize={largest_file_bytes}", *command]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
     def begun(self) -> str:
         """Wait until it captures; what it says then."""
@@ -218,7 +223,39 @@ def test_a_capture_that_cannot_begin_leaves_no_file(
     status, said = capturing.end()
     assert status == 1
     assert "publication pub does not exist" in said
+    assert "cdcd init" in said
     assert os.listdir(tmp_path) == ["cdcd.yaml"]
+
+
+def test_a_capture_that_waits_for_an_open_transaction_says_so_and_can_be_ended(
+    database: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """F38."""
+    run_script(postgres.dsn(database), *SCRIPT)
+    with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as connection:
+        connection.cursor().execute("INSERT INTO public.t VALUES (1)")
+        capturing = Capturing(tmp_path, postgres.dsn(database))
+        assert "open now" in capturing.begun()
+        capturing.process.send_signal(signal.SIGINT)
+        status, said = capturing.end()
+    assert (status, len(said.splitlines())) == (1, 1)
+    assert "ended before it began" in said
+    assert os.listdir(tmp_path) == ["cdcd.yaml"]
+
+
+def test_a_capture_whose_file_cannot_grow_says_so_in_one_line(
+    database: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    run_script(postgres.dsn(database), *SCRIPT)
+    capturing = Capturing(tmp_path, postgres.dsn(database), "--seconds", "30", largest_file_bytes=8192)
+    assert capturing.begun().startswith("cdcd: capturing")
+    postgres.execute("INSERT INTO public.t SELECT g FROM generate_series(1, 1000) g", dbname=database)
+    status, said = capturing.end()
+    assert (status, len(said.splitlines())) == (1, 1)
+    assert f"{capturing.path} cannot be written: File too large" in said
+    command = [sys.executable, "-m", "cdcd", "decode", str(capturing.path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert '"message": "Insert"' in shown.stdout.splitlines()[-1]
 
 
 def test_what_the_sql_interface_returns_is_decoded_from_standard_input(

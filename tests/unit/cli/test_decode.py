@@ -196,6 +196,22 @@ def test_an_error_is_one_line_with_its_place_after_what_was_right(
     assert "secret" not in err
 
 
+@pytest.mark.parametrize(
+    ("words", "given", "advice"),
+    [
+        ((), BEGIN.hex(), "pgoutput messages without their frames? then --messages"),
+        (("--messages",), xlog(BEGIN).hex(), "whole CopyData frames? then without --messages"),
+        (("--messages",), "no hex", "a line is the hex of one message"),
+    ],
+)
+def test_an_error_says_what_else_the_lines_may_be(
+    words: tuple[str, ...], given: str, advice: str, cdcd: Cdcd
+) -> None:
+    status, lines, err = cdcd.decode(*words, given=given)
+    assert (status, lines, len(err.splitlines())) == (1, [], 1)
+    assert advice in err
+
+
 def test_a_version_that_does_not_have_a_message_refuses_it(cdcd: Cdcd) -> None:
     status, _, err = cdcd.decode("--messages", "--proto-version", "1", given="53 00000007 01")
     assert status == 1
