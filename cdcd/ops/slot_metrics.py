@@ -30,6 +30,8 @@ class SlotReading:
     restart_lsn: int | None = None
     confirmed_flush_lsn: int | None = None
     catalog_xmin_age: int | None = None
+    spilled_bytes: int | None = None
+    streamed_bytes: int | None = None
 
 
 class SlotCollector(Collector):
@@ -63,6 +65,16 @@ class SlotCollector(Collector):
                 reading.confirmed_flush_lsn,
             ),
             ("slot_catalog_xmin_age", "Transactions that vacuum is held back by.", reading.catalog_xmin_age),
+            (
+                "slot_server_spilled_bytes",
+                "Written to the server's own disk while decoding.",
+                reading.spilled_bytes,
+            ),
+            (
+                "slot_server_streamed_bytes",
+                "Streamed of open transactions, so not kept by the server.",
+                reading.streamed_bytes,
+            ),
         )
         for name, text, value in gauges:
             if value is not None:

@@ -21,7 +21,7 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.identity import identify
 from cdcd.source.publication import missing_publications
 from cdcd.source.settings import SourceSettings
-from cdcd.source.slot import read_slot
+from cdcd.source.slot import read_decoded, read_slot
 
 INTERVAL_S = 10.0
 _LOG = structlog.stdlib.get_logger("cdcd.monitor")
@@ -62,6 +62,7 @@ class Monitor:
         missing = missing_publications(self._connection, self._settings.publications)
         if slot is None:
             return None, wal_lsn, missing
+        decoded = read_decoded(self._connection, self._settings.slot)
         reading = SlotReading(
             is_active=slot.active,
             retained_wal_bytes=_behind(wal_lsn, slot.restart_lsn),
@@ -70,6 +71,8 @@ class Monitor:
             wal_status=slot.wal_status,
             restart_lsn=slot.restart_lsn,
             confirmed_flush_lsn=slot.confirmed_flush_lsn,
+            spilled_bytes=decoded.spilled_bytes,
+            streamed_bytes=decoded.streamed_bytes,
         )
         return reading, wal_lsn, missing
 

@@ -25,6 +25,8 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 # The whole row as JSON: the view has other columns in each major.
 _READ = "SELECT row_to_json(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{name}'"
 
+_DECODED = "SELECT spill_bytes, stream_bytes FROM pg_stat_replication_slots WHERE slot_name = %s"
+
 _BLOCKERS = """
     SELECT format('pid %s (%s, %s, open since %s)', pid, usename, coalesce(nullif(application_name, ''),
                   'no application name'), to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS'))
@@ -63,6 +65,17 @@ class SlotState:
         return self.wal_status == "lost" or self.invalidation_reason is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What the server has done with transactions beyond logical_decoding_work_mem, since its statistics began (F25).
+
+    None where it does not say: before PostgreSQL 14, or nothing was decoded yet.
+    """
+
+    spilled_bytes: int | None = None
+    streamed_bytes: int | None = None
+
+
 class CreatedSlot:
     """A slot just created, with the connection that keeps its exported snapshot alive (F37)."""
 
@@ -91,6 +104,12 @@ def read_slot_over_walsender(connection: Connection, name: str) -> SlotState | N
     """Return the slot's state by a statement without parameters, which a walsender also takes."""
     rows = fetch(connection, _READ.format(name=name.replace("'", "''")))
     return _slot_state(rows[0][0]) if rows else None
+
+
+def read_decoded(connection: Connection, name: str) -> Decoded:
+    """Return what the server says of its decoding of this slot."""
+    rows = fetch(connection, _DECODED, (name,)) if connection.server_version >= 140_000 else []
+    return Decoded(*rows[0]) if rows else Decoded()
 
 
 def create_slot(

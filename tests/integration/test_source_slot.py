@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 from dataclasses import replace
 
 import psycopg2
 import pytest
 
 from cdcd.errors import SlotMissing, SlotUnusable, SourceUnavailable
+from cdcd.model import Control, Item
+from cdcd.ops.metrics import Metrics
+from cdcd.runtime.monitor import Monitor
+from cdcd.runtime.status import Status
 from cdcd.source.connection import connect_sql
-from cdcd.source.slot import create_slot, drop_slot, read_slot
-from tests.support.source import make_slot, plain, source_database
+from cdcd.source.slot import Decoded, create_slot, drop_slot, read_decoded, read_slot
+from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming, until
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
 
 TABLE = "CREATE TABLE public.t (id int PRIMARY KEY)"
@@ -88,3 +94,39 @@ def test_a_failover_slot_says_so(pg_server: PostgresServers) -> None:
             state = read_slot(connection, settings.slot)
         assert state is not None
         assert state.failover
+
+
+@pytest.mark.parametrize(("major", "way"), [(14, "off"), (18, "off"), (18, "on")])
+async def test_what_the_server_keeps_on_its_own_disk_is_seen(
+    pg_server: PostgresServers, major: int, way: str
+) -> None:
+    """F25: with streaming off a large transaction is spilled there, with streaming on it is not."""
+    with source_database(pg_server(major), TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
+        settings = replace(settings, dsn=f"{settings.dsn}?options=-c%20logical_decoding_work_mem%3D64kB")
+        make_slot(settings)
+        run_script(plain(settings), "INSERT INTO public.t SELECT generate_series(1, 20000)")
+        status = Status(Metrics("0"), name="s", slot=settings.slot)
+        monitor = Monitor(settings, status, lambda _names: None)
+        async with streaming(settings, server_version_num=major * 10_000, streaming=way) as stream:
+            await read_until(stream, lambda items: bool(commits(items) or ends_a_stream(items)))
+        with contextlib.closing(connect_sql(settings)) as asking:  # the server counts in the background
+            decoded = functools.partial(read_decoded, asking, settings.slot)
+            await until(lambda: any((decoded().spilled_bytes, decoded().streamed_bytes)), "it has counted")
+        looking = asyncio.ensure_future(monitor.run())
+        await until(lambda: "cdcd_slot_server_spilled_bytes" in status.metrics.snapshot(), "it has looked")
+        looking.cancel()
+        samples = status.metrics.snapshot()
+    assert (samples["cdcd_slot_server_spilled_bytes"] > 0) == (way == "off")
+    assert (samples["cdcd_slot_server_streamed_bytes"] > 0) == (way == "on")
+
+
+def test_an_old_server_does_not_say_what_it_keeps_on_its_own_disk(pg_server: PostgresServers) -> None:
+    with source_database(pg_server(13)) as settings:
+        make_slot(settings)
+        with contextlib.closing(connect_sql(settings)) as connection:
+            assert read_decoded(connection, settings.slot) == Decoded()
+
+
+def ends_a_stream(items: list[Item]) -> bool:
+    """Whether a Stream Commit is among them."""
+    return any(isinstance(item, Control) and item.payload[:1] == b"c" for item in items)

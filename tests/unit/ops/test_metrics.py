@@ -32,7 +32,7 @@ def metrics(clock: Clock) -> Metrics:
 
 def test_every_name_follows_the_rules(metrics: Metrics) -> None:
     """Prefix, base units, `_total` on counters only, a help text that is a sentence."""
-    metrics.slot(SlotReading(True, 1, 1, 1, "reserved", 1, 1, 1))
+    metrics.slot(SlotReading(True, 1, 1, 1, "reserved", 1, 1, 1, 1, 1))
     metrics.table_known("public.orders")
     metrics.snapshot_rows("public.orders", 1)
     families = list(text_string_to_metric_families(metrics.exposition().decode()))
