@@ -48,8 +48,8 @@ class _Old(NamedTuple):
 def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
     """Return the records of a run's rows and raise `tx.tx_seq` by the number of changes.
 
-    Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the row's LSN and its
-    number in the run, from 0.
+    Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the table, the
+    row's LSN and its number in the run, from 0.
     """
     data = run.frames
     end = len(data)
@@ -73,7 +73,11 @@ def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionConte
                     raise RelationUnknown("a row of a relation that was not described", relid=relid)
                 writer = writers[relid] = _Writer(plans[relid], tx, records)
             writer.lsn = lsn
-            _encode_message(writer, data, data[start], start + header + 4, position)
+            try:
+                _encode_message(writer, data, data[start], start + header + 4, position)
+            except CdcdError as error:
+                error.context.setdefault("table", writer.plan.table)
+                raise
             count += 1
     except struct.error:
         raise MessageTruncated("a run ends inside a frame's header", row=count) from None

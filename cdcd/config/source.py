@@ -68,9 +68,8 @@ def _version(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return value
+    """Take true and false, in YAML's or a variable's way, for on and off."""
+    return {"true": "on", "false": "off"}.get(str(value).lower(), value)
 
 
 class Slot(Room):

@@ -71,6 +71,7 @@ class Monitor:
             wal_status=slot.wal_status,
             restart_lsn=slot.restart_lsn,
             confirmed_flush_lsn=slot.confirmed_flush_lsn,
+            catalog_xmin_age=slot.catalog_xmin_age,
             spilled_bytes=decoded.spilled_bytes,
             streamed_bytes=decoded.streamed_bytes,
         )

@@ -316,7 +316,7 @@ class Session:
                 buffers=self._buffers,
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
             )
-            self._status.streaming(server.version_num, options.protocol_version)
+            self._status.streaming(server.version_num, options.protocol_version, options.streaming)
             _LOG.info(
                 "streaming",
                 slot=self._source.slot,

@@ -40,6 +40,7 @@ class Status:
         self._confirmed_lsn: Lsn = 0
         self._server_version: int | None = None
         self._protocol_version: int | None = None
+        self._streaming: str | None = None
         self._oldest_us: int | None = None
         self._boundary: Boundary | None = None
         self._held: Held | None = None
@@ -89,10 +90,11 @@ class Status:
         self.health = replace(self.health, is_sink_open=False)
         self.metrics.sink_connected(False)
 
-    def streaming(self, server_version_num: int, protocol_version: int) -> None:
-        """The replication stream is open."""
+    def streaming(self, server_version_num: int, protocol_version: int, streaming: str) -> None:
+        """The replication stream is open; `streaming` as it was asked of the server: off, on or parallel."""
         self._server_version = server_version_num
         self._protocol_version = protocol_version
+        self._streaming = streaming
         self.health = replace(self.health, is_source_streaming=True)
         self.metrics.source_connected(True)
         self.state("streaming")
@@ -268,6 +270,7 @@ class Status:
             "slot": self._slot,
             "server_version_num": self._server_version,
             "protocol_version": self._protocol_version,
+            "streaming": self._streaming,
             "received_lsn": format_lsn(self._received_lsn),
             "confirmed_lsn": format_lsn(self._confirmed_lsn),
             "durable": None

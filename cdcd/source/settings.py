@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from cdcd.errors import SourceSetup
 
@@ -109,19 +109,11 @@ def wanted_options(
     return StreamOptions(chosen, wanted, binary, messages, origin, two_phase)
 
 
-def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
-    """Return the options for a server of this version; raises SourceSetup for a wish it cannot grant.
-
-    Takes what `wanted_options` takes. Logical messages are left out before PostgreSQL 14 (`shortfalls` says
-    so): they are on by default, and no such server sends any.
-    """
-    return granted(server_version_num, wanted_options(server_version_num, **wanted))
-
-
 def granted(server_version_num: int, options: StreamOptions, *, failover: bool = False) -> StreamOptions:
-    """Return these options as a server of this version grants them; raises SourceSetup as `choose_options`.
+    """Return these options as a server of this version grants them; raises SourceSetup for one it cannot.
 
-    `failover` is refused like them, also where the slot exists already: no such server can synchronise it.
+    Logical messages are left out before PostgreSQL 14 (`shortfalls` says so): they are on by default, and no such
+    server sends any. `failover` is refused also where the slot exists already: no such server can synchronise it.
     """
     missing = shortfalls(server_version_num, options, failover=failover)
     refused = [one for one in missing if not one.is_left_out]

@@ -23,7 +23,7 @@ CREATE_TIMEOUT_S = 300.0
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 # The whole row as JSON: the view has other columns in each major.
-_READ = "SELECT row_to_json(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{name}'"
+_READ = "SELECT row_to_json(s), age(s.catalog_xmin) FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{name}'"
 
 _DECODED = "SELECT spill_bytes, stream_bytes FROM pg_stat_replication_slots WHERE slot_name = %s"
 
@@ -52,6 +52,7 @@ class SlotState:
     restart_lsn: Lsn | None
     confirmed_flush_lsn: Lsn | None
     catalog_xmin: int | None
+    catalog_xmin_age: int | None
     wal_status: str | None
     safe_wal_size_bytes: int | None
     invalidation_reason: str | None
@@ -103,7 +104,7 @@ def read_slot(connection: Connection, name: str) -> SlotState | None:
 def read_slot_over_walsender(connection: Connection, name: str) -> SlotState | None:
     """Return the slot's state by a statement without parameters, which a walsender also takes."""
     rows = fetch(connection, _READ.format(name=name.replace("'", "''")))
-    return _slot_state(rows[0][0]) if rows else None
+    return _slot_state(*rows[0]) if rows else None
 
 
 def read_decoded(connection: Connection, name: str) -> Decoded:
@@ -219,7 +220,7 @@ def _blocked(settings: SourceSettings, timeout_s: float) -> SourceUnavailable:
     )
 
 
-def _slot_state(row: dict[str, Any]) -> SlotState:
+def _slot_state(row: dict[str, Any], catalog_xmin_age: int | None) -> SlotState:
     return SlotState(
         name=row["slot_name"],
         plugin=row["plugin"],
@@ -231,6 +232,7 @@ def _slot_state(row: dict[str, Any]) -> SlotState:
         restart_lsn=_lsn(row["restart_lsn"]),
         confirmed_flush_lsn=_lsn(row["confirmed_flush_lsn"]),
         catalog_xmin=_number(row.get("catalog_xmin")),
+        catalog_xmin_age=catalog_xmin_age,
         wal_status=row.get("wal_status"),
         safe_wal_size_bytes=row.get("safe_wal_size"),
         invalidation_reason=row.get("invalidation_reason") or _conflict(row),

@@ -15,11 +15,19 @@ from cdcd.errors import SlotActive, SourceError, SourceSetup
 from cdcd.model import Control, Run
 from cdcd.source.connection import connect_sql
 from cdcd.source.preflight import preflight
-from cdcd.source.settings import SourceSettings, StreamOptions, choose_options, shortfalls, wanted_options
+from cdcd.source.settings import SourceSettings, StreamOptions, shortfalls, wanted_options
 from cdcd.source.slot import create_slot, read_slot
 from cdcd.source.start import start
 from cdcd.source.stream import open_stream
-from tests.support.source import commits, make_slot, read_until, row_payloads, source_database, texts
+from tests.support.source import (
+    choose_options,
+    commits,
+    make_slot,
+    read_until,
+    row_payloads,
+    source_database,
+    texts,
+)
 from tests.support.stack import POSTGRES_MAJORS, PostgresServers, run_script
 from tests.support.wire import WalsenderTap
 

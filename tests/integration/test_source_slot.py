@@ -15,7 +15,7 @@ from cdcd.model import Control, Item
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime.monitor import Monitor
 from cdcd.runtime.status import Status
-from cdcd.source.connection import connect_sql
+from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.slot import Decoded, create_slot, drop_slot, read_decoded, read_slot
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming, until
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
@@ -116,6 +116,10 @@ async def test_what_the_server_keeps_on_its_own_disk_is_seen(
         await until(lambda: "cdcd_slot_server_spilled_bytes" in status.metrics.snapshot(), "it has looked")
         looking.cancel()
         samples = status.metrics.snapshot()
+        with contextlib.closing(connect_sql(settings)) as asking:
+            age_of = "SELECT age(catalog_xmin) FROM pg_replication_slots WHERE slot_name = %s"
+            ((age,),) = fetch(asking, age_of, (settings.slot,))
+    assert 0 < samples["cdcd_slot_catalog_xmin_age"] <= age
     assert (samples["cdcd_slot_server_spilled_bytes"] > 0) == (way == "off")
     assert (samples["cdcd_slot_server_streamed_bytes"] > 0) == (way == "on")
 

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.model import Control, Item, Keepalive, Run
-from cdcd.source.settings import SourceSettings, choose_options
+from cdcd.source.settings import SourceSettings, StreamOptions, granted, wanted_options
 from cdcd.source.slot import create_slot
 from cdcd.source.stream import ReplicationStream, open_stream
 from tests.support.stack import drop_database, new_database_name, run_script
@@ -52,12 +53,17 @@ def plain(settings: SourceSettings) -> str:
     return settings.dsn.partition("?")[0]
 
 
+def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
+    """What a server of this version grants of these wishes; raises SourceSetup for one it cannot."""
+    return granted(server_version_num, wanted_options(server_version_num, **wanted))
+
+
 @contextlib.asynccontextmanager
 async def streaming(
     settings: SourceSettings, start_lsn: int = 0, *, server_version_num: int = 140_000, **options: object
 ) -> AsyncIterator[ReplicationStream]:
     """An open stream, closed at the end."""
-    chosen = choose_options(server_version_num, **options)  # type: ignore[arg-type]
+    chosen = choose_options(server_version_num, **options)
     stream = await open_stream(settings, chosen, start_lsn)
     try:
         yield stream

@@ -363,6 +363,12 @@ def test_a_sent_value_that_is_not_understood_may_be_read_as_text() -> None:
     assert caught.value.context["column"] == "day"
 
 
+def test_a_row_that_cannot_be_read_names_its_table() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        Table(relation()).encode(("I", insert(["1", "a"])))
+    assert (caught.value.context["table"], caught.value.context["lsn"]) == ("public.orders", LSN)
+
+
 def test_a_relation_that_was_not_described_is_an_error() -> None:
     """F43."""
     with pytest.raises(RelationUnknown) as caught:

@@ -120,6 +120,8 @@ def test_sizes_have_units(written: str, size_bytes: int, tmp_path: Path) -> None
 def test_on_and_off_are_words(written: str, streaming: str, tmp_path: Path) -> None:
     text = GOOD.replace('/shop"}', f'/shop", protocol: {{streaming: {written}}}}}')
     assert config_of(tmp_path, text).source.protocol.streaming == streaming
+    variables = {"CDCD_SOURCE__PROTOCOL__STREAMING": written}
+    assert config_of(tmp_path, GOOD, variables).source.protocol.streaming == streaming
 
 
 def test_settings_of_the_rooms_carry_every_option(tmp_path: Path) -> None:

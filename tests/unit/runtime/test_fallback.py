@@ -21,7 +21,8 @@ from cdcd.errors import (
     ValueUnencodable,
 )
 from cdcd.runtime.fallback import allowed, doubting
-from cdcd.source.settings import StreamOptions, choose_options
+from cdcd.source.settings import StreamOptions
+from tests.support.source import choose_options
 
 STREAMED = choose_options(180_000)
 UNSTREAMED = choose_options(180_000, streaming="off")

@@ -49,7 +49,7 @@ def test_the_time_in_back_off_is_counted_from_the_first_failure(status: Status) 
 def test_back_pressure_is_a_state_of_streaming_only(status: Status) -> None:
     status.waiting(10, is_blocked=True)
     assert status.health.state == "starting"
-    status.streaming(180_000, 4)
+    status.streaming(180_000, 4, "parallel")
     status.waiting(10, is_blocked=True)
     assert status.health.state == "backpressure"
     status.waiting(0, is_blocked=False)
@@ -81,7 +81,7 @@ def test_open_transactions_and_waiting_rows_share_a_gauge(status: Status) -> Non
 
 
 def test_waiting_for_the_disk_is_back_pressure_with_its_own_cause(status: Status) -> None:
-    status.streaming(180_000, 4)
+    status.streaming(180_000, 4, "parallel")
     status.waiting_for_disk(True)
     assert status.health.state == "backpressure"
     status.waiting_for_disk(False)

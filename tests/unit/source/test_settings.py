@@ -10,11 +10,11 @@ from cdcd.errors import SourceSetup
 from cdcd.source.settings import (
     SourceSettings,
     StreamOptions,
-    choose_options,
     granted,
     shortfalls,
     wanted_options,
 )
+from tests.support.source import choose_options
 
 
 @pytest.mark.parametrize(
