@@ -31,9 +31,9 @@ STREAMED = 1_000_000
 SPECIAL = {
     "date", "time", "timestamp", "timestamptz", "interval", "time(0)", "time(3)", "timestamp(3)", "timestamptz(0)",
     "interval(2)", "numeric(10,2)", "net_price", "numeric(38,0)", "numeric(38,38)", "numeric(20,10)", '"Per son"',
-    "log", "price", "information_schema.time_stamp", "numeric(3,5)",
+    "log", "price", "information_schema.time_stamp", "numeric(3,5)", "xid8",
 }  # fmt: skip
-"""Types with values that their Avro types cannot hold: infinities, NaN in a decimal, 24:00:00."""
+"""Types with values that their Avro types cannot hold: infinities, NaN, 24:00:00, an xid8 beyond int64."""
 
 UNCOVERED = """
     select t.typname::text, e.typname::text from pg_type t left join pg_type e on e.oid = t.typelem
