@@ -20,6 +20,11 @@ from cdcd.schema.varint import encode_long, encode_string
 _SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special, Oversized)  # TypeError: null in a required column
 _SPECIAL_HINT = "format.special: beside puts its text into source.special, string makes the column one"
 _OVERSIZED_HINT = "raise format.max_value_bytes, or set format.oversized: omit"
+_SPECIAL_KEY_HINT = (
+    "format.special: string makes the column a string; registry.incompatible lets its new schema through"
+)
+_OVERSIZED_KEY_HINT = "raise format.max_value_bytes: nothing of a key can be left out"
+_NULL_KEY_HINT = "give each row a value, then VALIDATE the column's NOT NULL constraint"
 
 
 class Extras:
@@ -94,7 +99,7 @@ def _encode_column(
     is_required = column.is_required if extras is not None else plan.is_key_required
     if raw is None:
         if is_required:
-            raise _unencodable(plan, column, lsn, "null in a key column")
+            raise _unencodable(plan, column, lsn, "null in a key column", hint=_NULL_KEY_HINT)
         return NULL
     if raw is UNCHANGED:
         return _encode_unchanged(plan, column, side, lsn, extras)
@@ -123,7 +128,8 @@ def _encode_column(
         kind = SentUnreadable if type(raw) is Sent else ValueUnencodable
         raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", kind)
     if is_required or extras is None:
-        raise _unencodable(plan, column, lsn, "a key column's value that its Avro type cannot hold")
+        message = "a key column's value that its Avro type cannot hold"
+        raise _unencodable(plan, column, lsn, message, hint=_SPECIAL_KEY_HINT)
     if column.policy.special == "halt":
         raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", hint=_SPECIAL_HINT)
     if not _is_utf_8(special):
@@ -150,7 +156,8 @@ def _encode_oversized(
 ) -> bytes:
     if extras is None or column.policy.oversized == "halt":
         message = f"a value of {size_bytes} bytes of text, beyond format.max_value_bytes"
-        raise _unencodable(plan, column, lsn, message, hint=_OVERSIZED_HINT)
+        hint = _OVERSIZED_KEY_HINT if extras is None else _OVERSIZED_HINT
+        raise _unencodable(plan, column, lsn, message, hint=hint)
     # No field's name has a dot in it, so nobody can take this for a value's text.
     extras.special[f"{_place(plan, column, side)}.omitted_bytes"] = b"%d" % size_bytes
     return NULL

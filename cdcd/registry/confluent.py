@@ -162,7 +162,8 @@ class Registry:
             if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
                 return None
             raise
-        return dict(json.loads(text or "{}"))
+        found = json.loads(text or "{}")
+        return found if isinstance(found, dict) else {"type": found}  # another's may be no record
 
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
         """Whether exactly this schema is registered under `subject`."""

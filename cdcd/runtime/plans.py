@@ -22,7 +22,7 @@ from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.runtime.threads import in_thread
 from cdcd.schema.codec import AvroSchema
-from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns
+from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
@@ -231,11 +231,13 @@ class Plans:
         key_schema = self._registered_key(topic, record)
         catalog_key = ask(relation.relid)
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
-        nullable = nullable_columns(self._registered_value(topic, relation))
+        value = self._registered_value(topic, relation)
         # A table that seems to have no key while open transactions are streamed may have one.
-        believed = nullable if self.is_sure else ()
+        believed = nullable_columns(value) if self.is_sure else ()
         columns = key_of(relation, catalog_key, registered_columns(key_schema, policy), policy, believed)
-        return _Key(columns, is_required(relation, catalog_key, key_schema), nullable.intersection(columns))
+        # What the topic's values do not have yet would be new and without a default.
+        nullable = frozenset[str]() if value is None else frozenset(columns) - required_columns(value)
+        return _Key(columns, is_required(relation, catalog_key, key_schema), nullable)
 
     def _registered_key(self, topic: str, record: str) -> dict[str, Any] | None:
         """Return the topic's key schema, asked for once in a session."""

@@ -73,16 +73,26 @@ def registered_columns(
 
 def nullable_columns(value_schema: Mapping[str, Any] | None) -> frozenset[str]:
     """Return the names of the columns that may be null in a value that `relation_schemas` has made."""
+    return frozenset(field["pg.name"] for field in _columns(value_schema) if isinstance(field["type"], list))
+
+
+def required_columns(value_schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the columns that are never null in a value that `relation_schemas` has made."""
+    return frozenset(
+        field["pg.name"] for field in _columns(value_schema) if not isinstance(field["type"], list)
+    )
+
+
+def _columns(value_schema: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the fields of a value that are columns, none of a schema that is another's."""
     fields = (value_schema or {}).get("fields", ())
     for field in fields:
         if field["name"] == "before" and "pg.name" not in field:
-            fields = field["type"][-1][
-                "fields"
-            ]  # an envelope's ["null", Value]; a flat value is the row itself
+            # An envelope's is ["null", Value]; a flat value is the row itself.
+            row = field["type"][-1] if isinstance(field["type"], list) else None
+            fields = row.get("fields", ()) if isinstance(row, Mapping) else ()
             break
-    return frozenset(
-        field["pg.name"] for field in fields if "pg.name" in field and isinstance(field["type"], list)
-    )
+    return [field for field in fields if "pg.name" in field]
 
 
 def _may_hold_nulls(key_schema: Mapping[str, Any]) -> bool:

@@ -96,6 +96,10 @@ _HINTS: dict[type[SinkError], str] = {
     TopicMissing: "create the topic, or set sink.topics.create",
     TopicMismatch: "the number of partitions changed while cdcd ran; restart it",
 }
+COLLISION_HINT = (
+    "Kafka takes . and _ in topic names for one character: put another between schema and table in "
+    "sink.topics.template, such as {name}.{schema}-{table}"
+)
 
 
 def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
@@ -103,7 +107,9 @@ def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
     cls = _CLASSES.get(error.code())
     if cls is None:
         cls = SinkUnavailable if error.retriable() or error.txn_requires_abort() else SinkError
-    return cls(f"{doing}: {error.str()}", hint=_HINTS.get(cls), kafka=error.name(), **context)
+    # Names are legal by their escapes, so what is wrong with one is that another is too near to it.
+    hint = COLLISION_HINT if error.code() == KafkaError.TOPIC_EXCEPTION else _HINTS.get(cls)
+    return cls(f"{doing}: {error.str()}", hint=hint, kafka=error.name(), **context)
 
 
 def error_of(failure: KafkaException) -> KafkaError:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
-from cdcd.sink.faults import error_of, kafka_errors, translate
+from cdcd.sink.faults import COLLISION_HINT, error_of, kafka_errors, translate
 from cdcd.sink.settings import SinkSettings, TopicSettings, admin_properties
 
 __all__ = ["PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
@@ -106,8 +106,10 @@ class Topics:
         brokers = len(metadata.brokers)
         findings = [Finding("ok", "kafka", f"cluster {metadata.cluster_id} answers, {brokers} brokers")]
         findings += self._check_replicas(brokers)
+        names = list(names)
         for name in names:
             findings.append(self._check_topic(metadata, self._new(name)))
+        findings += _collisions(name for name in names if name not in metadata.topics)
         if progress_topic is not None:
             findings.append(
                 self._check_single(metadata, self._new_single(progress_topic, PROGRESS_PROPERTIES))
@@ -201,9 +203,9 @@ class Topics:
             return Finding("fail", subject, "does not exist and sink.topics.create is off", mend)
         refusal = self._would_refuse(new)
         if refusal is not None:
-            return Finding(
-                "fail", subject, f"cannot be created: {refusal}", "grant Create, or create it yourself"
-            )
+            is_near = refusal.code() == KafkaError.TOPIC_EXCEPTION
+            mend = COLLISION_HINT if is_near else "grant Create, or create it yourself"
+            return Finding("fail", subject, f"cannot be created: {refusal.str()}", mend)
         return Finding("ok", subject, f"will be created with {partitions}")
 
     def _check_single(self, metadata: ClusterMetadata, new: NewTopic) -> Finding:
@@ -214,15 +216,27 @@ class Topics:
             return Finding("fail", f"topic {name}", message, "use another topic prefix, or make it anew")
         return self._check_topic(metadata, new)
 
-    def _would_refuse(self, topic: NewTopic) -> str | None:
+    def _would_refuse(self, topic: NewTopic) -> KafkaError | None:
         """Return why the cluster would not create the topic, None when it would."""
         timeout_s = self._settings.operation_timeout_s
         futures = self._admin.create_topics([topic], validate_only=True, request_timeout=timeout_s)
         try:
             futures[topic.topic].result()
         except KafkaException as failure:
-            return str(error_of(failure).str())
+            return error_of(failure)
         return None
+
+
+def _collisions(names: Iterable[str]) -> list[Finding]:
+    """Return which topics that are not there yet cannot both come to be: alone, the cluster would take either."""
+    first: dict[str, str] = {}
+    findings = []
+    for name in names:
+        other = first.setdefault(name.replace(".", "_"), name)
+        if other != name:
+            message = f"cannot be created along with {other}"
+            findings.append(Finding("fail", f"topic {name}", message, COLLISION_HINT))
+    return findings
 
 
 def _partitions(number: int) -> str:

@@ -187,11 +187,20 @@ def test_a_key_that_comes_and_a_key_that_widens_are_said(
     registry: SchemaRegistry,
 ) -> None:
     """F45: the records before have a null key, or the same key in other bytes."""
-    run(postgres, database, "CREATE TABLE first (id int)", "CREATE TABLE wide (id int PRIMARY KEY)")
+    run(
+        postgres,
+        database,
+        "CREATE TABLE first (id int)",
+        "CREATE TABLE added (v text)",
+        "CREATE TABLE wide (id int PRIMARY KEY)",
+    )
     changes = (
         "INSERT INTO first VALUES (1)",
         "ALTER TABLE first ADD PRIMARY KEY (id)",
         "INSERT INTO first VALUES (2)",
+        "INSERT INTO added VALUES ('a')",
+        "ALTER TABLE added ADD id serial PRIMARY KEY",
+        "INSERT INTO added VALUES ('b')",
         "INSERT INTO wide VALUES (1)",
         "ALTER TABLE wide ALTER id TYPE bigint",
         "INSERT INTO wide VALUES (3000000000)",
@@ -206,8 +215,11 @@ def test_a_key_that_comes_and_a_key_that_widens_are_said(
             await_confirmed(postgres, daemon, 120)
             topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
             assert topics.keys("first") == [("c", None), ("c", {"id": 2})]
+            assert topics.keys("added") == [("c", None), ("c", {"id": 2})]
+            assert [after for _, _, after in topics.told("added")] == [{"v": "a"}, {"v": "b", "id": 2}]
             assert topics.keys("wide") == [("c", {"id": 1}), ("c", {"id": 3000000000}), ("d", {"id": 1})]
-            assert [line["topic"] for line in daemon.events("key_added")] == [f"{daemon.name}.public.first"]
+            added = [f"{daemon.name}.public.first", f"{daemon.name}.public.added"]
+            assert [line["topic"] for line in daemon.events("key_added")] == added
             said = daemon.events("key_schema_changed")
             assert [line["topic"] for line in said] == [f"{daemon.name}.public.wide"]
             assert daemon.stop() == 0

@@ -105,6 +105,14 @@ def test_the_newest_schema_of_a_subject_is_as_it_was_registered(
     assert writer.latest(subject) == V2
 
 
+@pytest.mark.parametrize("schema", ["string", ["null", "string"]])
+def test_a_newest_schema_of_another_that_is_no_record(
+    registry: SchemaRegistry, subject: str, schema: Any
+) -> None:
+    ask(f"{registry.url}/subjects/{subject}/versions", {"schema": json.dumps(schema)}, "POST")
+    assert Registry(RegistrySettings(registry.url)).latest(subject) == {"type": schema}
+
+
 def test_a_registry_that_has_lost_a_subject_is_found_out(registry: SchemaRegistry, subject: str) -> None:
     """F55: the ids that cdcd writes would name nothing, or another schema."""
     client = Registry(RegistrySettings(registry.url))

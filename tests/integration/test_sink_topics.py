@@ -127,6 +127,21 @@ def test_check_says_that_a_topic_cannot_come_to_be(bootstrap: str, create: bool,
     assert levels[f"topic {name}"] == "fail"
 
 
+def test_names_that_kafka_takes_for_one_are_told_with_a_way_on(bootstrap: str) -> None:
+    """Kafka's metrics write a dot as an underscore, so it makes only one of two such topics."""
+    prefix = new_name("shop")
+    one, two = f"{prefix}.a.b_c", f"{prefix}.a_b.c"
+    for exists in (False, True):
+        if exists:
+            create_topic(bootstrap, one)
+        failed = [finding for finding in make(bootstrap).check([one, two]) if finding.level == "fail"]
+        assert [finding.subject for finding in failed] == [f"topic {two}"]
+        assert "sink.topics.template" in failed[0].mend
+    with pytest.raises(SinkError, match="collides") as caught:
+        make(bootstrap).ensure([two])
+    assert "sink.topics.template" in caught.value.advice
+
+
 def test_check_of_a_broker_that_is_not_there() -> None:
     findings = make(f"127.0.0.1:{free_port()}").check(["t"])
     assert [(finding.level, finding.subject) for finding in findings] == [("fail", "kafka")]

@@ -318,6 +318,7 @@ def test_a_special_value_in_a_key_column_halts_and_says_nothing_of_the_value() -
     with pytest.raises(ValueUnencodable) as caught:
         table.encode(("I", insert(["infinity"])))
     assert "infinity" not in str(caught.value)
+    assert "format.special: string" in caught.value.advice
 
 
 def test_an_unreadable_value_names_its_place_and_never_itself() -> None:
@@ -339,8 +340,9 @@ def test_an_unreadable_value_names_its_place_and_never_itself() -> None:
 
 
 def test_null_in_a_key_column_halts() -> None:
-    with pytest.raises(ValueUnencodable):
+    with pytest.raises(ValueUnencodable) as caught:
         Table(relation()).encode(("I", insert([None, "a", "b", None])))
+    assert caught.value.advice
 
 
 def test_binary_values_give_the_bytes_of_their_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,6 +114,16 @@ async def test_a_first_key_is_said() -> None:
     with capture_logs() as lines:
         await again.plan(relation("id"))
     assert "key_added" in [line["event"] for line in lines]
+
+
+async def test_the_columns_of_a_first_key_that_come_with_it_may_be_null_in_the_value() -> None:
+    """A column that was added to a topic's values needs a default; in the key it is required."""
+    one = plans("register_with_none")
+    keyless = relation()
+    await one.plan(replace(keyless, columns=keyless.columns[1:]))
+    keyed = await one.plan(relation("id"))
+    assert (keyed.key_indexes, keyed.is_key_required) == ((0,), True)
+    assert not any(column.is_required for column in keyed.columns)
 
 
 async def test_a_refused_value_leaves_the_topic_without_a_key() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cdcd.errors import KeyChanged, Retry, SchemaError
 from cdcd.model import Column, PgType, Relation, ReplicaIdentity
-from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns
+from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
 from cdcd.schema.policy import Policies, Policy
 from cdcd.schema.relation_schema import relation_schemas
 
@@ -180,3 +182,23 @@ def test_what_may_be_null_in_a_topics_values_stays_so(is_flat: bool) -> None:
     fresh = relation_schemas(before, types, ("c",), "shop", policies)
     assert nullable_columns(fresh.value) == ({"before", "pg.name", "c"} if is_flat else {"before", "pg.name"})
     assert nullable_columns(None) == frozenset()
+    assert required_columns(fresh.value) == (frozenset() if is_flat else {"c"})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": ["null", "string"]},
+        {"type": "enum", "name": "E", "symbols": ["A"]},
+        {"type": "record", "name": "X", "fields": [{"name": "before", "type": "string"}]},
+        {"type": "record", "name": "X", "fields": [{"name": "before", "type": ["null", "string"]}]},
+        {
+            "type": "record",
+            "name": "X",
+            "fields": [{"name": "before", "type": {"type": "map", "values": "int"}}],
+        },
+    ],
+)
+def test_a_value_schema_of_another_has_no_columns(schema: dict[str, Any]) -> None:
+    assert nullable_columns(schema) == required_columns(schema) == frozenset()
