@@ -155,15 +155,13 @@ class Registry:
 
     def _ask_latest(self, subject: str) -> dict[str, Any] | None:
         try:
-            text = self._call(
-                "latest", lambda client: client.get_latest_version(subject).schema.schema_str, subject=subject
-            )
+            found = self._call("latest", lambda client: client.get_latest_version(subject), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
                 return None
             raise
-        found = json.loads(text or "{}")
-        return found if isinstance(found, dict) else {"type": found}  # another's may be no record
+        schema = _avro_of(found.schema, subject)
+        return schema if isinstance(schema, dict) else {"type": schema}  # another's may be no record
 
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
         """Whether exactly this schema is registered under `subject`."""
@@ -223,7 +221,7 @@ class Registry:
             return  # somebody has deleted them all: there is nothing to compare with
         if not level.endswith("_TRANSITIVE"):
             numbers = numbers[-1:]
-        earlier = [json.loads(self._version(subject, number)) for number in numbers]
+        earlier = [self._version(subject, number) for number in numbers]
         found = level_differences(level, schema, earlier)
         if found:
             raise SchemaIncompatible(
@@ -232,9 +230,9 @@ class Registry:
                 subject=subject,
             )
 
-    def _version(self, subject: str, number: int) -> str:
+    def _version(self, subject: str, number: int) -> Any:
         found = self._call("version", lambda client: client.get_version(subject, number), subject=subject)
-        return str(found.schema.schema_str or "{}")
+        return _avro_of(found.schema, subject)
 
     def _level(self, subject: str) -> str:
         """Return the subject's level of compatibility; the operators may have given it another than cdcd did."""
@@ -348,6 +346,20 @@ def _meaning(schema: Any) -> Any:
     if isinstance(schema, Mapping):
         return {name: _meaning(part) for name, part in schema.items() if name in _WRITTEN}
     return [_meaning(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _avro_of(schema: Schema, subject: str) -> Any:
+    """Return a registered schema as JSON. Raises RegistryRefused where it is not Avro."""
+    try:
+        if schema.schema_type in (None, "", "AVRO"):
+            return json.loads(schema.schema_str or "{}")
+    except ValueError:
+        pass  # no Avro either
+    raise RegistryRefused(
+        "the subject has schemas that are not Avro",
+        hint="delete the subject, if nobody reads by it, or choose another name for the topics",
+        subject=subject,
+    )
 
 
 def _is_transport(error: Exception) -> bool:

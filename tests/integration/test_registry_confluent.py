@@ -113,6 +113,22 @@ def test_a_newest_schema_of_another_that_is_no_record(
     assert Registry(RegistrySettings(registry.url)).latest(subject) == {"type": schema}
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("PROTOBUF", 'syntax = "proto3"; message Row { int32 id = 1; }'),
+        ("JSON", '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'),
+    ],
+)
+def test_a_subject_of_another_format_is_refused_with_its_name(
+    registry: SchemaRegistry, client: Registry, subject: str, kind: str, text: str
+) -> None:
+    ask(f"{registry.url}/subjects/{subject}/versions", {"schema": text, "schemaType": kind}, "POST")
+    with pytest.raises(RegistryRefused, match="not Avro") as caught:
+        client.latest(subject)
+    assert caught.value.context["subject"] == subject
+
+
 def test_a_registry_that_has_lost_a_subject_is_found_out(registry: SchemaRegistry, subject: str) -> None:
     """F55: the ids that cdcd writes would name nothing, or another schema."""
     client = Registry(RegistrySettings(registry.url))
