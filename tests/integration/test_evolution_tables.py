@@ -314,3 +314,36 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
             rows = {"t": [1], "t.v2": ["2"]} if policy == "new_topic" else {"t": [1, "2"]}
         assert [change.row["v"] for change in topics.changes("moods")] == ["sad", "sad"]
         assert {table: [change.row["v"] for change in topics.changes(table)] for table in rows} == rows
+
+
+def test_a_composite_type_is_moved_and_then_renamed(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+) -> None:
+    """PostgreSQL does not say so in the stream: a new session asks anew."""
+    run(
+        postgres,
+        database,
+        "CREATE SCHEMA other",
+        "CREATE TYPE c AS (a int)",
+        "CREATE TABLE t (id int PRIMARY KEY, v c)",
+        "INSERT INTO t VALUES (1, ROW(1))",
+    )
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        run(postgres, database, "ALTER TYPE c SET SCHEMA other", "INSERT INTO t VALUES (2, ROW(2))")
+        daemon.start()
+        await_confirmed(postgres, daemon)
+        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        first, second = topics.changes("t")
+        assert topics.read(first.raw, second.schema_id)["after"] == {"id": 1, "v": {"a": 1}}
+        assert daemon.stop() == 0
+        run(postgres, database, "ALTER TYPE other.c RENAME TO d", "INSERT INTO t VALUES (3, ROW(3))")
+        reason = daemon.start().wait_state("halted")["reason"]
+        assert "CDCD-SCHEMA-INCOMPATIBLE" in reason
+        assert "other.c is now" in reason
+        assert len(topics.changes("t")) == 2
