@@ -18,6 +18,9 @@ from cdcd.errors import KeyChanged, SchemaError
 from cdcd.model import Relation, ReplicaIdentity
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
 
+KEY_PROPERTY = "pg.key"
+"""The property of a flat value's column that says that it is never null: of the key from the first row on."""
+
 
 def key_of(
     relation: Relation,
@@ -73,14 +76,16 @@ def registered_columns(
 
 def nullable_columns(value_schema: Mapping[str, Any] | None) -> frozenset[str]:
     """Return the names of the columns that may be null in a value that `relation_schemas` has made."""
-    return frozenset(field["pg.name"] for field in _columns(value_schema) if isinstance(field["type"], list))
+    return frozenset(field["pg.name"] for field in _columns(value_schema) if not _is_required(field))
 
 
 def required_columns(value_schema: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the columns that are never null in a value that `relation_schemas` has made."""
-    return frozenset(
-        field["pg.name"] for field in _columns(value_schema) if not isinstance(field["type"], list)
-    )
+    return frozenset(field["pg.name"] for field in _columns(value_schema) if _is_required(field))
+
+
+def _is_required(field: Mapping[str, Any]) -> bool:
+    return not isinstance(field["type"], list) or KEY_PROPERTY in field
 
 
 def _columns(value_schema: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from cdcd.schema.codec import AvroSchema, Codec
 from cdcd.schema.envelope import envelope_schema
 from cdcd.schema.flat import flat_schema
 from cdcd.schema.forms import unchanged_bytes
-from cdcd.schema.keys import key_of
+from cdcd.schema.keys import KEY_PROPERTY, key_of
 from cdcd.schema.named import defined_once, placed
 from cdcd.schema.names import column_names, full_name
 from cdcd.schema.policy import DEFAULT_POLICY, NO_RULES, Policies, Policy
@@ -76,13 +76,18 @@ def relation_schemas(
     table = f"{relation.schema}.{relation.name}"
     base = full_name(prefix, relation.schema, relation.name)
     is_flat = policies.table(table).value == "flat"
-    required = set(keys).difference(nullable) if is_key_required and not is_flat else set()
+    required = set(keys).difference(nullable) if is_key_required else set()
     resolved = [
         resolve(c.type_oid, c.typmod, types, policies.column(table, c.name)) for c in relation.columns
     ]
-    columns = _columns(relation, resolved, required, f"{base}.Value", policies)
+    columns = _columns(relation, resolved, set() if is_flat else required, f"{base}.Value", policies)
+    of_key = {KEY_PROPERTY: True}  # what a flat value's types cannot say: they all take null
     rows = [
-        _field(codec, _properties(column, kind, number), codec.is_required)
+        _field(
+            codec,
+            _properties(column, kind, number) | (of_key if is_flat and column.name in required else {}),
+            codec.is_required,
+        )
         for number, (codec, column, kind) in enumerate(
             zip(columns, relation.columns, resolved, strict=True), 1
         )

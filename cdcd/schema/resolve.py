@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cdcd.errors import SchemaError
 from cdcd.model import PgType
 from cdcd.schema.codec import Builder, Codec, Encoder
 from cdcd.schema.forms import column_codec
@@ -90,7 +89,7 @@ class ResolvedType:
 def resolve(
     oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy = DEFAULT_POLICY
 ) -> ResolvedType:
-    """Return a column's codec. Raises SchemaError where types nest without end.
+    """Return a column's codec. What is nested deeper than any reader goes is text.
 
     What has no quicker way from its send format takes the way of its text. An array, composite or range always
     does: whatever the text encoder makes of one shape or of one of its values, binary makes the same.
@@ -115,9 +114,9 @@ def _is_made_of_others(oid: int, types: Mapping[int, PgType]) -> bool:
 
 
 def _resolve(oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy, depth: int) -> ResolvedType:
-    if depth > _MAX_DEPTH:
-        raise SchemaError("a type that is nested without end", oid=oid)
     pg_type = types.get(oid)
+    if depth > _MAX_DEPTH:
+        return ResolvedType(text.TEXT_ONLY, f"oid {oid}" if pg_type is None else _qualified(pg_type))
     if pg_type is None:
         builder = FAMILIES.get(oid)
         return ResolvedType(builder(typmod, policy) if builder else text.TEXT_ONLY, f"oid {oid}")

@@ -130,6 +130,24 @@ def test_a_key_that_is_another_one_halts_before_a_row_has_it(
         ]
 
 
+@pytest.mark.parametrize("value", ["envelope", "flat"])
+def test_a_key_that_was_away_for_a_while_halts_also_where_it_is_back(
+    value: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F44 and F45: this is not a topic whose first rows had no key, so none gets a null key now."""
+    run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with new_daemon(postgres, database, format={"value": value}) as daemon:
+        after_a_gap(
+            daemon,
+            postgres,
+            database,
+            "ALTER TABLE t DROP CONSTRAINT t_pkey",
+            "INSERT INTO t VALUES (2)",
+            "ALTER TABLE t ADD PRIMARY KEY (id)",
+        )
+        assert "CDCD-KEY-CHANGED" in daemon.wait_state("halted")["reason"]
+
+
 def test_a_key_that_is_published_in_part_is_none(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cdcd.errors import SchemaError
 from cdcd.model import PgType
 from cdcd.schema.sent import containers, datetime, floating, geometric, network, numbers, strings, textsearch
 from cdcd.schema.sent import pgvector as of_pgvector
@@ -112,10 +111,10 @@ _MAX_DEPTH = 32
 def text_of_sent(oid: int, types: Mapping[int, PgType], depth: int = 0) -> TextOfSent | None:
     """Return the function of a type, None where its send format has no exact reading here.
 
-    `types` is closed over what types are made of. Raises SchemaError where they nest without end.
+    `types` is closed over what types are made of.
     """
     if depth > _MAX_DEPTH:
-        raise SchemaError("a type that is nested without end", oid=oid)
+        return None
     known = BUILT_IN.get(oid)
     pg_type = types.get(oid)
     if known is not None or pg_type is None:

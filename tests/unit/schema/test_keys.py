@@ -180,9 +180,9 @@ def test_what_may_be_null_in_a_topics_values_stays_so(is_flat: bool) -> None:
     assert keyed.key is not None
     assert keyed.key["fields"][0]["type"] == "int"
     fresh = relation_schemas(before, types, ("c",), "shop", policies)
-    assert nullable_columns(fresh.value) == ({"before", "pg.name", "c"} if is_flat else {"before", "pg.name"})
+    assert nullable_columns(fresh.value) == {"before", "pg.name"}
     assert nullable_columns(None) == frozenset()
-    assert required_columns(fresh.value) == (frozenset() if is_flat else {"c"})
+    assert required_columns(fresh.value) == {"c"}
 
 
 @pytest.mark.parametrize(

@@ -105,13 +105,6 @@ def test_two_columns_of_one_name_are_a_schema_error() -> None:
         relation_schemas(twice, TYPES, None, "shop")
 
 
-def test_a_type_that_contains_itself_is_a_schema_error() -> None:
-    endless = {9: PgType(9, "s", "d", "d", base_oid=9)}
-    table = Relation(1, "s", "t", ReplicaIdentity.FULL, (Column("a", 9, -1, True),))
-    with pytest.raises(SchemaError):
-        relation_schemas(table, endless, None, "shop")
-
-
 def test_a_relation_without_columns_has_a_schema() -> None:
     schemas = relation_schemas(Relation(1, "s", "t", ReplicaIdentity.NOTHING, ()), {}, None, "shop")
     fastavro.parse_schema(schemas.value)
