@@ -81,18 +81,15 @@ def relation_schemas(
         resolve(c.type_oid, c.typmod, types, policies.column(table, c.name)) for c in relation.columns
     ]
     columns = _columns(relation, resolved, set() if is_flat else required, f"{base}.Value", policies)
-    of_key = {KEY_PROPERTY: True}  # what a flat value's types cannot say: they all take null
     rows = [
-        _field(
-            codec,
-            _properties(column, kind, number) | (of_key if is_flat and column.name in required else {}),
-            codec.is_required,
-        )
+        _field(codec, _properties(column, kind, number), codec.is_required)
         for number, (codec, column, kind) in enumerate(
             zip(columns, relation.columns, resolved, strict=True), 1
         )
     ]
     if is_flat:
+        # Its types all take null, so they cannot say which columns are the key's.
+        rows = [row | {KEY_PROPERTY: True} if row["pg.name"] in required else row for row in rows]
         value = flat_schema(f"{base}.Value", rows, policies.flat, table)
     else:
         value = envelope_schema(base, _record(f"{base}.Value", rows))
