@@ -48,8 +48,8 @@ class _Old(NamedTuple):
 def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
     """Return the records of a run's rows and raise `tx.tx_seq` by the number of changes.
 
-    Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the table, the
-    row's LSN and its number in the run, from 0.
+    Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the
+    row's LSN, its number in the run, from 0, and the table where it is known.
     """
     data = run.frames
     end = len(data)

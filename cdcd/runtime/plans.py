@@ -80,7 +80,10 @@ class _Place(TypedDict):
 
 
 class _Key(NamedTuple):
-    """The columns of a relation's key, () without one; whether none of them can be null; which the value lets."""
+    """The columns of a relation's key, () without one; whether none of them can be null.
+
+    `nullable`: those that may be null in the topic's values all the same.
+    """
 
     columns: tuple[str, ...]
     is_required: bool
