@@ -144,12 +144,19 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """Which slot of which server a position belongs to (F10, F58)."""
+    """Which slot of which server a position belongs to (F10, F58).
+
+    `slot_lsn` is the consistent point of a slot that cdcd has made, 0 where somebody else made it: PostgreSQL does
+    not keep it. `two_phase` is what the slot had when the record was written, None where it was not recorded.
+    """
 
     system_identifier: str
     timeline: int
     database: str
     slot: str
+    plugin: str = "pgoutput"
+    two_phase: bool | None = None
+    slot_lsn: Lsn = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,28 @@ class PreparedBefore:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """How much of a transaction that is written in several Kafka transactions is durable: all up to `tx_seq`."""
+
+    commit_lsn: Lsn
+    tx_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What somebody has accepted to miss, and what the topics have still to be told of.
+
+    Changes committed between `from_lsn` and `to_lsn` may be missing (`to_lsn` None: up to the snapshot that follows).
+    `reason` is the code of the halt that it was the way on from, `decided_us` when it was decided.
+    """
+
+    from_lsn: Lsn
+    to_lsn: Lsn | None
+    reason: str
+    decided_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What one Kafka transaction made durable: the value of the progress record.
 
@@ -185,7 +214,8 @@ class Progress:
     with a commit LSN up to it are dropped on replay, F4). `phase` is "snapshot" while the initial snapshot is
     incomplete, else "streaming". `offsets` maps topic -> partition -> next offset for what this one touched.
     `snapshot_tables` are the topics that an incomplete snapshot has begun to write. `prepared_before` is what every
-    later session has to know too, until it is decided.
+    later session has to know too, until it is decided. `part`: besides, a part of the next transaction is written.
+    `gap`: the next session has to tell the topics of it before anything else.
     """
 
     identity: SourceIdentity
@@ -196,3 +226,5 @@ class Progress:
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     snapshot_tables: tuple[str, ...] = ()
     prepared_before: PreparedBefore = field(default_factory=PreparedBefore)
+    part: Part | None = None
+    gap: Gap | None = None

@@ -1,8 +1,8 @@
 """The progress record: what one Kafka transaction made durable, as JSON under the slot's name (F64).
 
 In: a Progress.  Out: the bytes of key and value, and back.
-`prepared_before` is a key only where there is something to say, as for few slots ever: a version of cdcd that does
-not know it reads all others, and refuses these.
+`prepared_before`, `part` and `gap` are keys only where there is something to say. Format 1 is read too: it did not
+know plugin, two_phase and slot_lsn.
 Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the
 wrong kind is ProgressUnreadable, because a guessed position loses or repeats data.
 Must not: do I/O, read the clock.
@@ -10,19 +10,21 @@ Must not: do I/O, read the clock.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
-from cdcd.model import PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
 
 __all__ = ["FORMAT", "dump", "key_of", "load"]
 
-FORMAT = 1
+FORMAT = 2
 _PHASES = frozenset({"snapshot", "streaming"})
-_KEYS = frozenset(
+_OF_FORMAT_2 = frozenset({"plugin", "two_phase", "slot_lsn"})
+_KEYS_1 = frozenset(
     {
         "format",
         "system_identifier",
@@ -37,7 +39,8 @@ _KEYS = frozenset(
         "snapshot_tables",
     }
 )
-_PREPARED_BEFORE = "prepared_before"
+_KEYS = {1: _KEYS_1, 2: _KEYS_1 | _OF_FORMAT_2}
+_PREPARED_BEFORE, _PART, _GAP = _SOMETIMES = ("prepared_before", "part", "gap")
 
 
 def key_of(slot: str) -> bytes:
@@ -53,6 +56,9 @@ def dump(progress: Progress) -> bytes:
         "timeline": progress.identity.timeline,
         "database": progress.identity.database,
         "slot": progress.identity.slot,
+        "plugin": progress.identity.plugin,
+        "two_phase": progress.identity.two_phase,
+        "slot_lsn": format_lsn(progress.identity.slot_lsn),
         "phase": progress.phase,
         "commit_lsn": format_lsn(progress.commit_lsn),
         "end_lsn": format_lsn(progress.end_lsn),
@@ -68,6 +74,13 @@ def dump(progress: Progress) -> bytes:
             "until_lsn": format_lsn(progress.prepared_before.until_lsn),
             "undecided": [[xid, gid] for xid, gid in sorted(progress.prepared_before.undecided)],
         }
+    if progress.part is not None:
+        document[_PART] = {
+            "commit_lsn": format_lsn(progress.part.commit_lsn),
+            "tx_seq": progress.part.tx_seq,
+        }
+    if progress.gap is not None:
+        document[_GAP] = _dumped_gap(progress.gap)
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -83,23 +96,19 @@ def load(value: bytes) -> Progress:
         raise ProgressUnreadable(
             "the progress record is not a JSON object", hint="the topic holds foreign data"
         )
-    if document.get("format") != FORMAT:
+    form = document.get("format")
+    if not isinstance(form, int) or isinstance(form, bool) or form not in _KEYS:
         raise ProgressUnreadable(
-            f"the progress record has format {document.get('format')!r}, this version reads {FORMAT}",
+            f"the progress record has format {form!r}, this version reads up to {FORMAT}",
             hint="run the version of cdcd that wrote it, or a newer one",
         )
-    odd = sorted(_KEYS ^ (document.keys() - {_PREPARED_BEFORE}))
+    odd = sorted(_KEYS[form] ^ (document.keys() - {*_SOMETIMES}))
     if odd:
         raise ProgressUnreadable(
-            f"the progress record's keys are not those of format {FORMAT}: {', '.join(odd)}"
+            f"the progress record's keys are not those of format {form}: {', '.join(odd)}"
         )
     return Progress(
-        identity=SourceIdentity(
-            system_identifier=_text(document, "system_identifier"),
-            timeline=_count(document, "timeline"),
-            database=_text(document, "database"),
-            slot=_text(document, "slot"),
-        ),
+        identity=_identity(document),
         phase=_phase(document),
         commit_lsn=_lsn(document, "commit_lsn"),
         end_lsn=_lsn(document, "end_lsn"),
@@ -107,11 +116,42 @@ def load(value: bytes) -> Progress:
         offsets=_offsets(document),
         snapshot_tables=_tables(document),
         prepared_before=_prepared_before(document),
+        part=_part(document),
+        gap=_gap(document),
+    )
+
+
+def _dumped_gap(gap: Gap) -> dict[str, object]:
+    return {
+        "from_lsn": format_lsn(gap.from_lsn),
+        "to_lsn": None if gap.to_lsn is None else format_lsn(gap.to_lsn),
+        "reason": gap.reason,
+        "decided_us": gap.decided_us,
+    }
+
+
+def _identity(document: Mapping[str, Any]) -> SourceIdentity:
+    identity = SourceIdentity(
+        system_identifier=_text(document, "system_identifier"),
+        timeline=_count(document, "timeline"),
+        database=_text(document, "database"),
+        slot=_text(document, "slot"),
+    )
+    if document["format"] == 1:
+        return identity
+    two_phase = document["two_phase"]
+    if two_phase is not None and not isinstance(two_phase, bool):
+        raise _wrong("two_phase")
+    return dataclasses.replace(
+        identity,
+        plugin=_text(document, "plugin"),
+        two_phase=two_phase,
+        slot_lsn=_lsn(document, "slot_lsn"),
     )
 
 
 def _wrong(key: str) -> ProgressUnreadable:
-    return ProgressUnreadable(f"the progress record's {key} is not what format {FORMAT} says")
+    return ProgressUnreadable(f"the progress record's {key} is not what its format says")
 
 
 def _text(document: Mapping[str, Any], key: str) -> str:
@@ -193,3 +233,38 @@ def _is_xid_and_gid(one: object) -> bool:
         return False
     xid, gid = one
     return isinstance(xid, int) and not isinstance(xid, bool) and 0 <= xid < 1 << 32 and isinstance(gid, str)
+
+
+def _inner(document: Mapping[str, Any], name: str, keys: set[str]) -> Mapping[str, Any] | None:
+    """Return a mapping of the record that is not always there, with exactly these keys."""
+    if name not in document:
+        return None
+    inner = document[name]
+    if not isinstance(inner, dict) or inner.keys() != keys:
+        raise _wrong(name)
+    return inner
+
+
+def _part(document: Mapping[str, Any]) -> Part | None:
+    part = _inner(document, _PART, {"commit_lsn", "tx_seq"})
+    if part is None:
+        return None
+    try:
+        return Part(_lsn(part, "commit_lsn"), _count(part, "tx_seq"))
+    except ProgressUnreadable as error:
+        raise _wrong(_PART) from error
+
+
+def _gap(document: Mapping[str, Any]) -> Gap | None:
+    gap = _inner(document, _GAP, {"from_lsn", "to_lsn", "reason", "decided_us"})
+    if gap is None:
+        return None
+    try:
+        return Gap(
+            from_lsn=_lsn(gap, "from_lsn"),
+            to_lsn=None if gap["to_lsn"] is None else _lsn(gap, "to_lsn"),
+            reason=_text(gap, "reason"),
+            decided_us=_count(gap, "decided_us"),
+        )
+    except ProgressUnreadable as error:
+        raise _wrong(_GAP) from error

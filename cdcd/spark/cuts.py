@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cdcd.errors import ProgressUnreadable
 
 Offsets = dict[str, dict[str, int]]
-PROGRESS_FORMAT = 1
+PROGRESS_FORMATS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def parse_progress(value: bytes) -> Commit:
     """Read the JSON of a progress record. Raises ProgressUnreadable on a format that is not known here."""
     try:
         fields = json.loads(value)
-        known = fields["format"] == PROGRESS_FORMAT
+        known = fields["format"] in PROGRESS_FORMATS
         commit = Commit(
             commit_lsn=str(fields["commit_lsn"]),
             offsets={

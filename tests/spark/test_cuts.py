@@ -41,7 +41,7 @@ def test_offsets_never_move_back_and_have_one_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"{}", b"[]", progress_value(1, {}).replace(b'"format": 1', b'"format": 2')]
+    "value", [b"", b"{}", b"[]", progress_value(1, {}).replace(b'"format": 1', b'"format": 3')]
 )
 def test_an_unknown_progress_record_is_an_error(value: bytes) -> None:
     with pytest.raises(ProgressUnreadable):

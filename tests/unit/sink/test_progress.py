@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from cdcd.errors import ProgressUnreadable
-from cdcd.model import PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
 from cdcd.sink.progress import dump, key_of, load
 
 PROGRESS = Progress(
-    identity=SourceIdentity("7412345678901234567", 3, "shop", "cdcd_shop"),
+    identity=SourceIdentity(
+        "7412345678901234567", 3, "shop", "cdcd_shop", two_phase=True, slot_lsn=0x16_00000028
+    ),
     phase="snapshot",
     commit_lsn=0x16_B374D848,
     end_lsn=0x16_B374D880,
@@ -22,11 +24,14 @@ PROGRESS = Progress(
     snapshot_tables=("shop.public.orders",),
 )
 DOCUMENT: dict[str, Any] = {
-    "format": 1,
+    "format": 2,
     "system_identifier": "7412345678901234567",
     "timeline": 3,
     "database": "shop",
     "slot": "cdcd_shop",
+    "plugin": "pgoutput",
+    "two_phase": True,
+    "slot_lsn": "16/28",
     "phase": "snapshot",
     "commit_lsn": "16/B374D848",
     "end_lsn": "16/B374D880",
@@ -56,6 +61,35 @@ def test_what_was_prepared_before_is_told_where_there_is_something() -> None:
     assert load(dump(progress)) == progress
 
 
+def test_a_record_of_the_first_format_is_read() -> None:
+    """It says nothing of the slot's plugin, of two_phase and of where the slot was made."""
+    document = {key: DOCUMENT[key] for key in DOCUMENT.keys() - {"plugin", "two_phase", "slot_lsn"}}
+    identity = SourceIdentity("7412345678901234567", 3, "shop", "cdcd_shop")
+    assert load(json.dumps(document | {"format": 1}).encode()) == replace(PROGRESS, identity=identity)
+
+
+@pytest.mark.parametrize(
+    ("progress", "told"),
+    [
+        (
+            replace(PROGRESS, part=Part(0x500, 70_000)),
+            {"part": {"commit_lsn": "0/500", "tx_seq": 70_000}},
+        ),
+        (
+            replace(PROGRESS, gap=Gap(0x500, 0x600, "CDCD-SLOT-LOST", 5)),
+            {"gap": {"from_lsn": "0/500", "to_lsn": "0/600", "reason": "CDCD-SLOT-LOST", "decided_us": 5}},
+        ),
+        (
+            replace(PROGRESS, gap=Gap(0x500, None, "CDCD-SLOT-LOST", 5)),
+            {"gap": {"from_lsn": "0/500", "to_lsn": None, "reason": "CDCD-SLOT-LOST", "decided_us": 5}},
+        ),
+    ],
+)
+def test_a_part_and_a_gap_are_told_where_there_is_one(progress: Progress, told: dict[str, Any]) -> None:
+    assert json.loads(dump(progress)) == DOCUMENT | told
+    assert load(dump(progress)) == progress
+
+
 @pytest.mark.parametrize("key", sorted(DOCUMENT))
 def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
     document = {name: value for name, value in DOCUMENT.items() if name != key}
@@ -66,7 +100,17 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("format", 2),
+        ("format", 3),
+        ("format", True),
+        ("plugin", None),
+        ("two_phase", 1),
+        ("slot_lsn", 5),
+        ("part", None),
+        ("part", {"commit_lsn": "0/5"}),
+        ("part", {"commit_lsn": "0/5", "tx_seq": -1}),
+        ("gap", {"from_lsn": "0/5", "to_lsn": "0/6", "reason": "X"}),
+        ("gap", {"from_lsn": "0/5", "to_lsn": 6, "reason": "X", "decided_us": 1}),
+        ("gap", {"from_lsn": None, "to_lsn": None, "reason": "X", "decided_us": 1}),
         ("system_identifier", 7),
         ("timeline", -1),
         ("timeline", True),
