@@ -15,7 +15,7 @@ from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FENCED, CdcdError, Confi
 def tree(root: type[CdcdError] = CdcdError) -> Iterator[type[CdcdError]]:
     yield root
     for child in root.__subclasses__():
-        if child.__module__ == errors.__name__:
+        if child.__module__.startswith(f"{errors.__name__}."):
             yield from tree(child)
 
 

@@ -1,0 +1,76 @@
+"""Errors of the daemon's own surroundings: its configuration, its disk, what is told of the wire, the demo's servers.
+
+In: a key, a path, the name of a file.  Out: classes of the tree.
+Invariant: a problem with the configuration ends the process with a status of its own; what a disk lacks is told
+with what makes room.
+Must not: do anything but say it.
+"""
+
+from __future__ import annotations
+
+from cdcd.errors.tree import EXIT_CONFIG, CdcdError, Retry
+
+
+class ConfigError(CdcdError):
+    """The configuration cannot be used; `problems` holds one line each, with the key's path."""
+
+    code = "CDCD-CONFIG"
+    retry = Retry.NEVER
+    exit_status = EXIT_CONFIG
+
+    def __init__(
+        self, message: str, problems: tuple[str, ...] = (), *, hint: str | None = None, **context: object
+    ) -> None:
+        super().__init__(message, hint=hint, **context)
+        self.problems = problems
+
+
+class SecretUnreadable(CdcdError):
+    """A secret's file cannot be read at the moment of use."""
+
+    code = "CDCD-SECRET"
+    retry = Retry.AUTO  # a file that is being rotated is there again at the next attempt
+
+
+class SpillError(CdcdError):
+    """Changes of open transactions cannot be kept on disk, or not be read back; nothing of them is confirmed."""
+
+    code = "CDCD-SPILL"
+    hint = "look at buffer.spill_dir: it has to be a folder that the daemon alone can write to"
+
+
+class SpillFull(SpillError):
+    """There is no room for more of the open transactions, neither in memory nor on disk (F30).
+
+    Not tried again by itself: the server sends the same transactions from their beginning (F27), so the same disk
+    would be filled up again, and others may need it. The halt gives the room back at once.
+    """
+
+    code = "CDCD-SPILL-FULL"
+    hint = (
+        "make room or raise buffer.spill; or set source.protocol.streaming: off, then the server keeps large "
+        "transactions on its own disk until they commit"
+    )
+
+
+class SpillLost(SpillError):
+    """The files of open transactions were taken away under the daemon.
+
+    Tried again by itself: the next session makes its folder anew, and the server sends what was in it (F27).
+    """
+
+    code = "CDCD-SPILL-LOST"
+    retry = Retry.AUTO
+    hint = "keep what clears up temporary files away from buffer.spill_dir; what was lost is sent again"
+
+
+class CaptureError(CdcdError):
+    """A capture file that cannot be made or read, or a line that is not hex."""
+
+    code = "CDCD-CAPTURE"
+
+
+class StackError(CdcdError):
+    """A server of the local stack, or its artefact, could not be had."""
+
+    code = "CDCD-STACK"

@@ -1,0 +1,72 @@
+"""Errors of what the server sends: bytes, messages and orders of messages that the protocol does not have.
+
+In: message and field names, LSNs.  Out: classes of the tree.
+Invariant: nothing was confirmed of what one of these is raised for (F19).
+Must not: carry bytes of a message.
+"""
+
+from __future__ import annotations
+
+from cdcd.errors.tree import CdcdError
+
+
+class ProtocolError(CdcdError):
+    """Bytes from the server that the protocol documents do not allow."""
+
+    code = "CDCD-PROTOCOL"
+    hint = "nothing was confirmed; report the message with the server's version"
+
+
+class MessageTruncated(ProtocolError):
+    """A message ends inside a field."""
+
+    code = "CDCD-PROTOCOL-TRUNCATED"
+
+
+class MessageTrailing(ProtocolError):
+    """A message has bytes after its last field."""
+
+    code = "CDCD-PROTOCOL-TRAILING"
+
+
+class MessageUnknown(ProtocolError):
+    """A message type, tuple kind or flag that no supported version knows."""
+
+    code = "CDCD-PROTOCOL-UNKNOWN"
+
+
+class MessageOutOfOrder(ProtocolError):
+    """A message that may not follow in this state (F31)."""
+
+    code = "CDCD-PROTOCOL-ORDER"
+
+
+class RelationUnknown(ProtocolError):
+    """A row of a relation that this session has not described (F43)."""
+
+    code = "CDCD-PROTOCOL-RELATION"
+
+
+class PreparedMissing(ProtocolError):
+    """COMMIT PREPARED of a transaction whose rows did not come: they are lost to this slot (F33, F34)."""
+
+    code = "CDCD-PREPARED-MISSING"
+    hint = (
+        "something else confirmed its PREPARE, or an origin left out of the stream prepared it; nothing was "
+        "confirmed; a new snapshot is needed: see README, 'When the slot is gone'"
+    )
+
+
+class StreamUnsure(ProtocolError):
+    """What was sent of a transaction while it was open may not be what it has committed (F26)."""
+
+    code = "CDCD-PROTOCOL-UNSURE"
+    hint = (
+        "nothing of it was confirmed; source.protocol.streaming: off lets the server send it after its commit"
+    )
+
+
+class FeatureUnsupported(CdcdError):
+    """The server sent what this version of cdcd cannot take yet."""
+
+    code = "CDCD-UNSUPPORTED"

@@ -1,0 +1,70 @@
+"""Errors of rows and schemas: what has no Avro form, and what the registry says no to.
+
+In: names of tables, columns, types and subjects.  Out: classes of the tree.
+Invariant: no value is named, only where it is.
+Must not: decide what becomes of a table.
+"""
+
+from __future__ import annotations
+
+from cdcd.errors.tree import CdcdError, Retry
+
+
+class SchemaError(CdcdError):
+    """A relation that has no Avro schema (name collision, unknown type shape)."""
+
+    code = "CDCD-SCHEMA"
+
+
+class KeyChanged(SchemaError):
+    """A table's key is no longer that of its topic: rows written before and after would not share a key (F45)."""
+
+    code = "CDCD-KEY-CHANGED"
+    hint = (
+        "give the table its former key again; or let the new key count from here on, and rebuild what reads the "
+        "topic by key: delete the subject <topic>-key from the registry, or set registry.incompatible: new_topic"
+    )
+
+
+class ValueUnencodable(CdcdError):
+    """A value its column's Avro type cannot hold; names table, column, type, LSN, never the value."""
+
+    code = "CDCD-VALUE"
+
+
+class SentUnreadable(ValueUnencodable):
+    """A value in its type's binary form, of which no exact reading is known."""
+
+    code = "CDCD-VALUE-BINARY"
+    hint = "set source.protocol.binary: false"
+
+
+class RegistryUnavailable(CdcdError):
+    """The schema registry cannot be reached or answers with a server error (F55)."""
+
+    code = "CDCD-REGISTRY-UNAVAILABLE"
+    retry = Retry.AUTO
+
+
+class RegistryRefused(CdcdError):
+    """The registry refused a schema or the credentials (F55)."""
+
+    code = "CDCD-REGISTRY-REFUSED"
+
+
+class SchemaIncompatible(RegistryRefused):
+    """Readers of a table's topic could not read on under its new schema; the message says where and why (F55)."""
+
+    code = "CDCD-SCHEMA-INCOMPATIBLE"
+    hint = (
+        "nothing was written or confirmed. Take the change back; or let it through with registry.incompatible: "
+        "new_topic, or register_with_none"
+    )
+
+
+class SchemaIdTaken(CdcdError):
+    """Two writers of one schema topic gave one id, or one version of a subject, to different schemas at once."""
+
+    code = "CDCD-REGISTRY-ID-TAKEN"
+    retry = Retry.AUTO
+    hint = "nothing was written under it; the next session chooses another"

@@ -1,0 +1,89 @@
+"""Errors on Kafka's side, and of who reads the topics.
+
+In: names of topics, a broker's error code.  Out: classes of the tree.
+Invariant: a failure that may have left a write half done is AUTO only where the next session finds out what is
+durable (F76).
+Must not: carry a record's key or value.
+"""
+
+from __future__ import annotations
+
+from cdcd.errors.tree import EXIT_FENCED, CdcdError, Retry
+
+
+class SinkError(CdcdError):
+    """A failure on Kafka's side that an operator has to mend."""
+
+    code = "CDCD-SINK"
+
+
+class SinkUnavailable(SinkError):
+    """Kafka cannot be reached or cannot make the writes durable now."""
+
+    code = "CDCD-SINK-UNAVAILABLE"
+    retry = Retry.AUTO
+
+
+class SinkFenced(SinkError):
+    """Another producer with the same transactional id took over (F69)."""
+
+    code = "CDCD-SINK-FENCED"
+    retry = Retry.NEVER
+    hint = "another cdcd with this slot is running; only one may"
+    exit_status = EXIT_FENCED
+
+
+class SinkAuthorization(SinkError):
+    """The broker refused an operation (F68)."""
+
+    code = "CDCD-SINK-AUTH"
+
+
+class TopicMissing(SinkError):
+    """A topic does not exist and topics are not created here."""
+
+    code = "CDCD-TOPIC-MISSING"
+
+
+class TopicMismatch(SinkError):
+    """A topic has another number of partitions than keys were hashed for (F66)."""
+
+    code = "CDCD-TOPIC-MISMATCH"
+
+
+class RecordTooLarge(SinkError):
+    """A record is larger than the broker or the topic takes (F65)."""
+
+    code = "CDCD-RECORD-TOO-LARGE"
+    hint = "raise message.max.bytes (broker), max.message.bytes (topic) and sink.properties.message.max.bytes"
+
+
+class ProgressUnreadable(SinkError):
+    """The progress topic holds what this version cannot read."""
+
+    code = "CDCD-PROGRESS"
+
+
+class SchemasUnreadable(SinkError):
+    """The schema topic holds what this version cannot read."""
+
+    code = "CDCD-SCHEMA-TOPIC"
+
+
+class ReadingError(CdcdError):
+    """The topics and the target of a reader do not fit together."""
+
+    code = "CDCD-READING"
+
+
+class HistoryMissing(ReadingError):
+    """Kafka no longer has records that were not read yet."""
+
+    code = "CDCD-HISTORY-MISSING"
+    hint = "raise the topics' retention; a mirror is made anew from a new snapshot, into an empty target"
+
+
+class MirrorInconsistent(ReadingError):
+    """A change that the mirror's state or its type rules do not allow."""
+
+    code = "CDCD-MIRROR"

@@ -1,0 +1,132 @@
+"""Errors on PostgreSQL's side: the server, the slot, the publications, the role.
+
+In: names, LSNs, a SQLSTATE.  Out: classes of the tree.
+Invariant: what time or a rotated secret mends is AUTO; what may have lost changes is OPERATOR.
+Must not: carry the server's DETAIL, which can hold values.
+"""
+
+from __future__ import annotations
+
+from cdcd.errors.tree import CdcdError, Retry
+
+
+class SourceError(CdcdError):
+    """A failure on PostgreSQL's side."""
+
+    code = "CDCD-SOURCE"
+
+
+class SourceUnavailable(SourceError):
+    """The server cannot be reached, went away, or is starting or stopping."""
+
+    code = "CDCD-SOURCE-UNAVAILABLE"
+    retry = Retry.AUTO
+
+
+class ServerInternal(SourceError):
+    """The server reports an internal error: a defect of its own, or damaged data."""
+
+    code = "CDCD-SOURCE-INTERNAL"
+
+
+class SendMissing(SourceError):
+    """The server has no function that writes a value of this type (42883): in binary form, most likely."""
+
+    code = "CDCD-SOURCE-SEND"
+
+
+class OptionFailed(SourceError):
+    """An error that an option of the stream may be the reason of; the next session is without those named.
+
+    `without` also has what earlier sessions had to leave out already: otherwise two options that fail in turn would
+    never both be off.
+    """
+
+    code = "CDCD-SOURCE-OPTION"
+    retry = Retry.AUTO
+
+    def __init__(
+        self, message: str, without: tuple[str, ...] = (), *, hint: str | None = None, **context: object
+    ) -> None:
+        super().__init__(message, hint=hint, **context)
+        self.without = without
+
+
+class StreamingFailed(OptionFailed):
+    """An error that the server's streaming of open transactions may be the reason of."""
+
+    code = "CDCD-SOURCE-STREAMING"
+    hint = "the next session reads without streaming; to have that always, set source.protocol.streaming: off"
+
+
+class BinaryFailed(OptionFailed):
+    """A value that has no exact reading in the form that it was sent in, or that the server cannot send so (F53)."""
+
+    code = "CDCD-SOURCE-BINARY"
+    hint = "the next session reads text; to have that always, set source.protocol.binary: false"
+
+
+class SourceAuthentication(SourceError):
+    """The server refused the role or its password."""
+
+    code = "CDCD-SOURCE-AUTH"
+    retry = Retry.AUTO  # secrets are re-read at the next connection, so a mended one is picked up
+    hint = "check source.dsn, source.password_file and pg_hba.conf"
+
+
+class SlotActive(SourceError):
+    """Another walsender holds the slot (F18, F74)."""
+
+    code = "CDCD-SLOT-ACTIVE"
+    retry = Retry.AUTO
+
+
+class SlotMissing(SourceError):
+    """The slot of the stored position is gone (F10)."""
+
+    code = "CDCD-SLOT-MISSING"
+
+
+class SlotLost(SourceError):
+    """The slot was invalidated (F23)."""
+
+    code = "CDCD-SLOT-LOST"
+
+
+class SlotAhead(SourceError):
+    """The slot was confirmed beyond what cdcd wrote: something else consumed it (F3)."""
+
+    code = "CDCD-SLOT-AHEAD"
+
+
+class SlotUnusable(SourceError):
+    """The slot exists but is not one that cdcd can read from."""
+
+    code = "CDCD-SLOT-UNUSABLE"
+
+
+class SnapshotStale(SourceError):
+    """A table was rewritten or replaced after the snapshot was taken, which cannot see its rows any more."""
+
+    code = "CDCD-SNAPSHOT-STALE"
+    retry = Retry.AUTO
+    hint = "the snapshot is begun anew by itself"
+
+
+class SourceMismatch(SourceError):
+    """The server is not the one the stored position belongs to (F58, F62)."""
+
+    code = "CDCD-SOURCE-IDENTITY"
+
+
+class PublicationMissing(SourceError):
+    """A publication is not there, so its changes would be lost (F39, F72)."""
+
+    code = "CDCD-PUBLICATION-MISSING"
+
+
+class SourceSetup(SourceError):
+    """The server, database or role is not set up for logical replication."""
+
+    code = "CDCD-SOURCE-SETUP"
+    hint = "run `cdcd check --config FILE`"

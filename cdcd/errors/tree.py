@@ -1,0 +1,59 @@
+"""The root of the tree of errors: what each class has to say, and who can mend it.
+
+In: what went wrong, with the place (file, key, table, LSN) as keyword context.  Out: one clear line.
+Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only.
+`retry` says who can mend it: AUTO is tried again with back-off, OPERATOR halts and stays up until told to go
+on, NEVER ends the process. An error that is not in this tree is treated as OPERATOR.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+from cdcd.lsn import Lsn, format_lsn
+
+
+class Retry(enum.Enum):
+    """Who can mend an error."""
+
+    AUTO = "auto"
+    OPERATOR = "operator"
+    NEVER = "never"
+
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_FORCED = 130
+EXIT_FENCED = 75
+EXIT_CONFIG = 78
+
+
+class CdcdError(Exception):
+    """Base of the tree. `str(error)` is the whole story in one line."""
+
+    code: ClassVar[str] = "CDCD-ERROR"
+    retry: ClassVar[Retry] = Retry.OPERATOR
+    hint: ClassVar[str] = ""
+    exit_status: ClassVar[int] = EXIT_FAILURE
+
+    def __init__(self, message: str, *, hint: str | None = None, **context: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = self.hint if hint is None else hint
+        self.context = context
+
+    def __str__(self) -> str:
+        where = " ".join(f"{key}={_shown(key, value)}" for key, value in self.context.items())
+        parts = [f"{self.code}: {self.message}"]
+        if where:
+            parts.append(f"[{where}]")
+        if self.advice:
+            parts.append(f"-> {self.advice}")
+        return " ".join(parts)
+
+
+def _shown(key: str, value: object) -> str:
+    if isinstance(value, int) and (key == "lsn" or key.endswith("_lsn")):
+        return format_lsn(Lsn(value))
+    return str(value)
