@@ -18,7 +18,10 @@ KILL_AT_BULK: Literal["bulk"] = "bulk"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One run. `kill_at` is seconds after the workload's start, or "bulk": as the large transaction commits."""
+    """One run. `kill_at` is seconds after the workload's start, or "bulk": as the large transaction commits.
+
+    `is_chaos`: besides, cdcd and the mirror are struck again and again while rows change.
+    """
 
     rows: int
     seconds: float
@@ -26,6 +29,7 @@ class Options:
     kill_at: float | Literal["bulk"]
     keep: bool
     has_registry: bool
+    is_chaos: bool
     stop: Path | None
 
 
@@ -53,6 +57,12 @@ def parse(words: Sequence[str]) -> Options:
         action="store_false",
         help="without a schema registry: cdcd keeps the schemas in a topic and serves them on its own port",
     )
+    add(
+        "--chaos",
+        dest="is_chaos",
+        action="store_true",
+        help="kill and freeze cdcd, end its walsender, kill the mirror, again and again while rows change",
+    )
     add("--keep", action="store_true", help="leave everything running at the end, and say what to open")
     add("--stop", type=Path, metavar="DIR", help="stop what an earlier run with --keep left, and remove DIR")
     given = parser.parse_args(words)
@@ -61,7 +71,16 @@ def parse(words: Sequence[str]) -> Options:
     kill_at = given.kill_at if given.kill_at is not None else given.seconds * chance.uniform(0.3, 0.85)
     if kill_at != KILL_AT_BULK and kill_at >= given.seconds:
         parser.error(f"--kill-at {kill_at:g} is not before the end of the workload at {given.seconds:g} s")
-    return Options(given.rows, given.seconds, given.seed, kill_at, given.keep, given.has_registry, given.stop)
+    return Options(
+        rows=given.rows,
+        seconds=given.seconds,
+        seed=given.seed,
+        kill_at=kill_at,
+        keep=given.keep,
+        has_registry=given.has_registry,
+        is_chaos=given.is_chaos,
+        stop=given.stop,
+    )
 
 
 def _whole(text: str) -> int:

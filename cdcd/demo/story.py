@@ -1,7 +1,8 @@
 """What happens in a demo, from the first server to the comparison: readable from top to bottom.
 
 In: the options and a `World` to let it happen in.  Out: an exit status, and the line that ends the run.
-Invariant: the shop is loaded before cdcd starts; cdcd is killed once while rows change; the comparison is made
+Invariant: the shop is loaded before cdcd starts; cdcd is killed once while rows change, with
+--chaos struck all the time (`chaos`); the comparison is made
 only after cdcd has confirmed the last change and the mirror has applied it, and waiting ends when nothing moves.
 Must not: mend what goes wrong; it says so and fails.
 """
@@ -17,6 +18,7 @@ import psycopg2
 from confluent_kafka.admin import AdminClient
 
 from cdcd.demo import gauges, load, rows
+from cdcd.demo.chaos import Chaos
 from cdcd.demo.compare import TableOutcome, compare_table, report
 from cdcd.demo.mirrored import Mirror
 from cdcd.demo.options import KILL_AT_BULK, Options
@@ -83,23 +85,32 @@ class Story:
         options = self._options
         self._workload = Workload(self._world.dsn, self._loaded, options.seed, options.seconds)
         self._screen.say(f"rows change for {options.seconds:g} s")
+        chaos = Chaos(self._world, options.seed, self._screen.say) if options.is_chaos else None
         self._workload.start()
         started_at, was_killed = time.monotonic(), False
         try:
             while self._workload.is_running or not was_killed:
                 self._look("workload")
-                if not was_killed and self._is_time_to_kill(time.monotonic() - started_at):
+                elapsed_s = time.monotonic() - started_at
+                if not was_killed and self._is_time_to_kill(elapsed_s):
                     self._kill_and_restart()
                     was_killed = True
+                elif chaos is not None and chaos.strike(elapsed_s):
+                    self._reading = None
                 time.sleep(LOOK_EVERY_S)
         finally:
             self._workload.stop()
+            if chaos is not None:
+                chaos.end()
         self._workload.wait(60)
         done = self._workload.counters
         self._screen.say(
             f"workload done: {done.transactions:,} transactions with {done.changes:,} changes,"
             f" {done.rollbacks:,} rolled back, {done.truncates} times TRUNCATE, {done.messages:,} messages"
         )
+        if chaos is not None:
+            struck = ", ".join(f"{what}: {count}" for what, count in sorted(chaos.struck.items()))
+            self._screen.say(f"beside the one kill: {struck or 'nothing struck'}")
 
     def _is_time_to_kill(self, seconds: float) -> bool:
         assert self._workload is not None

@@ -145,13 +145,19 @@ class World:
 
     def start_mirror(self) -> None:
         """Start the Spark job beside cdcd."""
-        self._undo.callback(self._stop_mirror)
+        if self.mirror is None:
+            self._undo.callback(self._stop_mirror)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "cdcd.spark.mirror", "--brokers", self.kafka.bootstrap]
         command += ["--prefix", NAME, "--target", str(self.mirror_folder)]
         command += ["--registry" if self.registry else "--schemas", self.schemas_url]
         command += ["--trigger-ms", str(MIRROR_TRIGGER_MS)]
         self.mirror = self._start("mirror", command, environment)
+
+    def kill_mirror(self) -> None:
+        """SIGKILL, the JVM with it; its checkpoint knows what was done."""
+        assert self.mirror is not None
+        self.mirror.kill()
 
     def _stop_mirror(self) -> None:
         if self.mirror is not None:
