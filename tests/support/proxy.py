@@ -1,0 +1,231 @@
+"""A TCP link with faults: bytes between a client and a server, held, lost, delayed, slowed or cut.
+
+In: where the server is.  Out: a port on 127.0.0.1 whose connections end there, and the faults to put on them.
+Invariant: what was lost in the middle of a connection never lets later bytes through: such a connection is cut when
+the link heals, as nothing else would be TCP. What was only held arrives in order.
+Must not: look at the bytes, except through `lose_when`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar
+
+Way = Literal["up", "down"]
+"""up: from the client to the server; down: from the server to the client."""
+BOTH: tuple[Way, ...] = ("up", "down")
+T = TypeVar("T")
+_CHUNK_BYTES = 65_536
+_QUEUED_CHUNKS = 4  # little, so that a held sender soon meets a full window
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no seconds: close sends RST
+
+
+class Proxy:
+    """One link. Its methods may be called from any thread and hold for open and for new connections."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._target = (host, port)
+        self._loop = asyncio.new_event_loop()
+        self._mode: dict[Way, Literal["open", "held", "lost"]] = {"up": "open", "down": "open"}
+        self._changed = asyncio.Event()
+        self._delay_s = 0.0
+        self._bytes_per_s: float | None = None
+        self._lose_when: Callable[[Way, bytes], bool] | None = None
+        self._links: set[_Link] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        self.accepted = 0
+        """Connections so far."""
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._do(self._listen())
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that nobody has ended yet."""
+        return len(self._links)
+
+    # --- faults ---
+
+    def hold(self, *ways: Way) -> None:
+        """Let nothing through these ways (both, if none is named) until `heal`; then it arrives."""
+        self._set("held", ways or BOTH)
+
+    def lose(self, *ways: Way) -> None:
+        """Swallow what comes these ways (both, if none is named), the ends of connections too: a black hole."""
+        self._set("lost", ways or BOTH)
+
+    def lose_when(self, is_met: Callable[[Way, bytes], bool] | None) -> None:
+        """Make both ways a black hole from the first piece of bytes on that `is_met` says yes to."""
+        self._lose_when = is_met
+
+    def heal(self) -> None:
+        """Let everything through again, at full speed; connections that lost bytes are cut."""
+        self._delay_s, self._bytes_per_s, self._lose_when = 0.0, None, None
+        self._set("open", BOTH)
+        self._do(self._cut(only_torn=True))
+
+    def cut(self) -> None:
+        """Reset every connection (RST to both sides); new ones are let in."""
+        self._do(self._cut(only_torn=False))
+
+    def slow(self, *, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
+        """Delay each piece, and let no more bytes per second through each way."""
+        self._delay_s, self._bytes_per_s = delay_s, bytes_per_s
+
+    def refuse(self) -> None:
+        """Accept no new connection (refused), and reset those there are, until `accept`."""
+        self._do(self._unlisten())
+        self.cut()
+
+    def accept(self) -> None:
+        """Listen again, on the same port."""
+        self._do(self._listen())
+
+    def point_to(self, port: int, host: str = "127.0.0.1") -> None:
+        """New connections go to this server: a name that has moved."""
+        self._target = (host, port)
+
+    def close(self) -> None:
+        """End all of it."""
+        if self._loop.is_closed():
+            return
+        self._do(self._unlisten())
+        self._do(self._cut(only_torn=False))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- inside, on the loop ---
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def _set(self, mode: Literal["open", "held", "lost"], ways: tuple[Way, ...]) -> None:
+        async def change() -> None:
+            for way in ways:
+                self._mode[way] = mode
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+        self._do(change())
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _unlisten(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    async def _cut(self, *, only_torn: bool) -> None:
+        doomed = [link for link in self._links if link.torn or not only_torn]
+        for link in doomed:
+            link.reset()
+        await asyncio.gather(*(link.ended.wait() for link in doomed))
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        link = _Link(writer)
+        self._links.add(link)
+        try:
+            link.task = asyncio.ensure_future(self._carry(link, reader, writer))
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await link.task
+        finally:
+            link.reset()
+            self._links.discard(link)
+            link.ended.set()
+
+    async def _carry(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._passable("up")  # nobody is behind a black hole
+        if self._mode["up"] == "lost":
+            link.torn.add("up")
+            await asyncio.Event().wait()
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        link.writers.append(far_writer)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pump("up", link, reader, far_writer))
+            group.create_task(self._pump("down", link, far_reader, writer))
+
+    async def _pump(
+        self, way: Way, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        queue: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue(_QUEUED_CHUNKS)
+        receiving = asyncio.ensure_future(self._receive(reader, queue))
+        try:
+            while True:
+                came_s, data = await queue.get()
+                if data and self._lose_when is not None and self._lose_when(way, data):
+                    self._mode["up"] = self._mode["down"] = "lost"
+                await asyncio.sleep(max(0.0, came_s + self._delay_s - self._loop.time()))
+                await self._passable(way)
+                if self._mode[way] == "lost" or way in link.torn:
+                    link.torn.add(way)
+                    if data:
+                        continue
+                    await asyncio.Event().wait()  # its end is lost too: half-open, until it is cut
+                if data is None:
+                    link.reset()
+                    return
+                if not data:
+                    writer.write_eof()
+                    return
+                if self._bytes_per_s is not None:
+                    await asyncio.sleep(len(data) / self._bytes_per_s)
+                writer.write(data)
+                await writer.drain()
+        finally:
+            receiving.cancel()
+
+    async def _receive(
+        self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes | None]]
+    ) -> None:
+        """Queue what comes with its time; b"" at its end, None when it was reset."""
+        while True:
+            size = _CHUNK_BYTES if self._bytes_per_s is None else max(1, int(self._bytes_per_s / 20))
+            try:
+                data: bytes | None = await reader.read(min(size, _CHUNK_BYTES))
+            except OSError:
+                data = None
+            await queue.put((self._loop.time(), data))
+            if not data:
+                return
+
+    async def _passable(self, way: Way) -> None:
+        while self._mode[way] == "held":
+            await self._changed.wait()
+
+
+class _Link:
+    """One connection and its other half."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writers = [writer]
+        self.task: asyncio.Future[None] | None = None
+        self.torn: set[Way] = set()
+        """Bytes of these ways were lost, so no more may pass there."""
+        self.ended = asyncio.Event()
+
+    def reset(self) -> None:
+        """Send RST to both sides."""
+        for writer in self.writers:
+            connection = writer.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+            writer.transport.abort()
+        if self.task is not None:
+            self.task.cancel()
