@@ -23,17 +23,17 @@ from cdcd.errors import (
     SinkUnavailable,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import PreparedBefore, Progress, SourceIdentity, TransactionInfo
+from cdcd.model import PreparedBefore, TransactionInfo
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared, which_server, which_slot
+from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
+from cdcd.runtime.beginning import Beginning, Begun
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
-from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter, make_slot, tables_to_copy
-from cdcd.runtime.fallback import allowed, doubting
+from cdcd.runtime.fallback import doubting
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
-from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
+from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
 from cdcd.runtime.writer import Writer
@@ -43,8 +43,6 @@ from cdcd.sink.topics import Topics
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
-from cdcd.source.identity import ServerIdentity
-from cdcd.source.settings import StreamOptions, granted, shortfalls
 from cdcd.source.slot import CreatedSlot
 from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
@@ -115,17 +113,23 @@ class Session:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
         try:
             self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
-            stored, server, options, begin = await or_stop(self._beginning(), self._stop)
-            identity = SourceIdentity(
-                server.system_identifier, server.timeline, server.database, self._source.slot
+            beginning = Beginning(
+                self._config,
+                self._sink,
+                self._topics,
+                self._schemas,
+                self._catalog,
+                self._status,
+                self._after,
             )
-            self._writer = self._new_writer(identity, stored)
+            begun = await or_stop(beginning.begin(), self._stop)
+            self._database = begun.server.database
+            self._writer = self._new_writer(begun)
             async with beside(self._writer.run(), self._fail_when_told(), self._watch()) as failing:
-                if isinstance(begin, Snapshot):
-                    position = await failing.unless(or_stop(self._copy(begin, self._writer), self._stop))
-                else:
-                    position = begin
-                await self._stream(position, server, options, self._writer, spill, failing)
+                position = begun.verdict
+                if isinstance(position, Snapshot):
+                    position = await failing.unless(or_stop(self._copy(position, self._writer), self._stop))
+                await self._stream(position, begun, self._writer, spill, failing)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
         except CdcdError as error:
@@ -153,57 +157,11 @@ class Session:
             except (SinkUnavailable, RegistryUnavailable):
                 continue  # who needs it meets it as well, and says so
 
-    # --- beginning ---
-
-    async def _beginning(self) -> tuple[Progress | None, ServerIdentity, StreamOptions, Resume | Snapshot]:
-        stored = await self._open_sink()
-        server = await in_thread(which_server, self._source)
-        self._database = server.database
-        options = self._granted(server)  # refused before anything is made
-        policies = self._config.format.policies()
-        options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
-        return stored, server, options, await in_thread(self._verdict, stored, server)
-
-    async def _open_sink(self) -> Progress | None:
-        await in_thread(self._topics.ensure_progress, self._config.progress_topic)
-        stored = await in_thread(self._sink.open)
-        if isinstance(self._schemas, SchemaTopic):
-            await in_thread(self._topics.ensure_schemas, self._config.schema_topic)
-            await in_thread(self._schemas.open, self._sink, self._sink_settings)
-        self._status.sink_opened()
-        if stored is not None:
-            _LOG.info(
-                "progress_read",
-                phase=stored.phase,
-                commit_lsn=format_lsn(stored.commit_lsn),
-                end_lsn=format_lsn(stored.end_lsn),
-            )
-        return stored
-
-    def _granted(self, server: ServerIdentity) -> StreamOptions:
-        """Return what to ask of this server. Raises SourceSetup for a wish that it cannot grant."""
-        wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
-        options = granted(server.version_num, allowed(wanted, self._after), failover=failover)
-        for one in shortfalls(server.version_num, wanted):
-            _LOG.warning("option_left_out", option=one.option, reason=one.why)
-        return options
-
-    def _verdict(self, stored: Progress | None, server: ServerIdentity) -> Resume | Snapshot:
-        slot = which_slot(self._source)
-        config = self._config
-        wanted = Wanted(
-            slot=self._source.slot,
-            create_slot=config.source.slot.create,
-            snapshot=config.snapshot.mode == "initial",
-            two_phase=config.source.protocol.two_phase,
-        )
-        return verdict(stored, slot, server, wanted)
-
-    def _new_writer(self, identity: SourceIdentity, stored: Progress | None) -> Writer:
-        commit = self._config.sink.commit
+    def _new_writer(self, begun: Begun) -> Writer:
+        commit, stored = self._config.sink.commit, begun.stored
         return Writer(
             self._sink,
-            identity,
+            begun.identity,
             GroupLimits(commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000),
             waiting_limit_bytes=half_of(self._config.buffer.memory),
             confirm=_confirm_nothing,
@@ -277,12 +235,12 @@ class Session:
     async def _stream(
         self,
         begin: Resume,
-        server: ServerIdentity,
-        options: StreamOptions,
+        begun: Begun,
         writer: Writer,
         spill: SpillPool,
         failing: Beside,
     ) -> None:
+        options = begun.options
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
         try:
             before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
@@ -316,7 +274,7 @@ class Session:
                 buffers=self._buffers,
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
             )
-            self._status.streaming(server.version_num, options.protocol_version, options.streaming)
+            self._status.streaming(begun.server.version_num, options.protocol_version, options.streaming)
             _LOG.info(
                 "streaming",
                 slot=self._source.slot,

@@ -1,0 +1,117 @@
+"""What a session has to know before its first record: who answers, what is durable, where to go on.
+
+In: the configuration, the session's sink, topics, schemas and catalog.  Out: `Begun`, or the error that says why not.
+Invariant: the sink is opened first: that fences an older producer, so nobody else writes behind the position that
+is read then (F64, F76). PostgreSQL is asked after that, and nothing is made before every option is granted.
+Must not: stream, or write a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from cdcd.config import Config
+from cdcd.errors import CdcdError
+from cdcd.lsn import format_lsn
+from cdcd.model import Progress, SourceIdentity
+from cdcd.registry.confluent import Registry
+from cdcd.runtime.asking import which_server, which_slot
+from cdcd.runtime.binary import in_readable_form
+from cdcd.runtime.fallback import allowed
+from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
+from cdcd.runtime.status import Status
+from cdcd.runtime.threads import in_thread
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.schemas import SchemaTopic
+from cdcd.sink.topics import Topics
+from cdcd.source.catalog import Catalog
+from cdcd.source.identity import ServerIdentity
+from cdcd.source.settings import StreamOptions, granted, shortfalls
+
+_LOG = structlog.stdlib.get_logger("cdcd.session")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a session begins with. `identity` is what its progress records say."""
+
+    stored: Progress | None
+    server: ServerIdentity
+    options: StreamOptions
+    verdict: Resume | Snapshot
+    identity: SourceIdentity
+
+
+class Beginning:
+    """The first steps of one session, up to the verdict. `after`: what ended the last that has streamed."""
+
+    def __init__(
+        self,
+        config: Config,
+        sink: KafkaSink,
+        topics: Topics,
+        schemas: Registry | SchemaTopic,
+        catalog: Catalog,
+        status: Status,
+        after: CdcdError | None,
+    ) -> None:
+        self._config = config
+        self._source = config.source_settings()
+        self._sink = sink
+        self._topics = topics
+        self._schemas = schemas
+        self._catalog = catalog
+        self._status = status
+        self._after = after
+
+    async def begin(self) -> Begun:
+        """Open the sink, ask the server, compare. Raises the errors of all of them."""
+        stored = await self._open_sink()
+        server = await in_thread(which_server, self._source)
+        options = self._granted(server)  # refused before anything is made
+        policies = self._config.format.policies()
+        options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
+        decided = await in_thread(self._verdict, stored, server)
+        identity = SourceIdentity(
+            server.system_identifier, server.timeline, server.database, self._source.slot
+        )
+        return Begun(stored, server, options, decided, identity)
+
+    async def _open_sink(self) -> Progress | None:
+        await in_thread(self._topics.ensure_progress, self._config.progress_topic)
+        stored = await in_thread(self._sink.open)
+        if isinstance(self._schemas, SchemaTopic):
+            await in_thread(self._topics.ensure_schemas, self._config.schema_topic)
+            await in_thread(self._schemas.open, self._sink, self._config.sink_settings())
+        self._status.sink_opened()
+        if stored is not None:
+            _LOG.info(
+                "progress_read",
+                phase=stored.phase,
+                commit_lsn=format_lsn(stored.commit_lsn),
+                end_lsn=format_lsn(stored.end_lsn),
+            )
+        return stored
+
+    def _granted(self, server: ServerIdentity) -> StreamOptions:
+        """Return what to ask of this server. Raises SourceSetup for a wish that it cannot grant."""
+        wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
+        options = granted(server.version_num, allowed(wanted, self._after), failover=failover)
+        for one in shortfalls(server.version_num, wanted):
+            _LOG.warning("option_left_out", option=one.option, reason=one.why)
+        return options
+
+    def _verdict(self, stored: Progress | None, server: ServerIdentity) -> Resume | Snapshot:
+        return verdict(stored, which_slot(self._source), server, wanted_of(self._config))
+
+
+def wanted_of(config: Config) -> Wanted:
+    """Return what the configuration says about the slot and the beginning."""
+    return Wanted(
+        slot=config.source.slot.name,
+        create_slot=config.source.slot.create,
+        snapshot=config.snapshot.mode == "initial",
+        two_phase=config.source.protocol.two_phase,
+    )
