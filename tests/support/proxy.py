@@ -3,7 +3,7 @@
 In: where the server is.  Out: a port on 127.0.0.1 whose connections end there, and the faults to put on them.
 Invariant: what was lost in the middle of a connection never lets later bytes through: such a connection is cut when
 the link heals, as nothing else would be TCP. What was only held arrives in order.
-Must not: look at the bytes, except through `lose_when`.
+Must not: look at the bytes, except through `lose_when` and `change`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Literal, TypeVar
+
+from cdcd.demo.stack.ports import free_port
 
 Way = Literal["up", "down"]
 """up: from the client to the server; down: from the server to the client."""
@@ -36,9 +38,14 @@ class Proxy:
         self._delay_s = 0.0
         self._bytes_per_s: float | None = None
         self._lose_when: Callable[[Way, bytes], bool] | None = None
+        self._change: Callable[[Way, bytes], bytes] | None = None
+        self._slice_bytes: int | None = None
+        self._budget_bytes: dict[Way, int] = {}
+        self.passed_bytes: dict[Way, int] = {"up": 0, "down": 0}
+        """What has gone on to the other side, of all connections."""
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
-        self.port = 0
+        self.port = free_port()  # none that an outgoing connection takes while this end refuses
         self.accepted = 0
         """Connections so far."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -70,9 +77,43 @@ class Proxy:
         """Make both ways a black hole from the first piece of bytes on that `is_met` says yes to."""
         self._lose_when = is_met
 
+    def change(self, changed: Callable[[Way, bytes], bytes] | None) -> None:
+        """Send on what `changed` makes of each piece: it may only look, corrupt it, or swallow it (b"")."""
+        self._change = changed
+
+    def slice(self, size_bytes: int | None) -> None:
+        """Send on at most so many bytes at a time."""
+        self._slice_bytes = size_bytes
+
+    def cut_after(self, way: Way, size_bytes: int) -> None:
+        """Let so many more bytes through this way, of all connections together; then reset that connection, once."""
+        self._budget_bytes[way] = size_bytes
+
+    @contextlib.contextmanager
+    def flapping(self, up_s: float, down_s: float) -> Iterator[None]:
+        """Refuse and cut for `down_s`, accept for `up_s`, and again, until the block is left."""
+        over = threading.Event()
+
+        def flap() -> None:
+            while not over.is_set():
+                self.refuse()
+                over.wait(down_s)
+                self.accept()
+                over.wait(up_s)
+
+        thread = threading.Thread(target=flap, name="flapping", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def heal(self) -> None:
-        """Let everything through again, at full speed; connections that lost bytes are cut."""
+        """Let everything through again, at full speed and as it is; connections that lost bytes are cut."""
         self._delay_s, self._bytes_per_s, self._lose_when = 0.0, None, None
+        self._change = self._slice_bytes = None
+        self._budget_bytes = {}
         self._set("open", BOTH)
         self._do(self._cut(only_torn=True))
 
@@ -186,10 +227,26 @@ class Proxy:
                     return
                 if self._bytes_per_s is not None:
                     await asyncio.sleep(len(data) / self._bytes_per_s)
-                writer.write(data)
-                await writer.drain()
+                await self._send(way, data if self._change is None else self._change(way, data), writer)
         finally:
             receiving.cancel()
+
+    async def _send(self, way: Way, data: bytes, writer: asyncio.StreamWriter) -> None:
+        size = self._slice_bytes or max(1, len(data))
+        for begin in range(0, len(data), size):
+            piece = data[begin : begin + size]
+            budget = self._budget_bytes.get(way)
+            is_last = budget is not None and budget <= len(piece)
+            if budget is not None:
+                self._budget_bytes[way] = budget - len(piece)
+                piece = piece[:budget]
+            writer.write(piece)
+            await writer.drain()
+            self.passed_bytes[way] += len(piece)
+            if is_last:
+                del self._budget_bytes[way]
+                raise ConnectionResetError("as many bytes as allowed have passed")
+            await asyncio.sleep(0)
 
     async def _receive(
         self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes | None]]

@@ -51,6 +51,7 @@ class KafkaBroker(LocalServer):
         self.cluster_id: str | None = None
         self._jars = (cache or Cache()).get(kafka_artefact())
         self._settings = dict(settings or {})
+        self._more_listeners: dict[str, tuple[int, int]] = {}
         self._jvm_flags = tuple(jvm_flags)
         self._outlives_parent = outlives_parent
 
@@ -63,6 +64,13 @@ class KafkaBroker(LocalServer):
         """Become one of several nodes; each knows the others' ports, so they stay. Before the first start."""
         self.voters, self.copies, self.cluster_id = voters, nodes, cluster_id
         self._are_ports_known = True
+
+    def add_listener(self, name: str, port: int, *, advertised_port: int) -> None:
+        """Listen at `port` too, and tell who comes there that this broker is at `advertised_port`, where a proxy is.
+
+        Before the first start. The brokers among themselves and who uses `bootstrap` keep the first listener.
+        """
+        self._more_listeners[name] = port, advertised_port
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
@@ -128,15 +136,17 @@ class KafkaBroker(LocalServer):
     def _properties(self) -> dict[str, str]:
         copies = str(self.copies)
         in_sync = str(max(1, self.copies - 1))
+        listening = {"PLAINTEXT": self.port} | {name: at for name, (at, _) in self._more_listeners.items()}
+        advertised = {"PLAINTEXT": self.port} | {name: at for name, (_, at) in self._more_listeners.items()}
         return {
             "process.roles": "broker,controller",
             "node.id": str(self.node_id),
             "controller.quorum.voters": self.voters,
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": _listeners(listening | {"CONTROLLER": self.controller_port}),
+            "advertised.listeners": _listeners(advertised),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(f"{n}:PLAINTEXT" for n in (*listening, "CONTROLLER")),
             "log.dirs": str(self.folder / "data"),
             "auto.create.topics.enable": "false",
             "default.replication.factor": copies,
@@ -210,6 +220,10 @@ class KafkaCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _listeners(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
 
 
 def new_cluster_id() -> str:

@@ -1,0 +1,50 @@
+"""Proxies in front of the servers: what cdcd is told are their addresses, while the tests themselves go directly.
+
+In: a PostgreSQL server, a broker or a cluster that was not started yet, a registry.
+Out: a proxy each, and the addresses that lead through them.
+Invariant: a client that begins at `KafkaDoors.bootstrap` never reaches a broker but through its proxy: the proxied
+listener advertises the proxies alone (Kafka's clients connect to what is advertised, not to what they were given).
+"""
+
+from __future__ import annotations
+
+from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.proxy import Proxy
+
+
+class KafkaDoors:
+    """One proxy for each broker. Made before the brokers' first start."""
+
+    def __init__(self, kafka: KafkaBroker | KafkaCluster) -> None:
+        brokers = kafka.brokers if isinstance(kafka, KafkaCluster) else [kafka]
+        self.proxies: list[Proxy] = []
+        for broker in brokers:
+            port = free_port()
+            proxy = Proxy(port)
+            broker.add_listener("PROXIED", port, advertised_port=proxy.port)
+            self.proxies.append(proxy)
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses for `bootstrap.servers`."""
+        return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
+
+    def __enter__(self) -> KafkaDoors:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for proxy in self.proxies:
+            proxy.close()
+
+
+def through(dsn: str, server: PostgresServer, proxy: Proxy) -> str:
+    """The same DSN by way of the proxy."""
+    return dsn.replace(f"{server.host}:{server.port}/", f"127.0.0.1:{proxy.port}/")
+
+
+def registry_through(registry: SchemaRegistry, proxy: Proxy) -> str:
+    """The registry's URL by way of the proxy."""
+    return registry.url.replace(f":{registry.port}/", f":{proxy.port}/")
