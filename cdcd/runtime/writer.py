@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -51,11 +50,14 @@ class Observer(Protocol):
 
 
 def _now_us() -> int:
-    return time.monotonic_ns() // 1000
+    """The loop's own clock: that of its time-outs too."""
+    return int(asyncio.get_running_loop().time() * 1e6)
 
 
 class Writer:
     """One producer epoch's writing side. `run()` ends only by an error or by cancellation."""
+
+    _start = staticmethod(start_in_thread)
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class Writer:
             self._sink.begin()
             self._is_open = True
         if self._ahead is not None and self._ahead.is_waiting:
-            self._announcing = start_in_thread(self._ahead.announce)
+            self._announcing = self._start(self._ahead.announce)
             await asyncio.shield(self._announcing)
         done = self._sink.produce(records, 0)
         while done < len(records):
@@ -191,15 +193,15 @@ class Writer:
         if not self._is_open:
             self._sink.begin()
         self._is_open = True
-        started = time.monotonic()
-        self._commit = start_in_thread(self._sink.commit, self.progress(boundary))
+        started_us = _now_us()
+        self._commit = self._start(self._sink.commit, self.progress(boundary))
         await asyncio.shield(self._commit)
         self._is_open = False
         if self._ahead is not None:
             self._ahead.decided()
         self._idle_due_us = _now_us() + IDLE_PROGRESS_INTERVAL_US
         self._confirm(self._safe.durable(boundary.end_lsn))
-        seconds = time.monotonic() - started
+        seconds = (_now_us() - started_us) / 1e6
         self._observer.committed(boundary, rows=rows, transactions=transactions, seconds=seconds)
 
     def progress(self, boundary: Boundary) -> Progress:
@@ -221,6 +223,6 @@ class Writer:
         if self._is_open and (self._commit is None or self._commit.done()):
             is_committed = self._commit is not None and self._commit.exception() is None
             if not is_committed or self._group.rows:
-                await asyncio.shield(start_in_thread(self._sink.abort))
+                await asyncio.shield(self._start(self._sink.abort))
                 self._observer.given_up()
         self._is_open = False

@@ -11,11 +11,16 @@ from random import Random
 
 import pytest
 
-from cdcd.ack.group import Boundary
+from cdcd.ack.group import Boundary, Group, SafeLsn
+from cdcd.errors import SinkUnavailable
 from cdcd.model import PreparedBefore
 from cdcd.runtime.pump import Pump
+from cdcd.runtime.writer import Writer
+from cdcd.txn.events import TransactionBegun
 from tests.simulator.daemon import Daemon
-from tests.simulator.judge import expected, simulate
+from tests.simulator.judge import Case, drawn, expected, run, simulate
+from tests.simulator.kept import KEPT
+from tests.simulator.shrink import failure_of, shrunk
 from tests.simulator.workload import Generator, Prepare, SubAbort, Work
 
 
@@ -63,6 +68,31 @@ async def _never(_self: Daemon, _xids: Collection[int]) -> bool:
     return False
 
 
+async def _confirm_first(self: Writer) -> None:
+    assert self._group.boundary is not None
+    self._confirm(self._group.boundary.end_lsn)
+    await _commit_group(self)
+
+
+async def _take_for_committed(self: Writer) -> None:
+    boundary = self._group.boundary
+    assert boundary is not None
+    try:
+        await _commit_group(self)
+    except SinkUnavailable:
+        self._confirm(self._safe.durable(boundary.end_lsn))
+        raise
+
+
+async def _write_again(self: Pump, event: TransactionBegun) -> None:
+    commit_lsn, self._commit_lsn = self._commit_lsn, self._commit_lsn - 1
+    await _begun(self, event)
+    self._commit_lsn = commit_lsn
+
+
+_commit_group, _begun = Writer._commit_group, Pump._begun
+
+
 @pytest.mark.parametrize(
     ("where", "name", "mutant", "is_foreign"),
     [
@@ -70,22 +100,35 @@ async def _never(_self: Daemon, _xids: Collection[int]) -> bool:
         pytest.param(Pump, "_boundary", _boundary_without(until_lsn=0), True, id="decided meanwhile"),
         pytest.param(PreparedBefore, "may_have_rows", lambda *_: True, False, id="all is a loss"),
         pytest.param(Daemon, "any_rolled_back", _never, False, id="nobody asks"),
+        pytest.param(SafeLsn, "durable", lambda _, end_lsn: end_lsn + 1, False, id="F2: one byte too far"),
+        pytest.param(Writer, "_commit_group", _confirm_first, False, id="F7: confirmed before it is durable"),
+        pytest.param(
+            Writer, "_commit_group", _take_for_committed, False, id="F76: unknown is taken for done"
+        ),
+        pytest.param(Pump, "_begun", _write_again, False, id="F4: the last one is written again"),
+        pytest.param(
+            Group, "_must_close", lambda *_: True, False, id="a group that never grows stands still"
+        ),
     ],
 )
 def test_it_would_notice(
     where: type, name: str, mutant: object, is_foreign: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A core that forgets between sessions what may be lost, or does not ask what was rolled back, is found."""
+    """What goes wrong is found, and found again by a case that was made smaller."""
     monkeypatch.setattr(where, name, mutant)
-    assert any(not _is_right(seed, is_foreign) for seed in range(200))
+    cases = (drawn(seed, two_phase_from=0, is_daemon=True, is_foreign=is_foreign) for seed in range(300))
+    failing = next((case for case in cases if failure_of(case) is not None), None)
+    assert failing is not None
+    small = shrunk(failing)
+    assert failure_of(small) == failure_of(failing)
+    assert small.steps <= failing.steps
+    assert len(small.breaks) <= len(failing.breaks)
 
 
-def _is_right(seed: int, is_foreign: bool) -> bool:
-    try:
-        simulate(seed, two_phase_from=0, is_daemon=True, is_foreign=is_foreign)
-    except AssertionError:
-        return False
-    return True
+@pytest.mark.parametrize("case", KEPT, ids=lambda case: str(case.seed))
+def test_what_failed_once(case: Case) -> None:
+    """Cases that a mistake was found by, made smaller."""
+    run(case)
 
 
 def test_the_work_holds_what_it_is_meant_to_test() -> None:

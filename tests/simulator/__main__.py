@@ -1,4 +1,7 @@
-"""`make faults`: many simulations, the seeds of those that fail. `python -m tests.simulator --first 7 --count 1`."""
+"""Many simulations; those that fail are made smaller, to be kept in tests/simulator/kept.py.
+
+`python -m tests.simulator --first 7 --count 1` runs one seed.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ import sys
 import time
 import traceback
 
-from tests.simulator.judge import simulate
+from tests.simulator.judge import drawn, simulate
+from tests.simulator.shrink import shrunk
+
+SHRUNK = 5
+"""So many of the failing ones are made smaller: mostly they fail for one reason."""
 
 
 def main() -> int:
     """Run the seeds; 1 when any of them failed."""
-    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many seeds, one simulation each")
     options = parser.parse_args()
@@ -24,6 +31,8 @@ def main() -> int:
             failed.append(seed)
             print(f"seed {seed}:", file=sys.stderr)
             traceback.print_exc(limit=-3)
+            if len(failed) <= SHRUNK:
+                print(f"made smaller: {shrunk(drawn(seed))}", file=sys.stderr)
     took_s = time.monotonic() - begun_s
     print(f"{options.count} simulations, {messages} messages, {len(failed)} failed, {took_s:.0f} s")
     if failed:

@@ -1,25 +1,29 @@
-"""The daemon's pure core as one session has it: assembler, pump, groups, safe LSN; Kafka is a list.
+"""The daemon's core as one session has it: assembler, pump, writer, groups, safe LSN; Kafka is a model.
 
-In: items of one walsender session.  Out: `Kafka`: complete transactions in the order in which they became durable,
-and the position of the last progress record.
-Invariant: what is not durable when the session ends is forgotten, as in a crash; the clock is a count of batches.
+In: items of one walsender session.  Out: what has become durable in `Kafka`, what was confirmed.
+Invariant: what is not durable when the session ends is forgotten, as in a crash; the clock is the model's.
 Must not: decide anything that the core decides; only the encoding is left out, a record is what a row says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
-from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.ack.group import Boundary, GroupLimits
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Item, PreparedBefore, Relation, Run, TransactionInfo
+from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
+from cdcd.model import Item, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
+from cdcd.runtime.beside import Beside, beside
 from cdcd.runtime.pump import Pump
+from cdcd.runtime.writer import Writer
 from cdcd.source.settings import StreamOptions
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
@@ -31,44 +35,7 @@ from cdcd.txn.events import (
     TransactionCommitted,
     Truncated,
 )
-
-Seen = tuple[object, ...]
-LOOSE = None
-"""In place of a transaction's head."""
-
-
-@dataclass
-class Kafka:
-    """What has become durable. `ends`: each position that was stored, any of which a slot may stand at."""
-
-    transactions: list[tuple[Seen, list[Seen]]] = field(default_factory=list)
-    loose: list[object] = field(default_factory=list)
-    progress: Boundary = field(default_factory=lambda: Boundary(0, 0, 0))
-    ends: list[int] = field(default_factory=lambda: [0])
-    commit_lsns: set[object] = field(default_factory=set)
-
-    def commit(self, chunks: Iterable[Chunk], progress: Boundary) -> None:
-        """Take one Kafka transaction: whole PostgreSQL transactions and a progress record."""
-        whats: list[Any] = []
-        for chunk in chunks:
-            whats += chunk.records
-            if chunk.boundary is not None and whats:
-                self._take(whats, chunk.boundary)
-                whats = []
-        assert not whats, "a part of a transaction is committed"
-        assert progress.end_lsn >= self.progress.end_lsn, "what may be confirmed moves back (F3)"
-        self.progress = progress
-        self.ends.append(progress.end_lsn)
-
-    def _take(self, whats: list[tuple[TransactionInfo | None, Seen]], boundary: Boundary) -> None:
-        (info,) = {info for info, _ in whats}
-        if info is LOOSE:
-            self.loose += [what for _, what in whats]
-        else:
-            assert boundary.commit_lsn == info.commit_lsn
-            head = (info.xid, info.commit_lsn, boundary.covered_lsn, info.origin)
-            self.commit_lsns.add(info.commit_lsn)
-            self.transactions.append((head, [what for _, what in whats]))
+from tests.simulator.kafka import LOOSE, Kafka, Seen, Sink
 
 
 class _Watched(Assembler):
@@ -151,12 +118,25 @@ class Daemon:
         return not self.rolled_back.isdisjoint(xids)
 
 
+class _Writer(Writer):
+    """The daemon's writer; its progress is the boundary itself, and its threads are the model's."""
+
+    def __init__(self, sink: Sink, *arguments: Any, **named: Any) -> None:
+        self._start = sink.start
+        super().__init__(sink, *arguments, **named)
+
+    def progress(self, boundary: Boundary) -> Any:
+        """Keep the boundary itself, for the judge."""
+        return SimpleNamespace(boundary=boundary)
+
+
 class Session:
-    """One session of the daemon, from its start to the break of its connection."""
+    """One session of the daemon, from its start to the break of its connection, within `clock.run`."""
 
     def __init__(
         self,
         kafka: Kafka,
+        sink: Sink,
         options: StreamOptions,
         start_lsn: int,
         random: Random,
@@ -164,8 +144,7 @@ class Session:
         daemon: Daemon | None = None,
     ) -> None:
         """`check` is told each position that is confirmed. Without `daemon` the core takes what it can take."""
-        self._kafka = kafka
-        self._check = check
+        self._random = random
         written_lsn = kafka.progress.commit_lsn
         self.assembler = _Watched(
             options.protocol_version,
@@ -175,11 +154,21 @@ class Session:
             refuse_doubtful=daemon is not None,
             prepared_before=None if daemon is None else daemon.prepared_before,
         )
+        limits = GroupLimits(random.choice([1, 5, 1000]), 1 << 20, random.choice([0, 3000, 30_000]))
+        self._writer = _Writer(
+            sink,
+            SourceIdentity("1", 1, "s", "s"),
+            limits,
+            waiting_limit_bytes=random.choice([0, 1000, 1 << 20]),
+            confirm=check,
+            observer=_Uncounted(),
+            durable_lsn=kafka.progress.end_lsn,
+        )
         self._pump = _Pump(
             self.assembler,
             _Plans(),  # type: ignore[arg-type]
-            self._add,
-            lambda boundary, _is_urgent: self._group.add(Chunk((), 0, boundary)),
+            self._writer.add,
+            lambda boundary, is_urgent: self._writer.idle(boundary, is_urgent=is_urgent),
             lambda info: TransactionContext(info, name="s", database="s", now_us=0, version="s"),
             _Uncounted(),
             start_lsn=start_lsn,
@@ -187,47 +176,35 @@ class Session:
             any_rolled_back=None if daemon is None else daemon.any_rolled_back,
         )
         self._pump.relations = {}
-        self._group = Group(GroupLimits(random.choice([1, 5, 1000]), 1 << 20, random.choice([0, 3, 30])))
-        self._safe = SafeLsn(kafka.progress.end_lsn)
-        self._is_lazy = random.random() < 0.3
-        self._taken: list[Chunk] = []
-        self._batches = 0
+        self._pace_s = random.choice([0.0, 0.0005, 0.01, 15.0])
 
-    async def _add(self, chunk: Chunk) -> None:
-        self._group.add(chunk)
+    async def run(self, batches: Iterable[list[Item]], *, is_stopped: bool) -> CdcdError | None:
+        """Take the batches; what ended the session before they did. `is_stopped`: all of it is made durable first."""
+        async with beside(self._writer.run()) as failing:
+            try:
+                unsure = await self._fed(batches, failing)
+                if is_stopped:
+                    self._writer.drop_partial_tail()
+                    await failing.unless(self._writer.flush())
+            except CdcdError as error:
+                if self._random.random() < 0.5:
+                    await self._closed()
+                return error
+        return unsure
 
-    def feed(self, items: list[Item]) -> None:
-        """Take a batch, commit what is due."""
-        _completed(self._pump.feed(items))
-        self._batches += 1
-        self._turn()
+    async def _fed(self, batches: Iterable[list[Item]], failing: Beside) -> CdcdError | None:
+        try:
+            for items in batches:
+                await failing.unless(self._pump.feed(items))
+                await failing.unless(asyncio.sleep(self._random.uniform(0, self._pace_s)))
+        except (StreamUnsure, PreparedMissing) as error:
+            return error
+        return None
 
-    def flush(self) -> None:
-        """Commit whatever is complete, as before a stop."""
-        self._group.is_hurried, self._is_lazy = True, False
-        self._turn()
-
-    def _turn(self) -> None:
-        """As the writer does it."""
-        group = self._group
-        while True:
-            while (chunk := group.take(self._batches)) is not None:
-                self._taken.append(chunk)
-            idle = None if self._is_lazy else group.idle_boundary
-            if group.ready(self._batches) or (idle is not None and idle.end_lsn > self._safe.lsn):
-                boundary = group.close()
-                self._kafka.commit(self._taken, boundary)
-                self._taken = []
-                self._check(self._safe.durable(boundary.end_lsn))
-            else:
-                break
-
-
-def _completed(doing: Coroutine[Any, Any, None]) -> None:
-    """Run what waits for nothing, though it may give way."""
-    with contextlib.suppress(StopIteration):
-        while True:
-            assert doing.send(None) is None, "it waits"
+    async def _closed(self) -> None:
+        """As the daemon ends a session; otherwise it is as if it were killed."""
+        with contextlib.suppress(CdcdError):
+            await self._writer.close()
 
 
 def _rows(run: Run, relations: dict[int, Relation]) -> Iterator[Seen]:

@@ -1,25 +1,30 @@
 """One simulation: work, sessions that end anywhere, the daemon's core, and the comparison with what was committed.
 
-In: a seed, perhaps the points where the connection breaks.  Out: nothing, or an AssertionError with the seed.
+In: a seed, or a case that was shrunk.  Out: the number of messages, or an AssertionError.
 Every session has a new core, starts from a position that was stored before, and what it had not made durable is
-lost. One that could not tell whose its messages are is followed by one without streaming. Judged are the
-transactions in Kafka, each once, in commit order, and each position that is confirmed. A half of them runs with what
-the daemon sets, on a server that does not tell of everything; and the slot may have been somebody else's, who has
-confirmed PREPAREs: then all goes on to the first COMMIT PREPARED of such, and halts there, in each session.
+lost, unless its commit was on its way. Any may end by what goes wrong in Kafka. One that could not tell whose its
+messages are is followed by one without streaming. Judged are the transactions in Kafka, each once, in commit order,
+and each position that is confirmed. A half of them runs with what the daemon sets, on a server that does not tell of
+everything; and the slot may have been somebody else's, who has confirmed PREPAREs: then all goes on to the first
+COMMIT PREPARED of such, and halts there, in each session.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from cdcd.ack.group import Boundary
-from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
-from cdcd.model import PreparedBefore
+from cdcd.errors import CdcdError, PreparedMissing, SinkUnavailable, StreamUnsure
+from cdcd.model import Item, PreparedBefore
 from cdcd.source.copyboth import cut_items
 from cdcd.source.settings import Streaming, StreamOptions
-from tests.simulator.daemon import Daemon, Kafka, Seen, Session
+from tests.simulator import clock
+from tests.simulator.daemon import Daemon, Session
+from tests.simulator.kafka import Kafka, Odds, Seen, Sink
 from tests.simulator.walsender import Walsender
 from tests.simulator.workload import Committed, Emitted, End, Generator, Loose, Prepare, SubAbort, Work
 
@@ -32,7 +37,7 @@ TWO_PHASE_WAYS = tuple(way for way in WAYS if way[0] >= 3)
 def expected(work: Work, from_lsn: int = 0, to_lsn: int | None = None) -> list[tuple[Seen, list[Seen]]]:
     """What the model says, in commit order, without transactions that have nothing to show."""
     return [
-        ((one.xid, one.commit_lsn, one.end_lsn, one.origin), list(_model(one)))
+        ((one.xid, one.commit_lsn, one.origin), list(_model(one)))
         for one in work.committed
         if one.whats and from_lsn <= one.commit_lsn and (to_lsn is None or one.commit_lsn < to_lsn)
     ]
@@ -53,12 +58,22 @@ class Simulation:
     """The work, what is durable of it, and the slot, over all sessions."""
 
     def __init__(
-        self, work: Work, random: Random, *, is_daemon: bool = False, is_foreign: bool = False
+        self,
+        work: Work,
+        random: Random,
+        *,
+        is_daemon: bool = False,
+        is_foreign: bool = False,
+        odds: Odds | None = None,
     ) -> None:
-        """`is_foreign`: somebody else has confirmed a part of the WAL, over a slot that had two_phase."""
+        """`is_foreign`: somebody else has confirmed a part of the WAL, over a slot that had two_phase.
+
+        `odds`: what goes wrong in Kafka; by default each session has its own.
+        """
         self._work = work
         self._random = random
         self._kafka = Kafka()
+        self._odds = odds
         self._may_stream = True
         self._two_phase_at_lsn: int | None = None
         """From where on what is prepared comes at its PREPARE; None before two_phase is switched on."""
@@ -112,6 +127,7 @@ class Simulation:
     def session(self, limit: int | None, *, two_phase: bool) -> int:
         """Run one session; after `limit` messages its connection breaks. Return how many were sent."""
         random = Random(self._random.random())
+        sink = Sink(self._kafka, random, self._odds or Odds.of(random))  # F76: first of all
         version, streaming = random.choice(TWO_PHASE_WAYS if two_phase else WAYS)
         streaming = streaming if self._may_stream else "off"
         options = StreamOptions(version, streaming, messages=True, two_phase=two_phase)
@@ -129,18 +145,23 @@ class Simulation:
         def confirmed(lsn: int) -> None:
             self._confirmed(lsn, start_lsn, walsender)
 
-        session = Session(self._kafka, options, start_lsn, random, confirmed, daemon)
-        sent, ended_by = _run(session, walsender, limit, random)
+        wire = _Wire(walsender, limit, random)
+        is_stopped = limit is None or random.random() < 0.3
+
+        async def lived() -> tuple[Session, CdcdError | None]:
+            session = Session(self._kafka, sink, options, start_lsn, random, confirmed, daemon)
+            return session, await session.run(wire, is_stopped=is_stopped)
+
+        session, ended_by = clock.run(lived())
+        sent = wire.sent
         self._may_stream = not isinstance(ended_by, StreamUnsure)
         if not self._may_stream:  # as the daemon does it
             assert streaming != "off"
             return sent if limit is not None else sent + self.session(None, two_phase=two_phase)
         if isinstance(ended_by, PreparedMissing):
             assert ended_by.context["commit_lsn"] == self.loss_lsn, "a loss where none is"
-        elif limit is None:
-            assert self.loss_lsn is None, "a loss that was not noticed"
-        if limit is None or random.random() < 0.3:
-            session.flush()
+        elif isinstance(ended_by, SinkUnavailable) and limit is None:
+            return sent + self.session(None, two_phase=two_phase)  # as the daemon does it
         if limit is None and ended_by is None:
             # Without two_phase what is never decided is a stream that never ends.
             endless = 0 if two_phase else len(self._prepares) - len(self._ends)
@@ -180,56 +201,72 @@ class Simulation:
         return self._kafka.ends[0]
 
 
-def simulate(
-    seed: int,
-    *,
-    breaks: Iterable[int] | None = None,
-    steps: int | None = None,
-    two_phase_from: int | None = None,
-    is_daemon: bool | None = None,
-    is_foreign: bool | None = None,
-) -> int:
-    """Run one simulation; the number of CopyData messages sent. AssertionError where model and core differ.
+@dataclass(frozen=True)
+class Case:
+    """One simulation, whole. `odds` None: each session has its own of what goes wrong in Kafka.
 
-    `breaks`: after how many messages each session but the last one ends; random by default, as is the session
-    that switches two_phase on for itself and all later ones, if any does. `is_daemon`: with what the daemon sets.
-    `is_foreign`: on a slot of somebody else, which has two_phase.
+    `breaks`: after how many messages each session but the last one ends. From session `two_phase_from` on they have
+    two_phase. `is_daemon`: with what the daemon sets. `is_foreign`: on a slot of somebody else, which has two_phase.
     """
-    random = Random(seed)
-    work = Generator(random).work(steps or random.choice([10, 40, 40, 120, 300]))
-    if breaks is None:
-        breaks = [random.randint(0, 200) for _ in range(random.choice([0, 0, 1, 2, 4]))]
-    if two_phase_from is None:
-        two_phase_from = random.choice([0, 0, 1, 2, 100])
-    if is_daemon is None:
-        is_daemon = bool(is_foreign) or random.random() < 0.5
-    if is_foreign is None:
-        is_foreign = is_daemon and two_phase_from == 0 and random.random() < 0.3
-    simulation = Simulation(work, random, is_daemon=is_daemon, is_foreign=is_foreign)
+
+    seed: int
+    steps: int
+    breaks: tuple[int, ...]
+    two_phase_from: int
+    is_daemon: bool
+    is_foreign: bool
+    odds: Odds | None = None
+
+
+def drawn(seed: int, **given: Any) -> Case:
+    """The seed's case, but for what is given."""
+    random = Random(f"{seed} case")
+    steps = random.choice([10, 40, 40, 120, 300])
+    breaks = tuple(random.randint(0, 200) for _ in range(random.choice([0, 0, 1, 2, 4])))
+    two_phase_from = given.get("two_phase_from", random.choice([0, 0, 1, 2, 100]))
+    is_daemon = given.get("is_daemon", bool(given.get("is_foreign")) or random.random() < 0.5)
+    is_foreign = is_daemon and two_phase_from == 0 and random.random() < 0.3
+    case = Case(seed, steps, breaks, two_phase_from, is_daemon, is_foreign)
+    return replace(case, **given)
+
+
+def simulate(seed: int, **given: Any) -> int:
+    """Run the seed's simulation; the number of CopyData messages sent. AssertionError where model and core differ."""
+    return run(drawn(seed, **given))
+
+
+def run(case: Case) -> int:
+    """Run one simulation; as `simulate`. The work is the seed's alone: of fewer steps it is the beginning."""
+    work = Generator(Random(f"{case.seed} work")).work(case.steps)
+    random = Random(f"{case.seed} sessions")
+    simulation = Simulation(
+        work, random, is_daemon=case.is_daemon, is_foreign=case.is_foreign, odds=case.odds
+    )
     sent = sum(
-        simulation.session(limit, two_phase=number >= two_phase_from)
-        for number, limit in enumerate((*breaks, None))
+        simulation.session(limit, two_phase=number >= case.two_phase_from)
+        for number, limit in enumerate((*case.breaks, None))
     )
     simulation.compare()
     return sent
 
 
-def _run(
-    session: Session, walsender: Walsender, limit: int | None, random: Random
-) -> tuple[int, CdcdError | None]:
-    """Return how many messages were sent, and what ended the session before its connection broke."""
-    payloads = iter(walsender.payloads())
-    in_stream, sent = False, 0
-    while True:
-        size = random.choice([1, 1, 3, 20])
-        if limit is not None:
-            size = min(size, limit - sent)
-        batch = list(itertools.islice(payloads, size))
-        if not batch:
-            return sent, None
-        sent += len(batch)
-        items, in_stream = cut_items(batch, in_stream)
-        try:
-            session.feed(items)
-        except (StreamUnsure, PreparedMissing) as error:
-            return sent, error
+class _Wire:
+    """The batches of items of one session; `sent` counts their messages."""
+
+    def __init__(self, walsender: Walsender, limit: int | None, random: Random) -> None:
+        self._walsender, self._limit, self._random = walsender, limit, random
+        self.sent = 0
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        """Batches of any size, until the connection breaks or there is nothing more."""
+        payloads, in_stream = iter(self._walsender.payloads()), False
+        while True:
+            size = self._random.choice([1, 1, 3, 20])
+            if self._limit is not None:
+                size = min(size, self._limit - self.sent)
+            batch = list(itertools.islice(payloads, size))
+            if not batch:
+                return
+            self.sent += len(batch)
+            items, in_stream = cut_items(batch, in_stream)
+            yield items

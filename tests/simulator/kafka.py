@@ -1,0 +1,166 @@
+"""Kafka as a model: transactions of one transactional id, what of them is durable, and what can go wrong with them.
+
+In: the calls of `runtime.writer.Writer`, a seeded `random.Random`.  Out: `Kafka`: complete transactions in the order
+in which they became durable, and the last progress record.
+What may happen: the queue takes a part of what it is given; a record or a transaction is refused, and the transaction
+aborted; nobody knows whether a commit has happened (F76), or it happens after its process has died; an older process
+writes on after a newer one has begun (F64), and is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from cdcd.ack.group import Boundary
+from cdcd.errors import CdcdError, SinkFenced, SinkUnavailable
+from cdcd.model import Progress, TransactionInfo
+
+Seen = tuple[object, ...]
+LOOSE = None
+"""In place of a transaction's head."""
+
+
+@dataclass
+class Kafka:
+    """What has become durable. `ends`: each position that was stored, any of which a slot may stand at."""
+
+    transactions: list[tuple[Seen, list[Seen]]] = field(default_factory=list)
+    loose: list[object] = field(default_factory=list)
+    progress: Boundary = field(default_factory=lambda: Boundary(0, 0, 0))
+    ends: list[int] = field(default_factory=lambda: [0])
+    commit_lsns: set[object] = field(default_factory=set)
+    epoch: int = 0
+    in_flight: Callable[[], None] | None = None
+    """A commit that was sent by a process that is no more."""
+
+    def initialise(self, random: Random) -> int:
+        """A new producer: whatever the one before has sent is decided now; its epoch."""
+        in_flight, self.in_flight = self.in_flight, None
+        if in_flight is not None and random.random() < 0.5:
+            in_flight()
+        self.epoch += 1
+        return self.epoch
+
+    def commit(self, records: Sequence[Any], progress: Boundary) -> None:
+        """Take one Kafka transaction: whole PostgreSQL transactions and a progress record."""
+        assert progress.end_lsn >= self.progress.end_lsn, "what may be confirmed moves back (F3)"
+        begun: set[object] = set()
+        for info, what in records:
+            if info is LOOSE:
+                self.loose.append(what)
+            else:
+                self._take(info, what, begun)
+                assert info.commit_lsn <= progress.commit_lsn, "a part of a transaction is committed"
+        self.progress = progress
+        self.ends.append(progress.end_lsn)
+
+    def _take(self, info: TransactionInfo, what: Seen, begun: set[object]) -> None:
+        if info.commit_lsn not in begun:
+            assert info.commit_lsn not in self.commit_lsns, "a transaction comes again, or in two parts"
+            begun.add(info.commit_lsn)
+            self.commit_lsns.add(info.commit_lsn)
+            self.transactions.append(((info.xid, info.commit_lsn, info.origin), []))
+        self.transactions[-1][1].append(what)
+
+
+@dataclass(frozen=True)
+class Odds:
+    """How often each thing goes wrong, and how long a commit takes."""
+
+    refused: float = 0.0
+    aborted: float = 0.0
+    unknown: float = 0.0
+    commit_s: float = 0.0
+
+    @classmethod
+    def of(cls, random: Random) -> Odds:
+        """In most sessions nothing but the connection breaks."""
+        commit_s = random.choice([0.0, 0.001, 0.02])
+        if random.random() < 0.6:
+            return cls(commit_s=commit_s)
+        return cls(*(random.choice([0.0, 0.02, 0.2]) for _ in range(3)), commit_s=commit_s)
+
+
+class Sink:
+    """One producer epoch, as `runtime.writer` sees it."""
+
+    def __init__(self, kafka: Kafka, random: Random, odds: Odds) -> None:
+        self._kafka = kafka
+        self._random = random
+        self._odds = odds
+        self._epoch = kafka.initialise(random)
+        self._open: list[Any] | None = None
+        self._torn: SinkUnavailable | None = None
+
+    def begin(self) -> None:
+        """Begin a Kafka transaction."""
+        assert self._open is None, "a transaction within another"
+        self._open = []
+
+    def produce(self, records: Sequence[Any], start: int) -> int:
+        """Take some or all of the records."""
+        opened = self._usable()
+        if self._random.random() < self._odds.refused:
+            raise SinkUnavailable("a record is refused")
+        taken = records[start : start + self._random.choice([1, 5, 1000])]
+        opened += taken
+        return start + len(taken)
+
+    def poll(self, _timeout_s: float) -> None:
+        """Nothing to tell."""
+
+    def commit(self, progress: Progress) -> Progress:
+        """Make it durable, or not, or nobody knows."""
+        records, boundary = self._usable(), progress.boundary  # type: ignore[attr-defined]
+        if self._epoch != self._kafka.epoch:
+            raise SinkFenced("a newer process has begun")
+        if self._random.random() < self._odds.aborted:
+            raise SinkUnavailable("the transaction is aborted")
+        is_unknown = self._random.random() < self._odds.unknown
+        if not is_unknown or self._random.random() < 0.5:
+            self._kafka.commit(records, boundary)
+        if is_unknown:
+            self._torn = SinkUnavailable("nobody knows whether it is committed")
+            raise self._torn
+        self._open = None
+        return progress
+
+    def sent(self, progress: Progress) -> None:
+        """The request to commit is on its way; its process may not be there when it is answered."""
+        records, boundary = list(self._usable()), progress.boundary  # type: ignore[attr-defined]
+        self._kafka.in_flight = lambda: self._kafka.commit(records, boundary)
+
+    def abort(self) -> None:
+        """Forget it."""
+        self._usable()
+        self._open = None
+
+    def _usable(self) -> list[Any]:
+        if self._torn is not None:
+            raise self._torn
+        assert self._open is not None, "nothing is open"
+        return self._open
+
+    def start(self, call: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        """In place of a thread: `call` happens after a while of the virtual clock, at once as seen from elsewhere."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        if call == self.commit:
+            self.sent(*arguments)
+
+        def happen() -> None:  # what is wrong ends the loop by `clock`'s exception handler
+            if future.cancelled():
+                return
+            self._kafka.in_flight = None
+            try:
+                future.set_result(call(*arguments))
+            except CdcdError as error:
+                future.set_exception(error)
+                future.exception()  # nobody may be there any more to take it
+
+        loop.call_later(self._random.uniform(0, self._odds.commit_s), happen)
+        return future
