@@ -104,6 +104,10 @@ class Publication(Room):
         default=(),
         description="SCHEMA.TABLE names that a created publication holds; none: every table (superuser only)",
     )
+    table_removed: Literal["warn", "halt"] = Field(
+        default="warn",
+        description="when a table is taken out of a publication while cdcd runs: warn (log and metric) or halt",
+    )
 
     @model_validator(mode="after")
     def _creation(self) -> Publication:

@@ -52,6 +52,7 @@ from cdcd.errors.sink import (
 from cdcd.errors.source import (
     BinaryFailed,
     OptionFailed,
+    PublicationChanged,
     PublicationMissing,
     SendMissing,
     ServerInternal,
@@ -100,6 +101,7 @@ __all__ = [
     "PreparedMissing",
     "ProgressUnreadable",
     "ProtocolError",
+    "PublicationChanged",
     "PublicationMissing",
     "ReadingError",
     "RecordTooLarge",

@@ -125,6 +125,16 @@ class PublicationMissing(SourceError):
     code = "CDCD-PUBLICATION-MISSING"
 
 
+class PublicationChanged(SourceError):
+    """A publication was made again, or a table taken out of it: changes in between may be missing (F39, F42)."""
+
+    code = "CDCD-PUBLICATION-CHANGED"
+    hint = (
+        "if nothing was written to its tables meanwhile, nothing is missing: SIGHUP goes on with the publication as "
+        "it is now; else a new snapshot is needed"
+    )
+
+
 class SourceSetup(SourceError):
     """The server, database or role is not set up for logical replication."""
 

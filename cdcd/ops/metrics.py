@@ -27,6 +27,7 @@ from prometheus_client import (
 
 from cdcd.ops.health import STATES
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
+from cdcd.ops.source_metrics import SourceMetrics
 
 __all__ = ["OPERATIONS", "Metrics", "SlotReading"]
 
@@ -73,6 +74,8 @@ class Metrics:
         self._make_kafka()
         self._make_reliability()
         self._make_snapshot()
+        self.source = SourceMetrics(self.registry)
+        """What the monitor sees beside the stream."""
 
     # --- out ---------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from cdcd.ops.log import configure
 from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.monitor import Monitor
+from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.served import Served
 from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
@@ -52,7 +53,7 @@ async def _run(config: Config) -> int:
         return EXIT_CONFIG
     _LOG.info("started", version=__version__, name=config.name, slot=config.source.slot.name, admin_port=port)
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
-    monitor = Monitor(config.source_settings(), status, supervisor.publications_lost)
+    monitor = Monitor(config.source_settings(), status, _publication_watch(config, status, supervisor))
     beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
     try:
         return await supervisor.run()
@@ -61,6 +62,16 @@ async def _run(config: Config) -> int:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         await admin.stop()
+
+
+def _publication_watch(config: Config, status: Status, supervisor: Supervisor) -> PublicationWatch:
+    publication = config.source.publication
+    return PublicationWatch(
+        config.source_settings().publications,
+        status.metrics,
+        supervisor.found,
+        halts_at_removal=publication.table_removed == "halt",
+    )
 
 
 def _schemas(config: Config, status: Status) -> Registry | SchemaTopic:

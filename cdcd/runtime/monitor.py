@@ -1,39 +1,54 @@
-"""Look at the slot and the publication from beside the stream, at intervals.
+"""Look at the slot and the publications from beside the stream, at intervals.
 
-In: source settings.  Out: slot readings for the metrics; an error when a publication is gone (F39, F72).
-Invariant: it has its own connection, so it goes on while streaming is down; what it cannot read is reported as
-unknown. Must not: change anything.
+In: source settings.  Out: slot readings for the metrics; what the watches make of each look (F21, F39, F72).
+Invariant: it has its own connection, so it goes on while streaming is down, halted or held back by Kafka; what it
+cannot read is reported as unknown. It waits for no lock of a user's table.
+Must not: change anything, but by the WAL guard where that was asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.ops.metrics import SlotReading
+from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
-from cdcd.source.connection import connect_sql
+from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
-from cdcd.source.publication import missing_publications
+from cdcd.source.publication import LOCK_PATIENCE_MS
+from cdcd.source.published import Change
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
 
 INTERVAL_S = 10.0
+FIRST_INTERVAL_S = 1.0
+"""Until it has looked once: a change is seen only by comparison."""
 _LOG = structlog.stdlib.get_logger("cdcd.monitor")
 
 
-class Monitor:
-    """One look after another; `lost` is called with the publications that have gone."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look has seen."""
 
-    def __init__(self, settings: SourceSettings, status: Status, lost: Callable[[list[str]], None]) -> None:
+    reading: SlotReading | None
+    wal_lsn: int
+    missing: list[str]
+    changes: list[Change]
+
+
+class Monitor:
+    """One look after another."""
+
+    def __init__(self, settings: SourceSettings, status: Status, publications: PublicationWatch) -> None:
         self._settings = settings
         self._status = status
-        self._lost = lost
+        self._publications = publications
         self._connection: Any = None
 
     async def run(self) -> None:
@@ -45,25 +60,29 @@ class Monitor:
                 self._status.metrics.slot(None)
                 self._drop_connection()
                 _LOG.debug("slot_unknown", error=str(error))
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(INTERVAL_S if self._publications.has_looked else FIRST_INTERVAL_S)
 
     async def _turn(self) -> None:
-        reading, wal_lsn, missing = await in_thread(self._look)
-        self._status.metrics.slot(reading)
-        self._status.server_lsn(wal_lsn)
-        if missing:
-            self._lost(missing)
+        look = await in_thread(self._look)
+        self._status.metrics.slot(look.reading)
+        self._status.server_lsn(look.wal_lsn)
+        self._publications.tell(look.missing, look.changes)
 
-    def _look(self) -> tuple[SlotReading | None, int, list[str]]:
+    def _look(self) -> _Look:
         if self._connection is None:
             self._connection = connect_sql(self._settings)
+            fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
         wal_lsn = identify(self._connection).wal_lsn
+        reading = self._read_slot(wal_lsn)
+        missing, changes = self._publications.look(self._connection)
+        return _Look(reading, wal_lsn, missing, changes)
+
+    def _read_slot(self, wal_lsn: int) -> SlotReading | None:
         slot = read_slot(self._connection, self._settings.slot)
-        missing = missing_publications(self._connection, self._settings.publications)
         if slot is None:
-            return None, wal_lsn, missing
+            return None
         decoded = read_decoded(self._connection, self._settings.slot)
-        reading = SlotReading(
+        return SlotReading(
             is_active=slot.active,
             retained_wal_bytes=_behind(wal_lsn, slot.restart_lsn),
             confirmed_flush_lag_bytes=_behind(wal_lsn, slot.confirmed_flush_lsn),
@@ -75,7 +94,6 @@ class Monitor:
             spilled_bytes=decoded.spilled_bytes,
             streamed_bytes=decoded.streamed_bytes,
         )
-        return reading, wal_lsn, missing
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None

@@ -16,7 +16,7 @@ import time
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_OK, CdcdError, PublicationMissing, Retry, SlotActive
+from cdcd.errors import EXIT_OK, CdcdError, Retry, SlotActive
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
@@ -47,16 +47,23 @@ class Supervisor:
         self.retry = asyncio.Event()
         self._running: Session | None = None
         self._after: CdcdError | None = None
+        self._pending: CdcdError | None = None
 
-    def publications_lost(self, names: list[str]) -> None:
-        """A publication was dropped while streaming: end the session (F72); the next start says so again."""
+    def found(self, error: CdcdError) -> None:
+        """End the session for what was found beside it (F21, F72); between two tries, let it end the next.
+
+        While it is halted somebody is looking already, and the next start looks again.
+        """
         if self._running is not None:
-            self._running.fail(
-                PublicationMissing(
-                    f"publication was dropped: {', '.join(names)}",
-                    hint="create it again; what was changed meanwhile is not in the stream (F42)",
-                )
-            )
+            self._running.fail(error)
+        elif self._status.health.state in ("backoff", "waiting_slot"):
+            self._pending = error
+            self.retry.set()
+
+    @property
+    def is_in_session(self) -> bool:
+        """Whether a session runs, which may hold the slot."""
+        return self._running is not None
 
     async def run(self) -> int:
         """Return the exit status once stopped, or once an error ends the process."""
@@ -81,6 +88,9 @@ class Supervisor:
         return EXIT_OK
 
     async def _session(self) -> CdcdError | None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            return pending
         try:
             self._running = Session(self._config, self._status, self._schemas, self.stop, self._after)
             await self._running.run()

@@ -206,6 +206,11 @@ CASES: tuple[Wrong, ...] = (
         ("source.protocol.binary: expected true or false, found 'maybe' (from prod.yaml:2)",),
     ),
     Wrong(
+        "what becomes of a table that is taken out",
+        _source("publication: {table_removed: ignore}"),
+        ("source.publication.table_removed: expected warn or halt, found 'ignore' (from prod.yaml:2)",),
+    ),
+    Wrong(
         "heartbeat",
         _source("heartbeat_interval_ms: 5000"),
         ("source.heartbeat_interval_ms: a heartbeat is not in this version (from prod.yaml:2) - use 0",),

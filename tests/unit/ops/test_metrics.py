@@ -132,7 +132,7 @@ def test_the_slot_goes_absent_when_it_cannot_be_asked(metrics: Metrics) -> None:
     assert samples['cdcd_slot_wal_status{status="lost"}'] == 0
     assert "cdcd_slot_safe_wal_bytes" not in samples
     metrics.slot(None)
-    assert not any(series.startswith("cdcd_slot") for series in metrics.snapshot())
+    assert not any(series.startswith("cdcd_slot_") for series in metrics.snapshot())
 
 
 def test_backpressure_seconds_are_those_between_on_and_off(metrics: Metrics, clock: Clock) -> None:

@@ -214,17 +214,33 @@ async def test_an_error_outside_the_tree_halts_without_showing_what_it_says(
         assert "a row's value" not in reason
 
 
-async def test_a_publication_lost_while_streaming_halts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_found_beside_the_stream_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """F39, F72."""
     async with daemon(monkeypatch, STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
-        one.supervisor.publications_lost(["pub"])
+        assert one.supervisor.is_in_session
+        one.supervisor.found(PublicationMissing("gone"))
         await one.until(lambda: one.state == "halted")
+        assert not one.supervisor.is_in_session
         assert PublicationMissing.code in one.status.page()["reason"]
 
 
-async def test_a_publication_lost_between_sessions_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with daemon(monkeypatch, SlotLost("gone")) as one:
+async def test_what_is_found_between_two_tries_ends_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Kafka down no session lives long; what the monitor sees meanwhile counts all the same."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda _tries, _chance: 60.0)
+    async with daemon(monkeypatch, SourceUnavailable("gone"), STREAM) as one:
+        await one.until(lambda: one.state == "backoff")
+        one.supervisor.found(PublicationMissing("gone"))
         await one.until(lambda: one.state == "halted")
-        one.supervisor.publications_lost(["pub"])
+        assert one.sessions.started == 1
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)
+
+
+async def test_what_is_found_while_it_is_halted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
+        await one.until(lambda: one.state == "halted")
+        one.supervisor.found(PublicationMissing("gone"))
         assert SlotLost.code in one.status.page()["reason"]
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)

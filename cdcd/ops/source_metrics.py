@@ -1,0 +1,60 @@
+"""Metrics of what cdcd watches beside the stream: the publications, the WAL guard, heartbeats.
+
+In: plain calls of the monitor, at most one for each look.  Out: series in the daemon's registry.
+Invariant: every series exists from the start with 0, so that rates and alerts see the first event.
+Must not: ask PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+__all__ = ["SourceMetrics"]
+
+CHANGES = (
+    "dropped",
+    "recreated",
+    "table_removed",
+    "table_readded",
+    "table_gone",
+    "table_added",
+    "columns",
+    "rows",
+    "options",
+)
+
+
+class SourceMetrics:
+    """Counters and gauges of the monitor."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._changes = Counter(
+            "cdcd_publication_changes_total",
+            "Changes seen of the publications that are read, by kind.",
+            ("change",),
+            registry=registry,
+        )
+        for change in CHANGES:
+            self._changes.labels(change)
+        self._guard = Gauge(
+            "cdcd_wal_guard_level",
+            "What the WAL guard says: 0 nothing, 1 warn, 2 critical, 3 give up.",
+            registry=registry,
+        )
+        self._given_up = Counter(
+            "cdcd_wal_guard_slots_dropped_total",
+            "Slots dropped by the WAL guard to save the primary.",
+            registry=registry,
+        )
+
+    def publication_changed(self, change: str) -> None:
+        """A publication is otherwise than at the last look; kinds as in `CHANGES`."""
+        self._changes.labels(change).inc()
+
+    def guard_level(self, level: int) -> None:
+        """What the WAL guard said last."""
+        self._guard.set(level)
+
+    def slot_given_up(self) -> None:
+        """The WAL guard has dropped the slot."""
+        self._given_up.inc()

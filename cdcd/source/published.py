@@ -1,0 +1,196 @@
+"""What the publications are now, and what has changed of them since the last look (F39, F42, F72).
+
+In: a SQL connection, publication names.  Out: `Published`; `changes(before, now)`, pure.
+Invariant: a publication is known by its oid, a table by its own: one that was dropped and made again under the same
+name is another, and so is what was published meanwhile. PostgreSQL judges each change by the publication as it was
+at that change (F42), so nothing here says what is in the stream, only what an operator has to know of it.
+Must not: wait for a lock (the server locks each published table to tell its columns), or change a publication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.source.connection import fetch
+
+_PUBLICATIONS = """
+    SELECT p.pubname::text, p.oid,
+           concat_ws(', ', CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
+                     CASE WHEN p.pubdelete THEN 'delete' END, CASE WHEN p.pubtruncate THEN 'truncate' END),
+           coalesce(to_jsonb(p) ->> 'pubviaroot', 'false') = 'true',
+           coalesce(to_jsonb(p) ->> 'pubgencols', ''), p.xmin::text
+    FROM pg_publication p WHERE p.pubname = ANY(%s)
+"""
+
+# Only a column list that was asked for: without one the view lists all there are, and ADD COLUMN is no change of it.
+_TABLES = """
+    SELECT t.pubname::text, c.oid, t.schemaname || '.' || t.tablename,
+           coalesce(to_jsonb(r) ->> 'prattrs', ''), coalesce(to_jsonb(t) ->> 'rowfilter', ''), coalesce(r.oid, 0)
+    FROM pg_publication_tables t
+    JOIN pg_publication p ON p.pubname = t.pubname
+    JOIN pg_namespace n ON n.nspname = t.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+    WHERE t.pubname = ANY(%s)
+"""
+
+_EXISTING = """
+    SELECT c.oid, n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = ANY(%s::oid[]) OR n.nspname || '.' || c.relname = ANY(%s)
+"""
+
+Kind = Literal[
+    "dropped",
+    "recreated",
+    "table_removed",
+    "table_readded",
+    "table_gone",
+    "table_added",
+    "columns",
+    "rows",
+    "options",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedAs:
+    """How a table is published: the numbers of its listed columns and its row filter, empty without one.
+
+    `entry`: the oid of its entry in the publication, 0 for one that a schema or FOR ALL TABLES brings.
+    """
+
+    name: str
+    columns: str = ""
+    row_filter: str = ""
+    entry: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One publication: what of it is published, and its tables by oid. `version` is another after each ALTER."""
+
+    oid: int
+    operations: str
+    via_root: bool = False
+    generated: str = ""
+    version: str = ""
+    tables: Mapping[int, PublishedAs] = field(default_factory=dict)
+
+
+Published = Mapping[str, Publication]
+"""The publications that exist, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is otherwise. `table` is empty where the publication itself is meant."""
+
+    kind: Kind
+    publication: str
+    table: str = ""
+    what: str = ""
+
+    @property
+    def said(self) -> str:
+        """What has happened, in a few words."""
+        text = _SAID[self.kind].format(table=self.table, publication=self.publication)
+        return f"{text}: {self.what}" if self.what else text
+
+
+_SAID: dict[Kind, str] = {
+    "dropped": "publication {publication} was dropped",
+    "recreated": "publication {publication} was dropped and made again",
+    "table_removed": "table {table} was taken out of publication {publication}",
+    "table_readded": "table {table} was taken out of publication {publication} and put back",
+    "table_gone": "table {table} of publication {publication} was dropped",
+    "table_added": "table {table} came into publication {publication}",
+    "columns": "the column list of table {table} in publication {publication} is another",
+    "rows": "the row filter of table {table} in publication {publication} is another",
+    "options": "publication {publication} publishes otherwise",
+}
+
+
+def read_published(connection: Connection, names: Sequence[str]) -> Published:
+    """Return the publications of these names that exist. Raises Source errors; SourceUnavailable for a lock."""
+    tables: dict[str, dict[int, PublishedAs]] = {}
+    for publication, relid, *how in fetch(connection, _TABLES, (list(names),)):
+        tables.setdefault(publication, {})[relid] = PublishedAs(*how)
+    rows = fetch(connection, _PUBLICATIONS, (list(names),))
+    return {name: Publication(*row, tables.get(name, {})) for name, *row in rows}
+
+
+def still_there(connection: Connection, before: Published, now: Published) -> frozenset[str]:
+    """Return those of the tables that are published no more which exist all the same, by the name they had."""
+    gone = {relid: table.name for relid, table in _unpublished(before, now)}
+    if not gone:
+        return frozenset()
+    rows = fetch(connection, _EXISTING, (list(gone), list(gone.values())))
+    # By oid it may have another name by now; by name it may be another table, whose rows are missing just as well.
+    return frozenset(gone.get(relid, name) for relid, name in rows)
+
+
+def changes(before: Published, now: Published, existing: Collection[str] = ()) -> list[Change]:
+    """Return what is otherwise now. `existing`: the tables not published any more that were not dropped. Pure."""
+    found: list[Change] = []
+    for name, was in before.items():
+        publication = now.get(name)
+        if publication is None:
+            found.append(Change("dropped", name))
+            continue
+        if publication.oid != was.oid:
+            found.append(Change("recreated", name))
+        found += _options(name, was, publication)
+        found += _tables(name, was, publication, existing)
+    return found
+
+
+def _unpublished(before: Published, now: Published) -> list[tuple[int, PublishedAs]]:
+    return [
+        (relid, table)
+        for name, was in before.items()
+        if name in now
+        for relid, table in was.tables.items()
+        if relid not in now[name].tables
+    ]
+
+
+def _options(name: str, was: Publication, now: Publication) -> list[Change]:
+    differing = [
+        f"{what} was {old or 'nothing'}, is {new or 'nothing'}"
+        for what, old, new in (
+            ("publish", was.operations, now.operations),
+            ("publish_via_partition_root", str(was.via_root).lower(), str(now.via_root).lower()),
+            ("publish_generated_columns", was.generated, now.generated),
+        )
+        if old != new
+    ]
+    if not differing and was.version != now.version and was.oid == now.oid:
+        differing = ["it was altered, and is as it was; what came in between went by what it was then (F42)"]
+    return [Change("options", name, what="; ".join(differing))] if differing else []
+
+
+def _tables(name: str, was: Publication, now: Publication, existing: Collection[str]) -> list[Change]:
+    found: list[Change] = []
+    published_names = {table.name for table in now.tables.values()}
+    for relid, old in was.tables.items():
+        new = now.tables.get(relid)
+        if new is None:
+            # Made again under its name and published again: the old one was dropped.
+            is_removed = old.name in existing and old.name not in published_names
+            found.append(Change("table_removed" if is_removed else "table_gone", name, old.name))
+            continue
+        if old.columns != new.columns:
+            found.append(Change("columns", name, new.name))
+        if old.row_filter != new.row_filter:
+            found.append(Change("rows", name, new.name))
+        is_same = (old.columns, old.row_filter) == (new.columns, new.row_filter)
+        if is_same and old.entry != new.entry and was.oid == now.oid:
+            found.append(Change("table_readded", name, new.name))
+    for relid, new in now.tables.items():
+        if relid not in was.tables:
+            found.append(Change("table_added", name, new.name))
+    return found

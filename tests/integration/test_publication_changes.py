@@ -1,0 +1,154 @@
+"""F39, F42, F72, fault 13: a publication that is changed under the daemon is never changed in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import Any
+
+import psycopg2
+import pytest
+
+from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing
+from cdcd.ops.metrics import Metrics
+from cdcd.runtime.publication_watch import PublicationWatch
+from cdcd.source.connection import connect_sql, fetch
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
+from tests.support.reader import Reader
+from tests.support.source import source_database
+from tests.support.stack import PostgresServers, confirmed_position, run, run_script, wal_position
+from tests.support.waiting import eventually
+
+TABLES = (
+    "CREATE TABLE t (a int PRIMARY KEY, b text)",
+    "CREATE TABLE u (a int PRIMARY KEY)",
+    "CREATE TABLE v (a int PRIMARY KEY)",
+    "CREATE PUBLICATION pub FOR TABLE t, u",
+)
+
+LEFT_OUT = "ALTER PUBLICATION pub DROP TABLE t"
+NARROWED = "ALTER PUBLICATION pub SET (publish = 'insert')"
+WIDENED = "ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')"
+
+
+class Watched:
+    """A watch on a real server, and what it has found."""
+
+    def __init__(self, connection: Any, *, halts_at_removal: bool = False) -> None:
+        self.connection = connection
+        self.errors: list[CdcdError] = []
+        self.metrics = Metrics("0", with_process=False)
+        self.watch = PublicationWatch(
+            ("pub",), self.metrics, self.errors.append, halts_at_removal=halts_at_removal
+        )
+        assert self.look() == []
+
+    def look(self) -> list[str]:
+        """One look; the kinds and tables of what it saw."""
+        missing, found = self.watch.look(self.connection)
+        self.watch.tell(missing, found)
+        return [f"{change.kind} {change.table}".strip() for change in found]
+
+
+@pytest.mark.parametrize("major", [14, 15, 18])
+def test_each_change_is_seen_once(pg_server: PostgresServers, major: int) -> None:
+    with (
+        source_database(pg_server(major), *TABLES) as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        watched = Watched(connection)
+        steps = [
+            (["ALTER PUBLICATION pub ADD TABLE v"], ["table_added public.v"]),
+            (["ALTER PUBLICATION pub DROP TABLE v"], ["table_removed public.v"]),
+            ([LEFT_OUT, "ALTER PUBLICATION pub ADD TABLE t"], ["table_readded public.t"]),
+            ([NARROWED, WIDENED], ["options"]),
+            (["ALTER TABLE t ADD COLUMN c int"], []),
+            (["ALTER TABLE u RENAME TO w"], []),
+            ([NARROWED], ["options"]),
+            (["DROP TABLE w"], ["table_gone public.w"]),
+            (["DROP TABLE t", "CREATE TABLE t (a int PRIMARY KEY, b text)"], ["table_removed public.t"]),
+        ]
+        if major >= 15:
+            steps += [
+                (["ALTER PUBLICATION pub SET TABLE t (a)"], ["table_added public.t"]),
+                (["ALTER PUBLICATION pub SET TABLE t (a, b)"], ["columns public.t"]),
+                (["ALTER PUBLICATION pub SET TABLE t (a, b) WHERE (a > 1)"], ["rows public.t"]),
+            ]
+        for statements, expected in steps:
+            run_script(settings.dsn, *statements)
+            assert watched.look() == expected, statements
+            assert watched.look() == [], "it is told once"
+        assert watched.errors == []
+        again = ["DROP PUBLICATION pub", "CREATE PUBLICATION pub FOR TABLE t WITH (publish = 'insert')"]
+        run_script(settings.dsn, *again)
+        assert "recreated" in watched.look()
+        run_script(settings.dsn, "DROP PUBLICATION pub")
+        assert watched.look() == ["dropped"]
+        assert [type(error) for error in watched.errors] == [PublicationChanged, PublicationMissing]
+        assert watched.metrics.snapshot()['cdcd_publication_changes_total{change="table_removed"}'] == 2
+
+
+def test_a_removed_table_halts_where_that_is_wanted(pg_server: PostgresServers) -> None:
+    with (
+        source_database(pg_server(18), *TABLES) as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        watched = Watched(connection, halts_at_removal=True)
+        run_script(settings.dsn, "DROP TABLE u")
+        assert watched.look() == ["table_gone public.u"]
+        assert watched.errors == []
+        run_script(settings.dsn, "ALTER PUBLICATION pub SET TABLE v")
+        assert watched.look() == ["table_removed public.t", "table_added public.v"]
+        assert [type(error) for error in watched.errors] == [PublicationChanged]
+
+
+def test_a_table_that_somebody_alters_holds_up_no_look(pg_server: PostgresServers) -> None:
+    """The server locks a table to tell its columns; what has changed is told when it lets go."""
+    with (
+        source_database(pg_server(18), *TABLES) as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+        contextlib.closing(psycopg2.connect(settings.dsn)) as altering,
+    ):
+        fetch(connection, "SELECT set_config('lock_timeout', '50', false)")
+        watched = Watched(connection)
+        with altering.cursor() as cursor:
+            cursor.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        run_script(settings.dsn, "ALTER PUBLICATION pub ADD TABLE v")
+        assert watched.look() == []
+        altering.rollback()
+        assert watched.look() == ["table_added public.v"]
+
+
+@pytest.mark.parametrize("major", [17, 18])
+def test_a_publication_that_was_away_between_two_looks_halts_and_nothing_is_confirmed_past_it(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
+) -> None:
+    """The server itself says so: an error on 17, on 18 a notice beside a stream that lacks the row (F72)."""
+    with source_database(pg_server(major), "CREATE TABLE t (a int PRIMARY KEY)") as settings:
+        server, name = pg_server(major), settings.slot
+        with new_daemon(server, name) as daemon:
+            publication = f"cdcd_{daemon.name}"
+            daemon.start().wait_state("streaming")
+            run(server, name, "INSERT INTO t VALUES (1)")
+            await_confirmed(server, daemon)
+            run_script(
+                settings.dsn,
+                f"DROP PUBLICATION {publication}; INSERT INTO t VALUES (2);"
+                f" CREATE PUBLICATION {publication} FOR ALL TABLES",
+                f"DROP PUBLICATION {publication}",
+                "INSERT INTO t VALUES (3)",
+                f"CREATE PUBLICATION {publication} FOR ALL TABLES",
+                "INSERT INTO t VALUES (4)",
+            )
+            lost_lsn = wal_position(server)
+            page = daemon.wait_state("halted")
+            assert "CDCD-PUBLICATION" in page["reason"]
+            assert (confirmed_position(server, daemon.slot) or 0) < lost_lsn
+            assert daemon.process is not None
+            daemon.process.send_signal(signal.SIGHUP)
+            eventually(lambda: len(daemon.events("halted")) == 2, "it looks once more, and halts once more")
+            assert PublicationMissing.code in daemon.status()["reason"]
+            assert daemon.stop() == 0
+        events = reader.read(f"{daemon.name}.public.t")
+        assert [event.value["after"]["a"] for event in events] == [1]
