@@ -120,7 +120,7 @@ def read_published(connection: Connection, names: Sequence[str]) -> Published:
     for publication, relid, *how in fetch(connection, _TABLES, (list(names),)):
         tables.setdefault(publication, {})[relid] = PublishedAs(*how)
     rows = fetch(connection, _PUBLICATIONS, (list(names),))
-    return {name: Publication(*row, tables.get(name, {})) for name, *row in rows}
+    return {name: Publication(*(*row, tables.get(name, {}))) for name, *row in rows}
 
 
 def still_there(connection: Connection, before: Published, now: Published) -> frozenset[str]:
