@@ -9,7 +9,7 @@ Must not: create, drop or advance anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdcd.cli.published import asking_settings
 from cdcd.config import Config
@@ -27,7 +27,8 @@ from cdcd.errors import (
 from cdcd.findings import Finding
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress
-from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
+from cdcd.runtime.beginning import needed_history, wanted_of
+from cdcd.runtime.recovery import Resume, Snapshot, verdict
 from cdcd.sink.reader import read_last_progress
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import identify
@@ -68,13 +69,10 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
         server = identify(connection)
     finally:
         connection.close()
-    wanted = Wanted(
-        source.slot,
-        create_slot=create_slot,
-        snapshot=config.snapshot.mode == "initial",
-        two_phase=config.source.protocol.two_phase,
-    )
-    return verdict(stored, slot, server, wanted)
+    if slot is not None:
+        slot = replace(slot, active=False)  # a daemon that runs holds it, which is no complaint
+    wanted = replace(wanted_of(config), create_slot=create_slot)
+    return verdict(stored, slot, server, wanted, needed_history(source, stored, server))
 
 
 def _stored(config: Config) -> Progress | None:

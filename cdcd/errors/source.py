@@ -105,6 +105,12 @@ class SlotUnusable(SourceError):
     code = "CDCD-SLOT-UNUSABLE"
 
 
+class SlotUnsynchronised(SlotUnusable):
+    """The server was promoted, and its copy of the slot had not been made usable by then (F57)."""
+
+    code = "CDCD-SLOT-UNSYNCHRONISED"
+
+
 class SnapshotStale(SourceError):
     """A table was rewritten or replaced after the snapshot was taken, which cannot see its rows any more."""
 
@@ -117,6 +123,28 @@ class SourceMismatch(SourceError):
     """The server is not the one the stored position belongs to (F58, F62)."""
 
     code = "CDCD-SOURCE-IDENTITY"
+
+
+class SourceTimeline(SourceMismatch):
+    """cdcd wrote transactions that the server's history does not have: it was promoted before them (F58)."""
+
+    code = "CDCD-SOURCE-TIMELINE"
+
+
+class SourceBehind(SourceMismatch):
+    """The server's WAL ends before the stored position: it was restored, or is another copy (F62)."""
+
+    code = "CDCD-SOURCE-BEHIND"
+
+
+class SourceStandby(SourceError):
+    """The server is in recovery: a standby that may be promoted, or a primary that was demoted (F57, F59)."""
+
+    code = "CDCD-SOURCE-STANDBY"
+    retry = Retry.AUTO  # a promotion, or a name that is moved, mends it
+    hint = (
+        "it is asked again until it is a primary; name all servers in source.dsn, with target_session_attrs"
+    )
 
 
 class PublicationMissing(SourceError):

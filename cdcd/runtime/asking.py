@@ -8,29 +8,31 @@ Must not: be called from the event loop's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from cdcd.errors import PublicationMissing, SlotAhead, SourceSetup
+from cdcd.errors import PublicationMissing, SourceSetup
+from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore
-from cdcd.runtime.recovery import Resume
-from cdcd.source.connection import connect_sql
+from cdcd.runtime.halts import slot_ahead
+from cdcd.runtime.recovery import Resume, check_primary
+from cdcd.source.connection import connect_replication, connect_sql
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.prepared import prepared_before
 from cdcd.source.publication import CONFLICT_MEND, conflicting_tables, missing_publications
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState, read_slot
 from cdcd.source.subtransactions import any_rolled_back
+from cdcd.source.timeline import read_history
 
 
 def which_server(source: SourceSettings) -> ServerIdentity:
     """Return who the server is, if it can send all that is published.
 
-    Raises SourceSetup for a standby and for what its decoding would fail at, PublicationMissing, and Source errors.
+    Raises SourceStandby, SourceSetup for what its decoding would fail at, PublicationMissing, and Source errors.
     """
     with contextlib.closing(connect_sql(source)) as connection:
         server = identify(connection)
-        if server.in_recovery:
-            raise SourceSetup("the server is a standby", hint="point source.dsn at the primary")
+        check_primary(server)  # before the publications: a standby may not have them yet
         missing = missing_publications(connection, source.publications)
         if missing:
             raise PublicationMissing(
@@ -42,6 +44,12 @@ def which_server(source: SourceSettings) -> ServerIdentity:
         what = "; ".join(f"table {table.schema}.{table.name}: {table.conflict}" for table in conflicting)
         raise SourceSetup(what, hint=CONFLICT_MEND)
     return server
+
+
+def which_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
+    """Return where the ancestors of the server's timeline were left (F58). Raises Source errors."""
+    with contextlib.closing(connect_replication(source)) as connection:
+        return read_history(connection, timeline)
 
 
 def which_slot(source: SourceSettings) -> SlotState | None:
@@ -56,14 +64,13 @@ def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore:
     Raises SlotAhead (F3): the slot may have been advanced between the verdict and START_REPLICATION.
     """
     with contextlib.closing(connect_sql(source)) as connection:
+        # F59: asked once more now that the stream runs; a server that was demoted meanwhile is left.
+        check_primary(identify(connection))
         slot = read_slot(connection, source.slot)
-        if slot is not None and (slot.confirmed_flush_lsn or 0) > begin.start_lsn:
-            raise SlotAhead(
-                "the slot was advanced while cdcd was starting",
-                hint="find what else reads this slot or has advanced it; then take a new snapshot",
-                slot=source.slot,
-                stored_lsn=begin.start_lsn,
-                confirmed_lsn=slot.confirmed_flush_lsn,
+        confirmed_lsn = (slot.confirmed_flush_lsn or 0) if slot is not None else 0
+        if confirmed_lsn > begin.start_lsn:
+            raise slot_ahead(
+                source.slot, begin.start_lsn, confirmed_lsn, how="it was advanced while cdcd was starting"
             )
         if not source.two_phase:
             return PreparedBefore()  # all of it comes at COMMIT PREPARED, whatever was confirmed (F34)

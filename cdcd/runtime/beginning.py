@@ -8,19 +8,20 @@ Must not: stream, or write a record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from cdcd.config import Config
 from cdcd.errors import CdcdError
-from cdcd.lsn import format_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Progress, SourceIdentity
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import which_server, which_slot
+from cdcd.runtime.asking import which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
-from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
+from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, verdict
 from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
 from cdcd.sink.producer import KafkaSink
@@ -28,7 +29,7 @@ from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
 from cdcd.source.catalog import Catalog
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.settings import StreamOptions, granted, shortfalls
+from cdcd.source.settings import SourceSettings, StreamOptions, granted, shortfalls
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 
@@ -73,10 +74,11 @@ class Beginning:
         options = self._granted(server)  # refused before anything is made
         policies = self._config.format.policies()
         options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
-        decided = await in_thread(self._verdict, stored, server)
-        identity = SourceIdentity(
-            server.system_identifier, server.timeline, server.database, self._source.slot
-        )
+        decided, slot = await in_thread(self._decide, stored, server)
+        # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
+        two_phase = options.two_phase or (isinstance(decided, Resume) and slot is not None and slot.two_phase)
+        slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
+        identity = identity_of(server, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
         return Begun(stored, server, options, decided, identity)
 
     async def _open_sink(self) -> Progress | None:
@@ -103,8 +105,35 @@ class Beginning:
             _LOG.warning("option_left_out", option=one.option, reason=one.why)
         return options
 
-    def _verdict(self, stored: Progress | None, server: ServerIdentity) -> Resume | Snapshot:
-        return verdict(stored, which_slot(self._source), server, wanted_of(self._config))
+    def _decide(
+        self, stored: Progress | None, server: ServerIdentity
+    ) -> tuple[Resume | Snapshot, Slot | None]:
+        slot = which_slot(self._source)
+        wanted = wanted_of(self._config)
+        return verdict(stored, slot, server, wanted, needed_history(self._source, stored, server)), slot
+
+
+def needed_history(
+    source: SourceSettings, stored: Progress | None, server: ServerIdentity
+) -> Mapping[int, Lsn] | None:
+    """Return the history of the server's timeline if it is not that of the stored position (F58). Blocks."""
+    is_same = stored is None or (
+        stored.identity.timeline == server.timeline
+        or stored.identity.system_identifier != server.system_identifier
+    )
+    return None if is_same else which_history(source, server.timeline)
+
+
+def identity_of(server: ServerIdentity, slot: str, *, two_phase: bool, slot_lsn: Lsn) -> SourceIdentity:
+    """Return what the progress records of a session say of the slot and its server (F10)."""
+    return SourceIdentity(
+        server.system_identifier,
+        server.timeline,
+        server.database,
+        slot,
+        two_phase=two_phase,
+        slot_lsn=slot_lsn,
+    )
 
 
 def wanted_of(config: Config) -> Wanted:

@@ -1,7 +1,8 @@
 """Where to begin: the stored position, the slot and the server compared, before anything is streamed.
 
-In: the last progress record, the slot's state, the server's identity, what the configuration wants.
-Out: `Resume`, `Snapshot`, or an error of the tree that says why not.
+In: the last progress record, the slot's state, the server's identity and, where its timeline is not the stored one,
+its history; what the configuration wants.
+Out: `Resume`, `Snapshot`, or an error of the tree: one to wait for (retry AUTO), or a halt that says why.
 Invariant: a position is resumed only when the slot has not been confirmed beyond it (F3) and the server is the
 one it was taken from (F10, F58, F62). cdcd confirms nothing that it has not stored first, an idle stream's
 position included, so a slot ahead of the store was moved by somebody else.
@@ -10,12 +11,14 @@ Must not: do I/O; the shell fetches the arguments and obeys.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cdcd.errors import SlotAhead, SlotLost, SlotMissing, SlotUnusable, SourceMismatch, SourceSetup
+from cdcd.errors import SlotActive, SlotMissing, SlotUnusable, SourceSetup, SourceStandby
 from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore, Progress
+from cdcd.runtime import halts
 
 
 class Slot(Protocol):
@@ -25,6 +28,14 @@ class Slot(Protocol):
     def plugin(self) -> str | None: ...  # noqa: D102
     @property
     def database(self) -> str | None: ...  # noqa: D102
+    @property
+    def active(self) -> bool: ...  # noqa: D102
+    @property
+    def temporary(self) -> bool: ...  # noqa: D102
+    @property
+    def synced(self) -> bool: ...  # noqa: D102
+    @property
+    def restart_lsn(self) -> Lsn | None: ...  # noqa: D102
     @property
     def confirmed_flush_lsn(self) -> Lsn | None: ...  # noqa: D102
     @property
@@ -46,6 +57,8 @@ class Server(Protocol):
     def database(self) -> str: ...  # noqa: D102
     @property
     def wal_lsn(self) -> Lsn: ...  # noqa: D102
+    @property
+    def in_recovery(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +92,39 @@ class Wanted:
     two_phase: bool = False
 
 
-def verdict(stored: Progress | None, slot: Slot | None, server: Server, wanted: Wanted) -> Resume | Snapshot:
-    """Decide how a session begins. Raises a `SourceError` when it must not."""
+def verdict(
+    stored: Progress | None,
+    slot: Slot | None,
+    server: Server,
+    wanted: Wanted,
+    history: Mapping[int, Lsn] | None = None,
+) -> Resume | Snapshot:
+    """Decide how a session begins. Raises a `SourceError` when it must not, or not yet.
+
+    `history`: where the ancestors of the server's timeline were left, needed when it is not the stored one.
+    """
+    check_primary(server)
     if slot is not None:
         _check_ours(slot, server, wanted)
     if stored is not None:
-        _check_identity(stored, server)
+        _check_source(stored, server)
+        stored = on_timeline(stored, server.timeline, history or {})
         if stored.phase == "snapshot":
             _check_finishable(stored, wanted)
             # The exported snapshot died with its connection (F37): what was copied is copied again, and the
             # slot is made again with it, whatever has become of the first one.
             return Snapshot(drop_slot=slot is not None, begun_topics=stored.snapshot_tables)
     if slot is not None:
-        _check_readable(slot, wanted)
+        _check_readable(slot, stored, server, wanted)
     if stored is None:
         return _first_start(slot, server, wanted)
     return _go_on(stored, slot, server, wanted)
+
+
+def check_primary(server: Server) -> None:
+    """Raise SourceStandby, to be waited for: a standby's slots cannot be read, and nothing is made on it (F57)."""
+    if server.in_recovery:
+        raise SourceStandby("the server is a standby")
 
 
 def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | Snapshot:
@@ -116,6 +146,7 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
             "or set snapshot.mode: never to begin at the slot's position",
             slot=wanted.slot,
         )
+    _check_free(slot, wanted)
     # F34: as long as a slot does not have two_phase, what was prepared comes whole at its COMMIT PREPARED.
     prepared_before = None if slot.two_phase else PreparedBefore()
     start_lsn = slot.confirmed_flush_lsn or 0
@@ -123,30 +154,37 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
 
 
 def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) -> Resume:
-    if slot is None:
-        raise SlotMissing(
-            "the slot of the stored position is gone; changes since that position cannot be read any more",
-            hint="a new snapshot is needed: see README, 'When the slot is gone'",
-            slot=wanted.slot,
-            stored_lsn=stored.end_lsn,
-        )
     if stored.end_lsn > server.wal_lsn:
-        raise SourceMismatch(
-            "the server is behind the stored position: it was restored or is another copy (F62)",
-            hint="point source.dsn at the server that was read before; a restored one needs a new snapshot",
-            stored_lsn=stored.end_lsn,
-            server_lsn=server.wal_lsn,
-        )
+        raise halts.server_behind(stored.end_lsn, server.wal_lsn)
+    if slot is None:
+        raise halts.slot_missing(wanted.slot, stored.end_lsn, server.wal_lsn)
     confirmed_lsn = slot.confirmed_flush_lsn
     if confirmed_lsn is not None and confirmed_lsn > stored.end_lsn:
-        raise SlotAhead(
-            "the slot was confirmed beyond what cdcd has written; changes between the two may be missing",
-            hint="find what else reads this slot or has advanced it; then take a new snapshot",
-            slot=wanted.slot,
-            stored_lsn=stored.end_lsn,
-            confirmed_lsn=confirmed_lsn,
-        )
+        how = _how_ahead(stored, slot)
+        raise halts.slot_ahead(wanted.slot, stored.end_lsn, confirmed_lsn, how=how)
+    if confirmed_lsn is not None and confirmed_lsn < stored.identity.slot_lsn:
+        raise halts.slot_older(wanted.slot, stored.identity.slot_lsn, confirmed_lsn)
+    _check_free(slot, wanted)
     return Resume(stored.end_lsn, stored.commit_lsn, stored.prepared_before)
+
+
+def _how_ahead(stored: Progress, slot: Slot) -> str:
+    """Say how a slot came beyond the stored position, as far as it shows.
+
+    A slot is made where the WAL ends, and its restart LSN only ever goes forward: one below the stored position is
+    that of the slot which cdcd has read.
+    """
+    if slot.restart_lsn is not None and slot.restart_lsn < stored.end_lsn:
+        return "something else has read or advanced it"
+    if stored.identity.two_phase not in (None, slot.two_phase):
+        return "it was dropped and made again, with another two_phase"
+    return "it was dropped and made again, or something else has read or advanced it"
+
+
+def _check_free(slot: Slot, wanted: Wanted) -> None:
+    if slot.active:
+        # F18, F74: a walsender of our own last session, which the server has not given up yet, is one too.
+        raise SlotActive("another walsender holds the slot", slot=wanted.slot)
 
 
 def _check_ours(slot: Slot, server: Server, wanted: Wanted) -> None:
@@ -169,7 +207,7 @@ def _check_finishable(stored: Progress, wanted: Wanted) -> None:
         )
 
 
-def _check_readable(slot: Slot, wanted: Wanted) -> None:
+def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted: Wanted) -> None:
     if slot.two_phase and not wanted.two_phase:
         # F35: the server sends prepared transactions of such a slot whether or not the stream asks for them.
         # The other way round the server switches the slot itself, at START_REPLICATION and for good.
@@ -179,25 +217,45 @@ def _check_readable(slot: Slot, wanted: Wanted) -> None:
             "ALTER_REPLICATION_SLOT with TWO_PHASE false), or make another without it and take a new snapshot",
             slot=wanted.slot,
         )
+    from_lsn = stored.end_lsn if stored is not None else slot.confirmed_flush_lsn or 0
     if slot.wal_status == "lost" or slot.invalidation_reason:
-        raise SlotLost(
-            "the server has invalidated the slot; changes since its position are lost to it (F23)",
-            hint="a new snapshot is needed: see README, 'When the slot is gone'",
+        raise halts.slot_lost(
+            wanted.slot, slot.invalidation_reason or "wal_removed", from_lsn, server.wal_lsn
+        )
+    if slot.temporary and slot.synced:
+        raise halts.slot_unsynchronised(wanted.slot, from_lsn, server.wal_lsn)
+    if slot.temporary:
+        raise SlotUnusable(
+            "the slot is another session's temporary one",
+            hint="choose another source.slot.name",
             slot=wanted.slot,
-            reason=slot.invalidation_reason or "wal_removed",
         )
 
 
-def _check_identity(stored: Progress, server: Server) -> None:
+def _check_source(stored: Progress, server: Server) -> None:
     expected = stored.identity
     for name, was, now in (
         ("system_identifier", expected.system_identifier, server.system_identifier),
-        ("timeline", expected.timeline, server.timeline),
         ("database", expected.database, server.database),
     ):
         if was != now:
-            raise SourceMismatch(
-                f"the stored position belongs to another server: {name} was {was}, is {now}",
-                hint="point source.dsn at the server that was read before, or use another name and slot",
-                stored_lsn=stored.end_lsn,
-            )
+            raise halts.other_source(name, was, now, stored.end_lsn)
+
+
+def on_timeline(stored: Progress, timeline: int, history: Mapping[int, Lsn]) -> Progress:
+    """Return the stored position as it is on the server's timeline (F58). Raises SourceTimeline.
+
+    What was written has to lie before the point where its timeline was left. A position that only an idle stream
+    was confirmed to may lie beyond: nothing was written for it, so the session begins at that point, below which
+    both timelines are one.
+    """
+    was = stored.identity.timeline
+    if was == timeline:
+        return stored
+    switch_lsn = history.get(was)
+    if switch_lsn is None:
+        raise halts.timeline_unknown(was, timeline, stored.end_lsn)
+    written_lsn = max(stored.commit_lsn, stored.part.commit_lsn if stored.part is not None else 0)
+    if written_lsn >= switch_lsn:
+        raise halts.timeline_past(was, timeline, switch_lsn, stored.end_lsn)
+    return replace(stored, end_lsn=min(stored.end_lsn, switch_lsn))

@@ -205,6 +205,7 @@ class Session:
 
     async def _copy_tables(self, begin: Snapshot, writer: Writer, created: CreatedSlot) -> None:
         point = created.consistent_point
+        writer.made_slot(point)
         if created.snapshot_name is None:
             now_us = time.time_ns() // 1000
             await writer.add(Chunk((), 0, Boundary(point - 1, point, now_us, transactions=0)))
@@ -241,7 +242,7 @@ class Session:
         failing: Beside,
     ) -> None:
         options = begun.options
-        stream = await or_stop(open_stream(self._source, options, begin.start_lsn), self._stop)
+        stream = await or_stop(open_stream(self._source, options, begin.start_lsn, begun.server), self._stop)
         try:
             before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
             if before.undecided:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
@@ -91,6 +92,10 @@ class Writer:
     def safe_lsn(self) -> int:
         """What is durable in Kafka and may be confirmed."""
         return self._safe.lsn
+
+    def made_slot(self, consistent_point: int) -> None:
+        """Say in every progress record from now on where the slot was made (F10)."""
+        self._identity = replace(self._identity, slot_lsn=consistent_point)
 
     def confirm_with(self, confirm: Callable[[int], None]) -> None:
         """Set who is told the safe LSN (the stream, once it is open)."""

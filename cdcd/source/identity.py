@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
+from cdcd.errors import SourceUnavailable
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.source.connection import fetch
 
@@ -43,3 +44,18 @@ def identify(connection: Connection) -> ServerIdentity:
     """Return who answers on this connection. Raises Source errors."""
     system, timeline, database, version_num, wal_lsn, in_recovery = fetch(connection, _IDENTIFY)[0]
     return ServerIdentity(system, timeline, database, version_num, parse_lsn(wal_lsn), in_recovery)
+
+
+def check_same_server(connection: Connection, expected: ServerIdentity) -> None:
+    """Raise SourceUnavailable when another server answers here than the one that was asked before (F59).
+
+    A DSN of several hosts, or a name that moves, may lead each connection somewhere else.
+    """
+    now = identify(connection)
+    for name in ("system_identifier", "timeline", "database", "in_recovery"):
+        was, is_now = getattr(expected, name), getattr(now, name)
+        if was != is_now:
+            raise SourceUnavailable(
+                f"another server answers than a moment ago: {name} was {was}, is {is_now}",
+                hint="it is compared with the stored position anew",
+            )

@@ -20,6 +20,7 @@ from psycopg2.extras import LogicalReplicationConnection
 from cdcd.errors import CdcdError, SlotActive, SlotLost, SlotMissing, SlotUnusable, SourceUnavailable
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.source.connection import connect_replication, fetch, translate
+from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.libpq import CopyConnection
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.slot import read_slot_over_walsender
@@ -40,10 +41,20 @@ class Started:
     is_tcp: bool
 
 
-def start(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> Started:
-    """Connect and start the stream. Raises SlotActive, SlotMissing, SlotLost, SlotUnusable, Source*."""
+def start(
+    settings: SourceSettings,
+    options: StreamOptions,
+    start_lsn: Lsn,
+    expected: ServerIdentity | None = None,
+) -> Started:
+    """Connect and start the stream. Raises SlotActive, SlotMissing, SlotLost, SlotUnusable, Source*.
+
+    `expected`: the server that the position was compared with; nothing is started on another one (F59).
+    """
     connection = connect_replication(settings)
     try:
+        if expected is not None:
+            check_same_server(connection, expected)
         return start_on(connection, settings, options, start_lsn)
     except BaseException:
         connection.close()

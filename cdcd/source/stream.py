@@ -17,6 +17,7 @@ from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive
 from cdcd.source.copyboth import standby_status_update
 from cdcd.source.drain import Drained, drain
 from cdcd.source.feedback import Feedback
+from cdcd.source.identity import ServerIdentity
 from cdcd.source.pause import Pause
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.start import Started, start
@@ -26,12 +27,19 @@ SILENCE_MIN_MS = 60_000
 CLOSE_TIMEOUT_S = 3.0
 
 
-async def open_stream(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> ReplicationStream:
+async def open_stream(
+    settings: SourceSettings,
+    options: StreamOptions,
+    start_lsn: Lsn,
+    expected: ServerIdentity | None = None,
+) -> ReplicationStream:
     """Connect, start replication at `start_lsn` and return the stream. Raises SlotActive and other errors.
+
+    `expected`: who has to answer; SourceUnavailable when it is somebody else (F59).
 
     Cancelled while connecting, it closes the connection when that is through.
     """
-    starting = asyncio.ensure_future(asyncio.to_thread(start, settings, options, start_lsn))
+    starting = asyncio.ensure_future(asyncio.to_thread(start, settings, options, start_lsn, expected))
     try:
         started = await asyncio.shield(starting)
     except asyncio.CancelledError:

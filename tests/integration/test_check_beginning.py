@@ -166,9 +166,10 @@ def test_check_fails_where_the_daemon_halts(
         postgres.execute(f"DROP ROLE {daemon.slot}")
 
 
-def test_check_fails_on_a_standby_as_the_daemon_does(
+def test_check_fails_on_a_standby_and_the_daemon_waits_until_it_is_promoted(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
+    """F57, F59."""
     with pg_server.fresh(18) as server:
         daemon = new_daemon(server, "postgres")
         server.stop()
@@ -176,7 +177,11 @@ def test_check_fails_on_a_standby_as_the_daemon_does(
         server.start()
         status, found = check(daemon)
         assert (status, failed(found)) == (1, ["standby"])
-        assert halted_with(daemon) == "CDCD-SOURCE-SETUP"
+        daemon.start().wait_state("backoff")
+        assert "CDCD-SOURCE-STANDBY" in daemon.status()["reason"]
+        server.execute("SELECT pg_promote()")
+        daemon.wait_state("streaming")
+        daemon.stop()
 
 
 def test_check_fails_on_another_server_than_the_position_is_of(

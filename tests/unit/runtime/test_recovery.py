@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from cdcd.errors import (
     CdcdError,
     Retry,
+    SlotActive,
     SlotAhead,
     SlotLost,
     SlotMissing,
+    SlotUnsynchronised,
     SlotUnusable,
+    SourceBehind,
     SourceMismatch,
     SourceSetup,
+    SourceStandby,
+    SourceTimeline,
 )
-from cdcd.model import PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.runtime.halts import Way, ways_on
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
 
 
@@ -24,6 +31,10 @@ from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
 class Slot:
     plugin: str | None = "pgoutput"
     database: str | None = "shop"
+    active: bool = False
+    temporary: bool = False
+    synced: bool = False
+    restart_lsn: int | None = 400
     confirmed_flush_lsn: int | None = 500
     wal_status: str | None = "reserved"
     invalidation_reason: str | None = None
@@ -36,6 +47,7 @@ class Server:
     timeline: int = 1
     database: str = "shop"
     wal_lsn: int = 9000
+    in_recovery: bool = False
 
 
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5)
@@ -46,6 +58,8 @@ NO_SNAPSHOT = replace(WANTED, snapshot=False)
 LOST, PHYSICAL, OTHER_DB = Slot(wal_status="lost"), Slot(plugin=None, database=None), Slot(database="other")
 OTHER_PLUGIN, IDLE_OUT = Slot(plugin="wal2json"), Slot(invalidation_reason="idle_timeout")
 TWO_PHASE = Slot(two_phase=True)
+SYNCED_LATE = Slot(synced=True, temporary=True)
+MADE = replace(STORED, identity=SourceIdentity("77", 1, "shop", "slot", two_phase=False, slot_lsn=450))
 PREPARED = replace(WANTED, two_phase=True)
 LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
 
@@ -65,6 +79,13 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
         (STORED, Slot(confirmed_flush_lsn=500), WANTED, Resume(500, 480, PreparedBefore())),
         (STORED, Slot(confirmed_flush_lsn=300), WANTED, Resume(500, 480, PreparedBefore())),
         (STORED, Slot(confirmed_flush_lsn=None), WANTED, Resume(500, 480, PreparedBefore())),
+        (MADE, Slot(confirmed_flush_lsn=450), WANTED, Resume(500, 480, PreparedBefore())),
+        (
+            STORED,
+            Slot(synced=True),
+            WANTED,
+            Resume(500, 480, PreparedBefore()),
+        ),  # a slot that was followed (F57)
         (STORED, Slot(wal_status="extended"), WANTED, Resume(500, 480, PreparedBefore())),
         (STORED, Slot(wal_status="unreserved"), WANTED, Resume(500, 480, PreparedBefore())),
         (replace(STORED, end_lsn=9000), Slot(), WANTED, Resume(9000, 480, PreparedBefore())),
@@ -104,9 +125,15 @@ def test_a_session_begins(
         (STORED, OTHER_PLUGIN, Server(), WANTED, SlotUnusable),
         (STORED, OTHER_DB, Server(), WANTED, SlotUnusable),
         (STORED, Slot(confirmed_flush_lsn=501), Server(), WANTED, SlotAhead),  # F3, F10
-        (STORED, Slot(), Server(wal_lsn=499), WANTED, SourceMismatch),  # F62
+        (STORED, Slot(confirmed_flush_lsn=501, active=True), Server(), WANTED, SlotAhead),  # not to be waited for
+        (MADE, Slot(confirmed_flush_lsn=449), Server(), WANTED, SourceBehind),  # a copy from before the slot (F62)
+        (STORED, Slot(), Server(wal_lsn=499), WANTED, SourceBehind),  # F62
+        (STORED, None, Server(wal_lsn=499), WANTED, SourceBehind),  # F62: a new slot there would not mend it
+        (STORED, SYNCED_LATE, Server(), WANTED, SlotUnsynchronised),  # F57
+        (STORED, Slot(temporary=True), Server(), WANTED, SlotUnusable),
+        (STORED, Slot(synced=True, invalidation_reason="rows_removed"), Server(), WANTED, SlotLost),  # F57
         (STORED, Slot(), Server(system_identifier="78"), WANTED, SourceMismatch),  # F58
-        (STORED, Slot(), Server(timeline=2), WANTED, SourceMismatch),  # F58
+        (STORED, Slot(), Server(timeline=2), WANTED, SourceTimeline),  # F58: its history is not known
         (replace(STORED, identity=SourceIdentity("77", 1, "b", "slot")), Slot(), Server(), WANTED, SourceMismatch),
         (BEGUN, None, Server(system_identifier="78"), WANTED, SourceMismatch),  # never another server's topics
         (BEGUN, None, Server(), NO_SNAPSHOT, SourceSetup),  # its rows would stay without their deletes
@@ -121,3 +148,106 @@ def test_a_session_does_not_begin(
     assert type(caught.value) is error
     assert caught.value.retry is Retry.OPERATOR, "only an operator can mend it: trying again cannot"
     assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("stored", "slot", "server", "error"),
+    [
+        (None, None, Server(in_recovery=True), SourceStandby),  # F57, F59
+        (STORED, Slot(synced=True), Server(in_recovery=True), SourceStandby),
+        (STORED, SYNCED_LATE, Server(in_recovery=True), SourceStandby),
+        (STORED, Slot(confirmed_flush_lsn=501), Server(in_recovery=True, wal_lsn=1), SourceStandby),
+        (STORED, Slot(), Server(in_recovery=True, timeline=2, system_identifier="78"), SourceStandby),
+        (STORED, Slot(active=True), Server(), SlotActive),  # F18, F74
+    ],
+)
+def test_a_session_waits(
+    stored: Progress | None, slot: Slot | None, server: Server, error: type[CdcdError]
+) -> None:
+    with pytest.raises(error) as caught:
+        verdict(stored, slot, server, WANTED)
+    assert type(caught.value) is error
+    assert caught.value.retry is Retry.AUTO, "it passes by itself"
+
+
+def at(commit_lsn: int, end_lsn: int, **over: Any) -> Progress:
+    return replace(STORED, commit_lsn=commit_lsn, end_lsn=end_lsn, **over)
+
+
+@pytest.mark.parametrize(
+    ("stored", "history", "start_lsn"),
+    [
+        (at(480, 490), {1: 490}, 490),  # F58: the last transaction ends where the timelines part
+        (at(480, 485), {1: 490}, 485),
+        (at(480, 485), {1: 490, 2: 800}, 485),
+        (at(480, 500), {1: 490}, 490),  # only an idle stream came that far: nothing was written for it (F11)
+        (at(480, 470), {1: 490}, 470),  # F33: what is held back lies behind what is written
+        (at(0, 500, part=Part(489, 7)), {1: 490}, 490),
+    ],
+)
+def test_a_promoted_server_is_followed(stored: Progress, history: dict[int, int], start_lsn: int) -> None:
+    """F58: what was written belongs to the history of the server's timeline."""
+    server, slot = Server(timeline=3), Slot(confirmed_flush_lsn=460, synced=True)
+    assert verdict(stored, slot, server, WANTED, history) == Resume(
+        start_lsn, stored.commit_lsn, PreparedBefore()
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "history"),
+    [
+        (at(490, 500), {1: 490}),  # F58: its commit record begins where the timelines part
+        (at(495, 500), {1: 490}),
+        (at(495, 480), {1: 490}),  # F33: written, and what may be confirmed is held back
+        (at(480, 485, part=Part(490, 7)), {1: 490}),
+        (at(480, 485), {}),
+        (at(480, 485), {2: 490}),
+        (replace(BEGUN, commit_lsn=495), {1: 490}),
+    ],
+)
+def test_a_server_that_parted_before_is_not_followed(stored: Progress, history: dict[int, int]) -> None:
+    """F58: the topics have what never happened there, and its LSNs are used again."""
+    with pytest.raises(SourceTimeline) as caught:
+        verdict(stored, Slot(confirmed_flush_lsn=460), Server(timeline=3), WANTED, history)
+    assert caught.value.retry is Retry.OPERATOR
+
+
+@pytest.mark.parametrize(
+    ("stored", "slot", "how"),
+    [
+        (STORED, Slot(restart_lsn=499, confirmed_flush_lsn=501), "something else has read or advanced it"),
+        (STORED, Slot(restart_lsn=500, confirmed_flush_lsn=600), "it was dropped and made again, or something else"),
+        (MADE, Slot(restart_lsn=500, confirmed_flush_lsn=600, two_phase=True), "made again, with another two_phase"),
+    ],
+)  # fmt: skip
+def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: str) -> None:
+    """F3, F10: as far as the slot shows it."""
+    with pytest.raises(SlotAhead, match=how) as caught:
+        verdict(stored, slot, Server(), replace(WANTED, two_phase=slot.two_phase))
+    assert caught.value.context["from_lsn"] == 500
+    assert caught.value.context["to_lsn"] == slot.confirmed_flush_lsn
+
+
+@pytest.mark.parametrize(
+    ("stored", "slot", "server", "ways"),
+    [
+        (STORED, None, Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
+        (STORED, LOST, Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
+        (STORED, Slot(confirmed_flush_lsn=501), Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
+        (STORED, SYNCED_LATE, Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
+        (STORED, Slot(), Server(timeline=2), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
+        (STORED, Slot(), Server(system_identifier="78"), {Way.RESNAPSHOT}),
+        (STORED, Slot(), Server(wal_lsn=499), set()),
+        (STORED, OTHER_PLUGIN, Server(), set()),
+        (MADE, Slot(confirmed_flush_lsn=449), Server(), set()),
+        (None, Slot(), Server(), set()),
+    ],
+)
+def test_a_halt_names_its_ways_on(
+    stored: Progress | None, slot: Slot | None, server: Server, ways: set[Way]
+) -> None:
+    with pytest.raises(CdcdError) as caught:
+        verdict(stored, slot, server, WANTED)
+    assert ways_on(caught.value) == ways
+    for way in ways:
+        assert way.value in caught.value.advice

@@ -1,0 +1,155 @@
+"""What a halt at the beginning of a session says: what has happened, what may be missing, and the ways on.
+
+In: what was compared.  Out: errors of the tree, and the ways on that each has.
+Invariant: a halt where changes may be missing names between which LSNs, as `from_lsn` and `to_lsn`; each names the
+commands that go on, and only those that are allowed for it (`ways_on`).
+Must not: decide which halt it is (`recovery` does), do I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from cdcd.errors import (
+    CdcdError,
+    SlotAhead,
+    SlotLost,
+    SlotMissing,
+    SlotUnsynchronised,
+    SourceBehind,
+    SourceError,
+    SourceMismatch,
+    SourceTimeline,
+)
+from cdcd.lsn import Lsn
+
+
+class Way(enum.Enum):
+    """A command that goes on from a halt."""
+
+    ACCEPT_GAP = "cdcd resume --accept-gap"
+    RESNAPSHOT = "cdcd resnapshot"
+
+
+_GAP_OR_SNAPSHOT = frozenset({Way.ACCEPT_GAP, Way.RESNAPSHOT})
+_BY_HALT: dict[type[CdcdError], frozenset[Way]] = {
+    SlotMissing: _GAP_OR_SNAPSHOT,
+    SlotLost: _GAP_OR_SNAPSHOT,
+    SlotAhead: _GAP_OR_SNAPSHOT,
+    SlotUnsynchronised: _GAP_OR_SNAPSHOT,
+    SourceTimeline: _GAP_OR_SNAPSHOT,
+    SourceMismatch: frozenset({Way.RESNAPSHOT}),
+    SourceBehind: frozenset(),  # its LSNs are those of other changes, which the topics have already
+}
+_WAYS = (
+    "find the cause first. `cdcd resnapshot` copies the tables anew; `cdcd resume --accept-gap` goes on without "
+    "what is missing. Both mark the gap in the topics: see README, 'When the slot is gone'"
+)
+
+
+def ways_on(halt: CdcdError) -> frozenset[Way]:
+    """Return the commands that go on from this halt; none where none mends it."""
+    return _BY_HALT.get(type(halt), frozenset())
+
+
+def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
+    """The slot of the stored position is gone."""
+    return SlotMissing(
+        "the slot of the stored position is gone; changes committed since cannot be read any more",
+        hint=_WAYS,
+        slot=slot,
+        from_lsn=from_lsn,
+        to_lsn=to_lsn,
+    )
+
+
+def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
+    """The server has given the slot up (F23)."""
+    return SlotLost(
+        "the server has invalidated the slot; changes committed since the stored position are lost to it (F23)",
+        hint=_WAYS,
+        slot=slot,
+        reason=reason,
+        from_lsn=from_lsn,
+        to_lsn=to_lsn,
+    )
+
+
+def slot_ahead(slot: str, from_lsn: Lsn, to_lsn: Lsn, *, how: str) -> SourceError:
+    """The slot stands beyond what cdcd has written (F3, F10); `how` it came there."""
+    return SlotAhead(
+        f"the slot stands beyond what cdcd has written: {how}; changes between the two may be missing",
+        hint=_WAYS,
+        slot=slot,
+        from_lsn=from_lsn,
+        to_lsn=to_lsn,
+    )
+
+
+def slot_unsynchronised(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
+    """The promoted server's copy of the slot was not usable yet (F57)."""
+    return SlotUnsynchronised(
+        "the server was promoted before its copy of the slot had caught up: it cannot be read (F57)",
+        hint=_WAYS,
+        slot=slot,
+        from_lsn=from_lsn,
+        to_lsn=to_lsn,
+    )
+
+
+def other_source(name: str, was: object, now: object, from_lsn: Lsn) -> SourceError:
+    """The server or its database is not the one that was read."""
+    return SourceMismatch(
+        f"the stored position belongs to another server or database: {name} was {was}, is {now}",
+        hint="point source.dsn at the one that was read before; or use another name, which gives new topics and a "
+        "new slot; or, if this one has replaced it and its WAL is further, `cdcd resnapshot`",
+        from_lsn=from_lsn,
+    )
+
+
+def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceError:
+    """What cdcd wrote last never happened on the server's timeline (F58)."""
+    return SourceTimeline(
+        f"the server left timeline {was} for {now} before the stored position: the topics have changes that are not "
+        "in its history, and others may take their LSNs (F58)",
+        hint="point source.dsn at the server whose history has them, if there is one; readers have to drop what "
+        f"came after switch_lsn; {_WAYS}",
+        switch_lsn=switch_lsn,
+        from_lsn=switch_lsn,
+        to_lsn=from_lsn,
+    )
+
+
+def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
+    """The server's timeline does not come from that of the stored position (F58)."""
+    return SourceTimeline(
+        f"the server's timeline {now} does not descend from {was}, that of the stored position (F58): it is a former "
+        "primary, was restored to a point in time, or has lost its timeline history",
+        hint=f"point source.dsn at the server that was read before; {_WAYS}",
+        from_lsn=from_lsn,
+        to_lsn=None,
+    )
+
+
+def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
+    """The slot stands before the point where cdcd made it: this server parted from the other one before (F62)."""
+    return SourceBehind(
+        "the slot stands before the point where cdcd has made it: the server is a copy from before (F62)",
+        hint="point source.dsn at the server that was read before, or use another name",
+        slot=slot,
+        made_lsn=made_lsn,
+        confirmed_lsn=confirmed_lsn,
+    )
+
+
+def server_behind(from_lsn: Lsn, server_lsn: Lsn) -> SourceError:
+    """The server's WAL does not reach to the stored position (F62)."""
+    return SourceBehind(
+        "the server is behind the stored position: it was restored or is another copy (F62)",
+        hint="point source.dsn at the server that was read before; a restored one gives other changes the LSNs that "
+        "the topics have already, so use another name: it gives new topics, a new slot and a new snapshot",
+        stored_lsn=from_lsn,
+        server_lsn=server_lsn,
+        from_lsn=server_lsn,
+        to_lsn=from_lsn,
+    )
