@@ -1,0 +1,119 @@
+"""COPY of very many rows while the daemon is stopped and killed again and again: each row once, and none is missing.
+
+F75: rows of one multi-insert record share their LSN, so that who goes on from an LSN inside a transaction loses some.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.proxy import Proxy
+from tests.support.reader import Reader
+from tests.support.stack import run
+from tests.support.waiting import eventually
+
+ROW_BYTES = 40
+"""At least so many are received for each row."""
+
+
+@pytest.mark.parametrize("transactions", [1, 100])
+@pytest.mark.parametrize(
+    ("rows", "restarts"),
+    [(20_000, 4), pytest.param(600_000, 8, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
+)
+def test_each_row_of_a_copy_is_there_once(
+    rows: int,
+    restarts: int,
+    transactions: int,
+    postgres: PostgresServer,
+    database: str,
+    kafka: KafkaBroker,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """F4, F64, F69, F75: SIGTERM and SIGKILL in turn, over a link that takes its time."""
+    run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
+    with Proxy(postgres.port) as link, new_daemon(postgres, database) as daemon:
+        link.slow(bytes_per_s=rows * ROW_BYTES / 2)
+        daemon.config["source"]["dsn"] = daemon.config["source"]["dsn"].replace(
+            str(postgres.port), str(link.port)
+        )
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        copy(postgres.dsn(database), rows, transactions)
+        share = rows * ROW_BYTES // (restarts + 2)
+        daemon.start()
+        for restart in range(restarts):
+            # One transaction comes from its beginning each time, of many what is left.
+            enough = share * (restart + 1 if transactions == 1 else 1)
+            eventually(lambda enough=enough: received_bytes(daemon) >= enough, "so much is received", 120)  # type: ignore[misc]
+            assert unconfirmed(postgres, daemon), "it was over before all the restarts"
+            end(daemon, is_kill=restart % 2 == 1)
+            daemon.start()
+        await_confirmed(postgres, daemon, 600)
+        daemon.wait_state("streaming")
+        assert daemon.stop() == 0
+        counts = counted(reader, f"{daemon.name}.public.t")
+    assert counts == (rows, rows, transactions)
+    print(
+        f"\nCOPY of {rows} rows in {transactions}: {restarts} restarts, {counts[0]} rows, {counts[1]} different"
+    )
+
+
+def end(daemon: Daemon, *, is_kill: bool) -> None:
+    """By SIGKILL or by SIGTERM, which takes no error."""
+    if is_kill:
+        daemon.kill()
+    else:
+        assert daemon.stop() == 0
+
+
+def copy(dsn: str, rows: int, transactions: int) -> None:
+    """COPY them, in so many transactions."""
+    each = rows // transactions
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        for first in range(0, rows, each):
+            lines = "".join(f"{number}\trow {number}\n" for number in range(first, first + each))
+            cursor.copy_expert("COPY t FROM STDIN", io.StringIO(lines))
+            connection.commit()
+
+
+def received_bytes(daemon: Daemon) -> int:
+    """What this process has received from PostgreSQL."""
+    lines = daemon.get("/metrics")[1].splitlines()
+    found = [line for line in lines if line.startswith("cdcd_source_bytes_total ")]
+    return int(float(found[0].split()[1])) if found else 0
+
+
+def unconfirmed(server: PostgresServer, daemon: Daemon) -> bool:
+    """Whether there is WAL that the slot still needs."""
+    query = "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = %s"
+    return bool(server.execute(query, daemon.slot)[0][0])
+
+
+def counted(reader: Reader, topic: str) -> tuple[int, int, int]:
+    """Rows, different rows and transactions that an independent consumer sees."""
+    ids: set[int] = set()
+    commits: set[int] = set()
+    rows = 0
+    for row, commit_lsn in inserts(reader, topic):
+        rows += 1
+        ids.add(row)
+        commits.add(commit_lsn)
+    return rows, len(ids), len(commits)
+
+
+def inserts(reader: Reader, topic: str) -> Iterator[tuple[int, int]]:
+    """The key of each row and its transaction's commit LSN."""
+    for event in reader.each(topic):
+        assert event.op == "c"
+        yield event.value["after"]["id"], event.source["commit_lsn"]
