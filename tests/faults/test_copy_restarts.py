@@ -25,15 +25,21 @@ ROW_BYTES = 40
 """At least so many are received for each row."""
 
 
-@pytest.mark.parametrize("transactions", [1, 100])
+LONG = (pytest.mark.long, pytest.mark.timeout(1200))
+
+
 @pytest.mark.parametrize(
-    ("rows", "restarts"),
-    [(20_000, 4), pytest.param(600_000, 8, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
+    ("rows", "transactions", "restarts"),
+    [
+        (20_000, 1, 4),
+        pytest.param(600_000, 1, 8, marks=LONG),
+        pytest.param(600_000, 100, 8, marks=LONG),
+    ],
 )
 def test_each_row_of_a_copy_is_there_once(
     rows: int,
-    restarts: int,
     transactions: int,
+    restarts: int,
     postgres: PostgresServer,
     database: str,
     kafka: KafkaBroker,
