@@ -162,6 +162,7 @@ class Config(BaseSettings):
         return SourceSettings(
             dsn=self.source.dsn.text,
             read_password=self.source.read_password,
+            silence_timeout_s=self.source.silence_timeout_ms / 1000 or None,
             read_ssl_password=self.source.read_ssl_password,
             slot=self.source.slot.name,
             publications=self.source.publication.names,

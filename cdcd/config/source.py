@@ -17,6 +17,7 @@ from cdcd.config.dsn import Dsn
 from cdcd.config.values import Names, Room, Secret, SecretFile, Whole, derived, not_yet, refuse, secret_reader
 
 SLOT_NAME_LIMIT = 63  # NAMEDATALEN - 1
+SHORTEST_SILENCE_MS = 1000
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 FIRST_VERSION_STREAMING = 2
 FIRST_VERSION_PARALLEL = 4
@@ -49,6 +50,12 @@ def _tables(names: tuple[str, ...]) -> tuple[str, ...]:
         if not (schema and separator and table):
             refuse(f"table {name!r} has no schema", "write SCHEMA.TABLE")
     return names
+
+
+def _patience(value: int) -> int:
+    if 0 < value < SHORTEST_SILENCE_MS:
+        refuse(f"must be 0, or at least {SHORTEST_SILENCE_MS}")
+    return value
 
 
 def _no_heartbeat(value: int) -> int:
@@ -199,6 +206,12 @@ class Source(Room):
     slot: Slot = Field(default_factory=Slot, description="the replication slot")
     publication: Publication = Field(default_factory=Publication, description="what the server sends")
     protocol: Protocol = Field(default_factory=Protocol, description="how the server sends it")
+    silence_timeout_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
+        default=0,
+        ge=0,
+        description="how long the stream may say nothing, though asked, until it is connected anew; "
+        "0: twice the server's wal_sender_timeout, at least 60000",
+    )
     heartbeat_interval_ms: Annotated[Whole, AfterValidator(_no_heartbeat)] = Field(
         default=0,
         ge=0,

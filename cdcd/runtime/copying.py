@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
+GIVING_UP_S = 3.0
 Add = Callable[[Chunk], Any]
 
 
@@ -142,14 +144,40 @@ def _close(runs: Any) -> None:
     runs.close()
 
 
-def make_slot(settings: SourceSettings, drop_first: bool, has_snapshot: bool) -> CreatedSlot:
-    """Create the slot, with an exported snapshot if one is wanted (blocking). Raises Source errors."""
+async def made_slot(settings: SourceSettings, drop_first: bool, has_snapshot: bool) -> CreatedSlot:
+    """Create the slot, with an exported snapshot if one is wanted. Raises Source errors.
+
+    Cancelled while it waits for open transactions (F38), it cancels that on the server before it ends, so that nobody
+    holds the slot afterwards.
+    """
+    given_up = threading.Event()
+    making = start_in_thread(make_slot, settings, drop_first, has_snapshot, given_up)
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        given_up.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVING_UP_S):
+                await settled(making)
+        making.add_done_callback(_close_made)
+        raise
+
+
+def _close_made(making: asyncio.Future[CreatedSlot]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
+
+
+def make_slot(
+    settings: SourceSettings, drop_first: bool, has_snapshot: bool, given_up: threading.Event
+) -> CreatedSlot:
+    """Create the slot (blocking) unless it is given up meanwhile. Raises Source errors."""
     if drop_first:
         with contextlib.closing(connect_sql(settings)) as connection:
             drop_slot(connection, settings.slot)
         _LOG.info("slot_dropped", slot=settings.slot, why="its snapshot was not completed")
     try:
-        created = create_slot(settings, export_snapshot=has_snapshot)
+        created = create_slot(settings, export_snapshot=has_snapshot, given_up=given_up)
     except SlotUnusable as error:
         # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
         raise SlotActive(f"{error.message}: another cdcd was making it", slot=settings.slot) from error

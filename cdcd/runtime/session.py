@@ -29,7 +29,7 @@ from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
-from cdcd.runtime.copying import Snapshotter, make_slot, tables_to_copy
+from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
@@ -190,7 +190,7 @@ class Session:
         marker = Boundary(0, INVALID_LSN, now_us, 0, "snapshot", begin.begun_topics)
         await in_thread(self._write_marker, writer, marker)
         has_snapshot = self._config.snapshot.mode == "initial"
-        created = await in_thread(make_slot, self._source, begin.drop_slot, has_snapshot)
+        created = await made_slot(self._source, begin.drop_slot, has_snapshot)
         try:
             await self._copy_tables(begin, writer, created)
         finally:

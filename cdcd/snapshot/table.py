@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,8 @@ from cdcd.snapshot.copy_text import run_of
 
 RUN_BYTES = 256 * 1024
 RUNS_AHEAD = 4
+PATIENCE_S = 1.0
+"""How long a copy that nobody wants any more may wait for the server's next row."""
 Connect = Callable[[], Any]
 Translate = Callable[[psycopg2.Error], CdcdError]
 
@@ -131,11 +135,12 @@ class SnapshotReader:
                 yield item
         finally:
             self._cancelled.set()
+            hang_up_s = time.monotonic() + PATIENCE_S
             while worker.is_alive():  # whatever it still wants to put must not hold it up
-                try:
+                with contextlib.suppress(queue.Empty):
                     runs.get(timeout=0.05)
-                except queue.Empty:
-                    continue
+                if time.monotonic() > hang_up_s:
+                    self._hang_up()  # it waits for a server that says nothing
             self._cancelled.clear()
 
     def _copy(self, table: CopiedTable, collector: _Collector) -> None:
@@ -151,6 +156,14 @@ class SnapshotReader:
         except BaseException as error:  # noqa: BLE001 - raised again by the reader
             with contextlib.suppress(_Cancelled):
                 collector.put(error)
+
+    def _hang_up(self) -> None:
+        """Shut the socket down under the thread that waits on it."""
+        with (
+            contextlib.suppress(OSError, psycopg2.Error),
+            socket.fromfd(self._connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as ours,
+        ):
+            ours.shutdown(socket.SHUT_RDWR)
 
     @staticmethod
     def _statement(table: CopiedTable) -> sql.Composable:

@@ -19,6 +19,7 @@ from psycopg2.extensions import parse_dsn
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdcd.errors import CdcdError, SourceAuthentication, SourceSetup, SourceUnavailable
+from cdcd.source.deadline import ANSWER_DEADLINE_S, within
 from cdcd.source.failures import ServerReport, connect_failure, failure_for, first_line
 from cdcd.source.settings import SourceSettings
 
@@ -93,9 +94,14 @@ def translated() -> Iterator[None]:
         raise translate(error) from None
 
 
-def fetch(connection: Connection, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Run one query and return its rows. Raises cdcd's errors. A walsender takes no parameters."""
-    with translated(), connection.cursor() as cursor:
+def fetch(
+    connection: Connection, sql: str, parameters: tuple[Any, ...] = (), *, limit_s: float = ANSWER_DEADLINE_S
+) -> list[tuple[Any, ...]]:
+    """Run one query and return its rows. Raises cdcd's errors. A walsender takes no parameters.
+
+    Without an answer in `limit_s` the connection is given up (F16).
+    """
+    with translated(), within(connection, limit_s), connection.cursor() as cursor:
         cursor.execute(sql, parameters or None)
         return cursor.fetchall()
 

@@ -8,10 +8,13 @@ Must not: advance a slot, or drop one that nobody asked to drop.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg2
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import CdcdError, SlotUnusable, SourceSetup, SourceUnavailable
@@ -20,6 +23,9 @@ from cdcd.source.connection import connect_replication, connect_sql, fetch
 from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings
 
 CREATE_TIMEOUT_S = 300.0
+CANCEL_TIMEOUT_S = 10.0
+"""How long a cancelled creation may take to say so, until its connection is given up."""
+_WATCH_INTERVAL_S = 0.1
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 # The whole row as JSON: the view has other columns in each major.
@@ -114,18 +120,23 @@ def read_decoded(connection: Connection, name: str) -> Decoded:
 
 
 def create_slot(
-    settings: SourceSettings, *, export_snapshot: bool, timeout_s: float = CREATE_TIMEOUT_S
+    settings: SourceSettings,
+    *,
+    export_snapshot: bool,
+    timeout_s: float = CREATE_TIMEOUT_S,
+    given_up: threading.Event | None = None,
 ) -> CreatedSlot:
     """Create the slot with pgoutput. The publication has to exist already (F39).
 
     Raises SlotUnusable when it exists, SourceUnavailable with the names of the open transactions that it
-    waited for longer than `timeout_s` (F38), or another Source error.
+    waited for longer than `timeout_s` (F38), or another Source error. Set from another thread, `given_up` ends the
+    waiting: a walsender that waits does not see its client go away, and would hold the slot until it is through.
     """
     check_slot_name(settings.slot)
     connection = connect_replication(settings)
     try:
         command = create_slot_command(settings, connection.server_version, export_snapshot)
-        row = _create(settings, connection, command, timeout_s)
+        row = _create(settings, connection, command, timeout_s, given_up or threading.Event())
     except BaseException:
         connection.close()
         raise
@@ -138,7 +149,7 @@ def create_temporary_slot(
     """Create a slot that ends with this walsender connection; its consistent point. Raises as `create_slot`."""
     check_slot_name(settings.slot)
     command = create_slot_command(settings, connection.server_version, False, temporary=True)
-    return parse_lsn(_create(settings, connection, command, timeout_s)[1])
+    return parse_lsn(_create(settings, connection, command, timeout_s, threading.Event())[1])
 
 
 def drop_slot(connection: Connection, name: str) -> None:
@@ -182,18 +193,26 @@ def create_slot_command(
 
 
 def _create(
-    settings: SourceSettings, connection: Connection, command: str, timeout_s: float
+    settings: SourceSettings,
+    connection: Connection,
+    command: str,
+    timeout_s: float,
+    given_up: threading.Event,
 ) -> tuple[Any, ...]:
-    expired = threading.Event()
+    expired, over = threading.Event(), threading.Event()
+    give_up_s = time.monotonic() + timeout_s
 
-    def give_up() -> None:
-        expired.set()
-        connection.cancel()
+    def watch() -> None:
+        while not over.wait(_WATCH_INTERVAL_S):
+            if time.monotonic() > give_up_s:
+                expired.set()
+            if expired.is_set() or given_up.is_set():
+                with contextlib.suppress(psycopg2.Error):  # then the limit of the answer comes next
+                    connection.cancel()
 
-    timer = threading.Timer(timeout_s, give_up)
-    timer.start()
+    threading.Thread(target=watch, name="cdcd-create-slot", daemon=True).start()
     try:
-        return fetch(connection, command)[0]
+        return fetch(connection, command, limit_s=timeout_s + CANCEL_TIMEOUT_S)[0]
     except CdcdError as error:
         if error.context.get("sqlstate") == "42710":
             raise SlotUnusable(
@@ -203,7 +222,7 @@ def _create(
             raise _blocked(settings, timeout_s) from None
         raise
     finally:
-        timer.cancel()
+        over.set()
 
 
 def _blocked(settings: SourceSettings, timeout_s: float) -> SourceUnavailable:

@@ -20,6 +20,7 @@ from psycopg2.extras import LogicalReplicationConnection
 from cdcd.errors import CdcdError, SlotActive, SlotLost, SlotMissing, SlotUnusable, SourceUnavailable
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.source.connection import connect_replication, fetch, translate
+from cdcd.source.deadline import within
 from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.libpq import CopyConnection
 from cdcd.source.settings import SourceSettings, StreamOptions
@@ -105,7 +106,8 @@ def _start_replication(
 ) -> None:
     cursor: Any = connection.cursor()  # the stubs leave this class untyped
     try:
-        cursor.start_replication_expert(command, decode=False)
+        with within(connection):
+            cursor.start_replication_expert(command, decode=False)
     except psycopg2.Error as error:
         raise _explained(settings, connection, translate(error)) from None
 

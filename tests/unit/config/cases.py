@@ -211,6 +211,11 @@ CASES: tuple[Wrong, ...] = (
         ("source.publication.table_removed: expected warn or halt, found 'ignore' (from prod.yaml:2)",),
     ),
     Wrong(
+        "silence",
+        _source("silence_timeout_ms: 100"),
+        ("source.silence_timeout_ms: must be 0, or at least 1000 (from prod.yaml:2)",),
+    ),
+    Wrong(
         "heartbeat",
         _source("heartbeat_interval_ms: 5000"),
         ("source.heartbeat_interval_ms: a heartbeat is not in this version (from prod.yaml:2) - use 0",),

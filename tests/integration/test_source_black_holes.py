@@ -1,0 +1,150 @@
+"""F16, fault 26: links that swallow, hold, slow or cut. Nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import SourceUnavailable
+from cdcd.source.connection import connect_sql, fetch
+from cdcd.source.deadline import within
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.proxy import Proxy
+from tests.support.reader import Reader, assert_each_once
+from tests.support.source import source_database
+from tests.support.stack import run
+from tests.support.waiting import eventually
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, pad text)"
+ROWS = "INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(%s::int, %s) g"
+
+
+def through(dsn: str, server: PostgresServer, proxy: Proxy) -> str:
+    """The DSN with the link in between."""
+    return dsn.replace(f":{server.port}/", f":{proxy.port}/")
+
+
+# --- connections beside the stream ---
+
+
+@pytest.mark.parametrize("ways", [("up",), ("down",), ("up", "down")])
+def test_a_statement_without_an_answer_ends_at_its_limit(
+    postgres: PostgresServer, ways: tuple[str, ...]
+) -> None:
+    """A middleman that takes every byte lets TCP's own time-outs wait for ever."""
+    with source_database(postgres) as settings, Proxy(postgres.port) as proxy:
+        settings = replace(settings, dsn=through(settings.dsn, postgres, proxy))
+        with contextlib.closing(connect_sql(settings)) as connection:
+            proxy.lose(*ways)  # type: ignore[arg-type]
+            with pytest.raises(SourceUnavailable, match=r"not answered within 0\.3 s"):
+                fetch(connection, "SELECT 1", limit_s=0.3)
+            assert connection.closed
+
+
+def test_a_limit_that_was_met_leaves_the_connection_alone(postgres: PostgresServer) -> None:
+    with source_database(postgres) as settings, contextlib.closing(connect_sql(settings)) as connection:
+        with within(connection, 0.05):
+            assert fetch(connection, "SELECT 1") == [(1,)]
+        assert fetch(connection, "SELECT pg_sleep(0.2)::text, 1")[0][1] == 1
+
+
+def test_a_connection_that_nobody_answers_ends_at_its_limit(postgres: PostgresServer) -> None:
+    with source_database(postgres) as settings, Proxy(postgres.port) as proxy:
+        proxy.lose()
+        dsn = through(settings.dsn, postgres, proxy)
+        with pytest.raises(SourceUnavailable):
+            connect_sql(replace(settings, dsn=dsn, connect_timeout_s=2))
+
+
+def test_a_host_that_does_not_resolve_is_tried_again(postgres: PostgresServer) -> None:
+    with source_database(postgres) as settings, pytest.raises(SourceUnavailable):
+        connect_sql(replace(settings, dsn="postgresql://postgres@no-such-host.invalid/none"))
+
+
+# --- the daemon behind the link ---
+
+
+def streaming_through(
+    new_daemon: NewDaemon, server: PostgresServer, database: str, proxy: Proxy, timeout_ms: int = 2000
+) -> Daemon:
+    """A daemon whose connections all go through the link, with a short wal_sender_timeout on both sides."""
+    run(server, database, TABLE)
+    daemon = new_daemon(server, database)
+    dsn = through(daemon.config["source"]["dsn"], server, proxy)
+    options = f"?options=-c%20wal_sender_timeout%3D{timeout_ms}&connect_timeout=2"
+    daemon.config["source"]["dsn"] = dsn + options
+    daemon.config["source"]["silence_timeout_ms"] = 2 * timeout_ms
+    daemon.start().wait_state("streaming")
+    return daemon
+
+
+def hold(proxy: Proxy) -> None:
+    proxy.hold()
+
+
+def lose_up(proxy: Proxy) -> None:
+    proxy.lose("up")
+
+
+def lose_down(proxy: Proxy) -> None:
+    proxy.lose("down")
+
+
+def cut(proxy: Proxy) -> None:
+    proxy.cut()
+
+
+def refuse(proxy: Proxy) -> None:
+    proxy.refuse()
+
+
+@pytest.mark.parametrize("fault", [hold, lose_up, lose_down, cut, refuse])
+def test_a_daemon_behind_a_broken_link_goes_on_where_it_was(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    fault: Callable[[Proxy], None],
+) -> None:
+    with Proxy(postgres.port) as proxy:
+        daemon = streaming_through(new_daemon, postgres, database, proxy)
+        postgres.execute(ROWS, 1, 500, dbname=database)
+        await_confirmed(postgres, daemon)
+        fault(proxy)
+        postgres.execute(ROWS, 501, 1000, dbname=database)
+        if fault is not cut:
+            daemon.wait_state("backoff", "waiting_slot")
+        if fault is refuse:
+            proxy.accept()
+        proxy.heal()
+        postgres.execute(ROWS, 1001, 1500, dbname=database)
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        events = reader.read(f"{daemon.name}.public.t")
+        assert_each_once(events)
+        assert len(events) == 1500
+
+
+def test_a_slow_and_a_flapping_link_only_take_longer(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    with Proxy(postgres.port) as proxy:
+        daemon = streaming_through(new_daemon, postgres, database, proxy, timeout_ms=10000)
+        proxy.slow(delay_s=0.3, bytes_per_s=64_000)
+        postgres.execute(ROWS, 1, 500, dbname=database)
+        await_confirmed(postgres, daemon)
+        proxy.heal()
+        with proxy.flapping(0.4, 0.2):
+            for start in range(501, 1500, 100):
+                postgres.execute(ROWS, start, start + 99, dbname=database)
+            eventually(lambda: len(daemon.events("retrying")) > 2, "it has come back more than once")
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        events = reader.read(f"{daemon.name}.public.t")
+        assert_each_once(events)
+        assert len(events) == 1500
