@@ -64,7 +64,9 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def kafka(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaBroker]:
     """The session's broker. A test that stops it starts it again."""
-    with KafkaBroker(stack_folder / "kafka", cache=artefacts) as broker:
+    # A transaction that is over its time is looked for every 10 s otherwise.
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"}
+    with KafkaBroker(stack_folder / "kafka", cache=artefacts, settings=settings) as broker:
         yield broker
 
 

@@ -48,6 +48,7 @@ from cdcd.errors.sink import (
     SinkUnavailable,
     TopicMismatch,
     TopicMissing,
+    TransactionExpired,
 )
 from cdcd.errors.source import (
     BinaryFailed,
@@ -148,5 +149,6 @@ __all__ = [
     "StreamingFailed",
     "TopicMismatch",
     "TopicMissing",
+    "TransactionExpired",
     "ValueUnencodable",
 ]

@@ -29,14 +29,25 @@ class SinkFenced(SinkError):
 
     code = "CDCD-SINK-FENCED"
     retry = Retry.NEVER
-    hint = "another cdcd with this slot is running; only one may"
+    hint = "another cdcd with this slot, or with its sink.transactional_id, is running; only one may"
     exit_status = EXIT_FENCED
 
 
+class TransactionExpired(SinkUnavailable):
+    """The broker gave up a Kafka transaction that was open for longer than its timeout; nothing of it is visible."""
+
+    code = "CDCD-SINK-EXPIRED"
+    hint = (
+        "nothing: the next session writes it again. If it comes again and again, raise sink.transaction_timeout_ms "
+        "(the broker allows up to its transaction.max.timeout.ms)"
+    )
+
+
 class SinkAuthorization(SinkError):
-    """The broker refused an operation (F68)."""
+    """The broker refused an operation or the credentials (F68)."""
 
     code = "CDCD-SINK-AUTH"
+    retry = Retry.AUTO  # the next session reads the credentials again, and an ACL may be given back
 
 
 class TopicMissing(SinkError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 
-from cdcd.errors import PublicationMissing, SourceSetup
+from cdcd.errors import PublicationMissing, SlotActive, SourceSetup
 from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore
 from cdcd.runtime.halts import slot_ahead
@@ -56,6 +56,21 @@ def which_slot(source: SourceSettings) -> SlotState | None:
     """Return the slot as it is now, None when there is none. Raises Source errors."""
     with contextlib.closing(connect_sql(source)) as connection:
         return read_slot(connection, source.slot)
+
+
+def refuse_held(source: SourceSettings) -> None:
+    """Raise SlotActive while another walsender holds the slot.
+
+    The slot is the lock (F69): who looks here before it makes its producer does not fence the one that works.
+    """
+    slot = which_slot(source)
+    if slot is not None and slot.active:
+        raise SlotActive(
+            "another walsender holds the slot",
+            hint="waits until it is free; a frozen or cut-off client lets go after wal_sender_timeout (F74)",
+            slot=source.slot,
+            pid=slot.active_pid,
+        )
 
 
 def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore:

@@ -1,8 +1,9 @@
 """What a session has to know before its first record: who answers, what is durable, where to go on.
 
 In: the configuration, the session's sink, topics, schemas and catalog.  Out: `Begun`, or the error that says why not.
-Invariant: the sink is opened first: that fences an older producer, so nobody else writes behind the position that
-is read then (F64, F76). PostgreSQL is asked after that, and nothing is made before every option is granted.
+Invariant: a slot that is held is waited for, and its holder not fenced (F69). Then the sink is opened: that fences
+an older producer, so nobody else writes behind the position that is read then (F64, F76). PostgreSQL is asked the
+rest after that, and nothing is made before every option is granted.
 Must not: stream, or write a record.
 """
 
@@ -18,7 +19,7 @@ from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Progress, SourceIdentity
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import which_history, which_server, which_slot
+from cdcd.runtime.asking import refuse_held, which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
 from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, verdict
@@ -69,6 +70,7 @@ class Beginning:
 
     async def begin(self) -> Begun:
         """Open the sink, ask the server, compare. Raises the errors of all of them."""
+        await in_thread(refuse_held, self._source)
         stored = await self._open_sink()
         server = await in_thread(which_server, self._source)
         options = self._granted(server)  # refused before anything is made

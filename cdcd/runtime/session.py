@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from functools import partial
 
 import structlog
 
@@ -20,6 +21,7 @@ from cdcd.config import Config
 from cdcd.errors import (
     CdcdError,
     RegistryUnavailable,
+    SinkFenced,
     SinkUnavailable,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
@@ -31,6 +33,7 @@ from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.fallback import doubting
+from cdcd.runtime.fencing import judged
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot
@@ -99,6 +102,7 @@ class Session:
         self._writer: Writer | None = None
         self._spill: SpillPool | None = None
         self._buffers: Buffers | None = None
+        self._own_pid: int | None = None
         self._told = asyncio.Event()
         self._failure: CdcdError | None = None
         self.has_streamed = False
@@ -132,11 +136,23 @@ class Session:
                 await self._stream(position, begun, self._writer, spill, failing)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
+        except SinkFenced as error:
+            raise await self._judged(error) from error
         except CdcdError as error:
             self._status.state("backoff", error)  # closing may take its time; who looks sees why
             raise
         finally:
             await self._close()
+
+    async def _judged(self, error: SinkFenced) -> CdcdError:
+        """Return whether it was another cdcd, or the broker's own timeout."""
+        judging = partial(
+            judged, age_s=self._sink.age_s, own_pid=self._own_pid, own_offset=self._sink.progress_offset
+        )
+        try:
+            return await or_stop(in_thread(judging, error, self._source, self._sink_settings), self._stop)
+        except Stopped:
+            return error
 
     async def _fail_when_told(self) -> None:
         await self._told.wait()
@@ -243,6 +259,7 @@ class Session:
     ) -> None:
         options = begun.options
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn, begun.server), self._stop)
+        self._own_pid = stream.backend_pid
         try:
             before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
             if before.undecided:

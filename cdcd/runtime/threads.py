@@ -40,7 +40,7 @@ def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
             loop.call_soon_threadsafe(deliver, result, error)
 
-    threading.Thread(target=work, name=f"cdcd-{function.__name__}", daemon=True).start()
+    threading.Thread(target=work, name=f"cdcd-{getattr(function, '__name__', 'call')}", daemon=True).start()
     return future
 
 

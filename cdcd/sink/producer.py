@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from cdcd.findings import Finding
 from cdcd.model import Progress, Record
 from cdcd.sink.faults import error_of, translate
 from cdcd.sink.progress import dump, key_of
-from cdcd.sink.reader import read_last_progress
+from cdcd.sink.reader import read_last
 from cdcd.sink.settings import SinkSettings, producer_properties
 
 __all__ = ["KafkaSink", "check_transactional_id"]
@@ -44,6 +45,9 @@ class KafkaSink:
         self._fatal_error: SinkError | None = None
         self._torn_error: SinkError | None = None
         self._broker_error: KafkaError | None = None
+        self._begun_s: float | None = None
+        self.progress_offset = -1
+        """Of the last progress record that was read or written here; whose is beyond it is somebody else's."""
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -55,7 +59,9 @@ class KafkaSink:
         """
         try:
             self.initialise_only()
-            return read_last_progress(self._settings)
+            last = read_last(self._settings)
+            self.progress_offset = -1 if last is None else last.offset
+            return None if last is None else last.progress
         except CdcdError:
             self.close()
             raise
@@ -86,6 +92,11 @@ class KafkaSink:
         """Records produced and not yet reported as delivered."""
         return 0 if self._producer is None else len(self._producer)
 
+    @property
+    def age_s(self) -> float:
+        """How long the open Kafka transaction has been open, 0 without one; a suspended machine counts too."""
+        return 0.0 if self._begun_s is None else _now_s() - self._begun_s
+
     # --- a group -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -97,6 +108,7 @@ class KafkaSink:
                 producer.begin_transaction()
             except KafkaException as failure:
                 raise self._translated(failure, "beginning a Kafka transaction") from failure
+        self._begun_s = _now_s()
 
     def produce(self, records: Sequence[Record], start: int) -> int:
         """Hand over `records[start:]` without blocking; return the index of the first one not taken.
@@ -153,10 +165,15 @@ class KafkaSink:
         progress = dataclasses.replace(progress, offsets=self._offsets())
         self._produce_progress(producer, progress)
         if self._settings.is_exactly_once:
-            self._commit_transaction(producer)
+            try:
+                self._commit_transaction(producer)
+            finally:
+                self._note_progress()
         else:
             self._flush(producer, "flushing the progress record")
+            self._note_progress()
         self._forget()
+        self._begun_s = None
         return progress
 
     def abort(self) -> None:
@@ -174,6 +191,7 @@ class KafkaSink:
             self._torn_error = self._translated(failure, "aborting a Kafka transaction")
             raise self._torn_error from failure
         self._forget()
+        self._begun_s = None
         self._raise_kept()
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -262,6 +280,11 @@ class KafkaSink:
             raise cause from failure
         self._raise_kept()
 
+    def _note_progress(self) -> None:
+        """Remember how far the progress topic is known to be our own: also when the result is unknown (F76)."""
+        next_offset = self._next_offsets.get((self._settings.progress_topic, _ONE_PARTITION), 0)
+        self.progress_offset = max(self.progress_offset, next_offset - 1)
+
     def _offsets(self) -> dict[str, dict[int, int]]:
         offsets: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in self._next_offsets.items():
@@ -328,6 +351,10 @@ class KafkaSink:
         if self._broker_error is None:
             return SinkUnavailable(message)
         return translate(self._broker_error, message)
+
+
+def _now_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _size_of(record: Record) -> int:

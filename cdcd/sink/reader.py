@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -22,7 +23,7 @@ from cdcd.sink.faults import error_of, kafka_errors, translate
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import SinkSettings, admin_properties, reader_properties
 
-__all__ = ["bounds", "position_of", "read_last_progress"]
+__all__ = ["Last", "bounds", "position_of", "read_last", "read_last_progress"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _FIRST_WINDOW = 1_000
@@ -30,10 +31,29 @@ _WINDOW_GROWTH = 20
 _PARTITION = 0
 
 
-def read_last_progress(settings: SinkSettings) -> Progress | None:
-    """Return the slot's last committed progress, None when there is none. Blocks up to the operation timeout.
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The slot's last committed record; `value` None is one that says that there is no progress any more."""
 
-    Raises SinkUnavailable at the deadline, TopicMissing, SinkAuthorization, ProgressUnreadable.
+    offset: int
+    value: bytes | None
+
+    @property
+    def progress(self) -> Progress | None:
+        """What it says. Raises ProgressUnreadable."""
+        return None if self.value is None else load(self.value)
+
+
+def read_last_progress(settings: SinkSettings) -> Progress | None:
+    """Return the slot's last committed progress, None when there is none. Raises what `read_last` does."""
+    last = read_last(settings)
+    return None if last is None else last.progress
+
+
+def read_last(settings: SinkSettings) -> Last | None:
+    """Return the slot's last committed progress record, None without one. Blocks up to the operation timeout.
+
+    Raises SinkUnavailable at the deadline, TopicMissing, SinkAuthorization.
     """
     deadline = time.monotonic() + settings.operation_timeout_s
     low, end = bounds(settings, settings.progress_topic)
@@ -42,11 +62,9 @@ def read_last_progress(settings: SinkSettings) -> Progress | None:
         window, upper = _FIRST_WINDOW, end
         while True:
             lower = max(low, upper - window)
-            found, value = _last_in(consumer, settings, lower, upper, deadline)
-            if found:
-                return None if value is None else load(value)
-            if lower == low:
-                return None
+            last = _last_in(consumer, settings, lower, upper, deadline)
+            if last is not None or lower == low:
+                return last
             upper, window = lower, window * _WINDOW_GROWTH
     finally:
         consumer.close()
@@ -84,10 +102,10 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
 
 def _last_in(
     consumer: Consumer, settings: SinkSettings, lower: int, upper: int, deadline: float
-) -> tuple[bool, bytes | None]:
-    """Return (found, value) of the slot's last record in [lower, upper)."""
+) -> Last | None:
+    """Return the slot's last record in [lower, upper)."""
     key = key_of(settings.slot)
-    found, value, reached = False, None, lower
+    last, reached = None, lower
     consumer.assign([TopicPartition(settings.progress_topic, _PARTITION, lower)])
     while reached < upper:
         remaining_s = deadline - time.monotonic()
@@ -105,8 +123,8 @@ def _last_in(
                 continue
             reached = max(reached, position)
             if message.error() is None and position <= upper and message.key() == key:
-                found, value = True, message.value()
-    return found, value
+                last = Last(position - 1, message.value())
+    return last
 
 
 def position_of(message: Message, topic: str) -> int | None:

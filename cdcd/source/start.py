@@ -35,11 +35,15 @@ _TCP_INFO_RTT = struct.Struct("=68xI")  # struct tcp_info: 8 bytes, 15 words, th
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A stream that has begun. `server_timeout_ms` is wal_sender_timeout, 0 when it is off."""
+    """A stream that has begun. `server_timeout_ms` is wal_sender_timeout, 0 when it is off.
+
+    `backend_pid` is the walsender's.
+    """
 
     copy: CopyConnection
     server_timeout_ms: int
     is_tcp: bool
+    backend_pid: int
 
 
 def start(
@@ -69,7 +73,7 @@ def start_on(
     rows = fetch(connection, "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")
     _start_replication(settings, connection, start_command(settings, options, start_lsn))
     copy = CopyConnection(connection)
-    return Started(copy, rows[0][0], _tune_socket(copy.socket))
+    return Started(copy, rows[0][0], _tune_socket(copy.socket), connection.info.backend_pid)
 
 
 def start_command(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> str:

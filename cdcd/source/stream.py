@@ -53,6 +53,7 @@ class ReplicationStream:
 
     def __init__(self, started: Started, settings: SourceSettings, start_lsn: Lsn) -> None:
         self._copy = started.copy
+        self.backend_pid = started.backend_pid
         self._loop = asyncio.get_running_loop()
         timeout_ms = started.server_timeout_ms
         interval_ms = min(timeout_ms // 3, STATUS_INTERVAL_MS) if timeout_ms else STATUS_INTERVAL_MS

@@ -164,23 +164,3 @@ def test_a_stop_leaves_the_slot_free_and_everything_confirmed(
         events = reader.wait([topic], lambda events: len(events) >= 20000)
         assert len(events) == 20000
         assert_each_once(events)
-
-
-def test_a_second_daemon_fences_the_first_and_takes_over(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
-) -> None:
-    """F69: it waits for the slot; the first may not write any more, says so and ends; no row comes twice."""
-    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    with new_daemon(postgres, database) as first, new_daemon(postgres, database) as second:
-        second.config["name"] = first.name
-        first.start().wait_state("streaming")
-        second.start().wait_state("waiting_slot")
-        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
-        assert first.wait_exit() == 75
-        second.wait_state("streaming", deadline_s=90)
-        postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
-        events = reader.wait([f"{first.name}.public.t"], lambda events: len(events) >= 2)
-        assert [
-            event.value["after"]["id"] for event in sorted(events, key=lambda e: e.sequence or (0, 0))
-        ] == [1, 2]
-        assert_each_once(events)

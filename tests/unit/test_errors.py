@@ -74,7 +74,8 @@ def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
         ("ValueUnencodable", Retry.OPERATOR),  # F54
         ("RecordTooLarge", Retry.OPERATOR),  # F65
         ("TopicMismatch", Retry.OPERATOR),  # F66
-        ("SinkAuthorization", Retry.OPERATOR),  # F68
+        ("SinkAuthorization", Retry.AUTO),  # F68: an ACL may be given back, credentials are read again
+        ("TransactionExpired", Retry.AUTO),
         ("RegistryRefused", Retry.OPERATOR),  # F55
         ("SinkFenced", Retry.NEVER),  # F69
         ("ConfigError", Retry.NEVER),

@@ -1,0 +1,111 @@
+"""Who has ended the producer: another cdcd, or the broker because a Kafka transaction took too long (F69).
+
+In: how old the open Kafka transaction was, who holds the slot, whose progress record is the last.
+Out: SinkFenced, which ends the process, or TransactionExpired, after which a new session begins.
+Invariant: librdkafka gives both the same name (_FENCED): the coordinator bumps the producer's epoch when it gives a
+transaction up, and when another producer initialises the same id. It gives none up before its timeout, so a
+younger one was taken over for sure. Where it may have been either, the slot and the progress topic say whether
+anybody else is there: the slot is the lock, and a session looks at it before it fences anyone.
+Must not: write, or fence anyone itself.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
+from cdcd.runtime.asking import which_slot
+from cdcd.sink.reader import read_last
+from cdcd.sink.settings import SinkSettings
+from cdcd.source.settings import SourceSettings
+
+_LOG = structlog.stdlib.get_logger("cdcd.fencing")
+RELEASE_WITHIN_S = 5.0
+"""How long our own walsender may take to let the slot go."""
+_LOOK_AGAIN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What tells who it was. None: could not be found out.
+
+    `age_s` is 0 where no Kafka transaction was open. `is_held` and `has_written` are about somebody else.
+    """
+
+    age_s: float
+    timeout_s: float
+    is_held: bool | None = None
+    has_written: bool | None = None
+
+
+def may_have_expired(age_s: float, timeout_s: float) -> bool:
+    """Return whether the coordinator can have given the transaction up. Clocks may differ by a hundredth."""
+    return age_s >= timeout_s * 0.99
+
+
+def fenced_by(evidence: Evidence) -> type[SinkFenced] | type[TransactionExpired]:
+    """Return what it was.
+
+    Unknown is no takeover: the next session looks at the slot before anything else, and waits if it is held.
+    """
+    if not may_have_expired(evidence.age_s, evidence.timeout_s):
+        return SinkFenced
+    return SinkFenced if evidence.is_held or evidence.has_written else TransactionExpired
+
+
+def judged(
+    error: SinkFenced,
+    source: SourceSettings,
+    sink: SinkSettings,
+    *,
+    age_s: float,
+    own_pid: int | None,
+    own_offset: int,
+) -> CdcdError:
+    """Return the error to end the session with. Blocks.
+
+    `own_pid` is the backend of our own, closed walsender; `own_offset` that of the last progress record which this
+    session has read or written.
+    """
+    timeout_s = sink.transaction_timeout_ms / 1000
+    if not may_have_expired(age_s, timeout_s):
+        return error
+    evidence = Evidence(age_s, timeout_s, _is_held(source, own_pid), _has_written(sink, own_offset))
+    _LOG.warning("fenced", age_s=round(age_s, 1), held=evidence.is_held, written=evidence.has_written)
+    cls = fenced_by(evidence)
+    if cls is SinkFenced:
+        return error
+    return cls(
+        "the broker has ended the Kafka transaction, which was open for too long; nobody else has taken over",
+        age_s=round(age_s, 1),
+        timeout_s=round(timeout_s, 1),
+    )
+
+
+def _is_held(source: SourceSettings, own_pid: int | None) -> bool | None:
+    deadline = time.monotonic() + RELEASE_WITHIN_S
+    try:
+        while True:
+            slot = which_slot(source)
+            if slot is None or not slot.active:
+                return False
+            if slot.active_pid != own_pid:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+    except CdcdError as error:
+        _LOG.warning("slot_unknown", error=str(error))
+        return None
+
+
+def _has_written(sink: SinkSettings, own_offset: int) -> bool | None:
+    try:
+        last = read_last(sink)
+    except CdcdError as error:
+        _LOG.warning("progress_unknown", error=str(error))
+        return None
+    return last is not None and last.offset > own_offset

@@ -1,0 +1,271 @@
+"""Two on one slot: one writes, the other waits or says that it was fenced (F69). The slot is the lock.
+
+What looks like another producer may be the broker's own timeout (librdkafka has one name for both): that one is no
+reason to end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
+from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.runtime.fencing import judged
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.topics import Topics
+from cdcd.source.settings import SourceSettings
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.reader import Reader, assert_each_once
+from tests.support.topics import committed_values, create_topic, new_name, transactional_producer
+from tests.support.waiting import eventually
+
+
+def progress(slot: str, end_lsn: int) -> Progress:
+    identity = SourceIdentity("7412345678901234567", 1, "shop", slot)
+    return Progress(identity, "streaming", end_lsn - 1, end_lsn, 1_700_000_000_000_000)
+
+
+class Ends:
+    """Where partition 0 of a topic ends, also of what is not decided, and up to where all is decided."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._partition = TopicPartition(topic, 0)
+
+    @property
+    def written(self) -> int:
+        """The end of the log."""
+        return self._end(IsolationLevel.READ_UNCOMMITTED)
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset: it moves on when an open transaction is decided."""
+        return self._end(IsolationLevel.READ_COMMITTED)
+
+    def _end(self, isolation: IsolationLevel) -> int:
+        asked = self._admin.list_offsets({self._partition: OffsetSpec.latest()}, isolation_level=isolation)
+        return int(asked[self._partition].result(10).offset)
+
+
+class Expired:
+    """A sink whose Kafka transaction the broker has given up, with the slot of a real server."""
+
+    def __init__(self, kafka: KafkaBroker, source: SourceSettings) -> None:
+        self.bootstrap = kafka.bootstrap
+        self.source = source
+        self.settings = SinkSettings(
+            bootstrap_servers=kafka.bootstrap,
+            delivery="exactly_once",
+            transactional_id=new_name("cdcd"),
+            client_id="cdcd-test",
+            progress_topic=new_name("progress"),
+            slot=source.slot,
+            transaction_timeout_ms=1000,
+            operation_timeout_s=30.0,
+        )
+        self.topic = new_name("rows")
+        create_topic(self.bootstrap, self.topic)
+        Topics(self.settings, TopicSettings(True, 1, 1)).ensure_progress(self.settings.progress_topic)
+        self.sink = KafkaSink(self.settings)
+        self.sink.open()
+        self.write(self.sink, b"before", 0x100)
+
+    def write(self, sink: KafkaSink, value: bytes, end_lsn: int) -> None:
+        """One whole group."""
+        sink.begin()
+        sink.produce([Record(self.topic, 0, b"k", value)], 0)
+        sink.commit(progress(self.source.slot, end_lsn))
+
+    def expire(self) -> SinkFenced:
+        """Leave a transaction open until the broker aborts it; return what the sink then says."""
+        ends = Ends(self.bootstrap, self.topic)
+        self.sink.begin()
+        self.sink.produce([Record(self.topic, 0, b"k", b"expired")], 0)
+        while self.sink.queued:
+            self.sink.poll(0.1)
+        written = ends.written
+        eventually(lambda: ends.stable > written, "the broker aborts it", pause_s=0.2)
+        with pytest.raises(SinkFenced) as caught:
+            self.sink.commit(progress(self.source.slot, 0x200))
+        return caught.value
+
+    def judged(self, error: SinkFenced) -> CdcdError:
+        return judged(
+            error,
+            self.source,
+            self.settings,
+            age_s=self.sink.age_s,
+            own_pid=None,
+            own_offset=self.sink.progress_offset,
+        )
+
+
+@pytest.fixture
+def expired(kafka: KafkaBroker, postgres: PostgresServer, database: str) -> Iterator[Expired]:
+    kafka.start()
+    slot = new_name("slot").replace("-", "_")
+    postgres.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot, dbname=database)
+    source = SourceSettings(
+        dsn=postgres.dsn(database),
+        read_password=lambda: None,
+        slot=slot,
+        publications=("none",),
+        application_name="cdcd-test",
+    )
+    here = Expired(kafka, source)
+    yield here
+    here.sink.close()
+
+
+def test_a_transaction_that_the_broker_gave_up_is_no_takeover(expired: Expired) -> None:
+    """F69: nobody holds the slot, nobody has written: the next session goes on, and nothing came twice."""
+    error = expired.judged(expired.expire())
+    assert type(error) is TransactionExpired
+    following = KafkaSink(expired.settings)
+    stored = following.open()
+    assert stored is not None
+    assert stored.end_lsn == 0x100
+    expired.write(following, b"again", 0x200)
+    following.close()
+    assert committed_values(expired.bootstrap, expired.topic, 2) == [b"before", b"again"]
+
+
+def test_it_is_one_when_another_has_written_since(expired: Expired) -> None:
+    """F69: the zombie's transaction had expired as well, but its place is taken."""
+    failure = expired.expire()
+    other = KafkaSink(expired.settings)
+    other.open()
+    expired.write(other, b"other", 0x200)
+    other.close()
+    assert expired.judged(failure) is failure
+
+
+def test_it_is_one_when_another_holds_the_slot(
+    expired: Expired, postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F69."""
+    failure = expired.expire()
+    with new_daemon(postgres, database) as daemon:
+        daemon.config["source"]["slot"] = {"name": expired.source.slot}
+        daemon.config["snapshot"] = {"mode": "never"}
+        daemon.start().wait_state("streaming")
+        assert expired.judged(failure) is failure
+
+
+def test_a_young_transaction_that_is_fenced_was_taken_over(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """F69: another producer with the slot's id, of whatever slot: the daemon ends with a status of its own."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        transactional_producer(kafka.bootstrap, f"cdcd-{daemon.slot}")
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        assert daemon.wait_exit() == 75
+        assert "CDCD-SINK-FENCED" in daemon.log()
+
+
+def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_on(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, reader: Reader
+) -> None:
+    """F69: its walsender still holds the slot, so nobody has taken over: no exit status 75, no row twice."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    over = {"sink": {"transaction_timeout_ms": 10000, "commit": {"max_wait_ms": 2000}}}
+    with new_daemon(postgres, database, **over) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        reader.wait([topic], lambda events: len(events) == 1)
+        ends = Ends(kafka.bootstrap, topic)
+        before = ends.written
+        postgres.execute("INSERT INTO t SELECT g FROM generate_series(2, 20) g", dbname=database)
+        eventually(lambda: ends.written > before, "the rows are on the broker")
+        assert daemon.process is not None
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        written = ends.written
+        eventually(lambda: ends.stable > written, "the broker aborts it", pause_s=0.2)
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        events = reader.wait([topic], lambda events: len(events) >= 20)
+        assert_each_once(events)
+        assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SINK-EXPIRED"]
+
+
+def beside(new_daemon: NewDaemon, server: PostgresServer, database: str) -> tuple[Daemon, Daemon]:
+    """Two daemons with one slot; a frozen one loses it after two seconds."""
+    over = {"sink": {"commit": {"max_wait_ms": 300}}}
+    first, second = new_daemon(server, database, **over), new_daemon(server, database, **over)
+    for daemon in (first, second):
+        daemon.config["name"] = first.name
+        daemon.config["source"]["dsn"] += "?options=-c%20wal_sender_timeout%3D2s"
+    return first, second
+
+
+def test_a_second_daemon_waits_and_fences_nobody(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F69: the first goes on to write; when it stops, the second takes over, and no row is there twice."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    first, second = beside(new_daemon, postgres, database)
+    topic = f"{first.name}.public.t"
+    first.start().wait_state("streaming")
+    second.start().wait_state("waiting_slot")
+    postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+    reader.wait([topic], lambda events: len(events) == 1)
+    assert first.status()["state"] == "streaming"
+    assert first.stop() == 0
+    second.wait_state("streaming")
+    postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+    events = reader.wait([topic], lambda events: len(events) >= 2)
+    assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
+    assert_each_once(events)
+
+
+def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F69, F74: with a Kafka transaction open, which the successor's init_transactions ends."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    first, second = beside(new_daemon, postgres, database)
+    first.config["sink"]["commit"]["max_wait_ms"] = 3000
+    topic = f"{first.name}.public.t"
+    first.start().wait_state("streaming")
+    second.start().wait_state("waiting_slot")
+    before = first.status()["received_lsn"]
+    postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+    eventually(lambda: first.status()["received_lsn"] != before, "the first has the row")
+    assert first.process is not None
+    os.kill(first.process.pid, signal.SIGSTOP)
+    second.wait_state("streaming")
+    postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+    reader.wait([topic], lambda events: len(events) >= 2)
+    os.kill(first.process.pid, signal.SIGCONT)
+    assert _ended_or_waits(first) in ("fenced", "waits")
+    postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
+    events = reader.wait([topic], lambda events: len(events) >= 3)
+    assert sorted(event.value["after"]["id"] for event in events) == [1, 2, 3]
+    assert_each_once(events)
+
+
+def _ended_or_waits(daemon: Daemon) -> str:
+    """It finds out by Kafka, or first by its walsender, which has gone."""
+    assert daemon.process is not None
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up:
+        if (status := daemon.process.poll()) is not None:
+            assert status == 75
+            return "fenced"
+        if daemon.status().get("state") == "waiting_slot":
+            return "waits"
+        time.sleep(0.05)
+    raise AssertionError(daemon.log()[-3000:])
