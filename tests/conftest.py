@@ -18,6 +18,8 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.doors import KafkaDoors
+from tests.support.proxy import Proxy
 from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database, new_database_name
 
 
@@ -62,12 +64,27 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaBroker]:
-    """The session's broker. A test that stops it starts it again."""
+def kafka_and_doors(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBroker, KafkaDoors]]:
+    """The session's broker, and the proxy that leads to it for who asks for `kafka_door`."""
     # A transaction that is over its time is looked for every 10 s otherwise.
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"}
-    with KafkaBroker(stack_folder / "kafka", cache=artefacts, settings=settings) as broker:
-        yield broker
+    broker = KafkaBroker(stack_folder / "kafka", cache=artefacts, settings=settings)
+    with KafkaDoors(broker) as doors, broker:
+        yield broker, doors
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_and_doors: tuple[KafkaBroker, KafkaDoors]) -> KafkaBroker:
+    """The session's broker. A test that stops it starts it again."""
+    return kafka_and_doors[0]
+
+
+@pytest.fixture
+def kafka_door(kafka_and_doors: tuple[KafkaBroker, KafkaDoors]) -> Iterator[Proxy]:
+    """A link to the session's broker that a test may break; it is healed afterwards."""
+    (door,) = kafka_and_doors[1].proxies
+    yield door
+    door.heal()
 
 
 @pytest.fixture(scope="session")

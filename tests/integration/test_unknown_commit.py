@@ -1,0 +1,149 @@
+"""The result of a Kafka commit is not known: the answer to EndTxn never comes (F76).
+
+The link to the broker becomes a black hole at EndTxn, either before the request gets through (then the transaction is
+not committed) or behind it (then it is). What is durable is read back, and each row is there once.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import SinkUnavailable
+from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.topics import Topics
+from tests.integration.conftest import NewDaemon
+from tests.support.proxy import Proxy, Way
+from tests.support.reader import Reader, assert_each_once
+from tests.support.topics import committed_values, create_topic, new_name
+from tests.support.waiting import eventually
+
+API_END_TXN = 26
+CASES = pytest.mark.parametrize("is_committed", [False, True], ids=["request_lost", "answer_lost"])
+
+
+class LostEndTxn:
+    """Loses the next EndTxn request (`is_committed` False) or what the broker answers to it."""
+
+    def __init__(self, door: Proxy, *, is_committed: bool) -> None:
+        self.struck = threading.Event()
+        self._is_through = False
+        self._is_committed = is_committed
+        door.lose_when(self._strikes)
+
+    def _strikes(self, way: Way, piece: bytes) -> bool:
+        """A request begins with its length (4 bytes) and its API key (2)."""
+        if way == "up" and int.from_bytes(piece[4:6], "big") == API_END_TXN:
+            self._is_through = self._is_committed
+            if not self._is_committed:
+                self.struck.set()
+                return True
+        elif way == "down" and self._is_through:
+            self.struck.set()
+            return True
+        return False
+
+
+def progress(slot: str, end_lsn: int) -> Progress:
+    identity = SourceIdentity("7412345678901234567", 1, "shop", slot)
+    return Progress(identity, "streaming", end_lsn - 1, end_lsn, 1_700_000_000_000_000)
+
+
+@CASES
+def test_the_progress_topic_decides_what_is_durable(
+    kafka_door: Proxy, kafka: object, is_committed: bool
+) -> None:
+    """F76: the sink is torn by the unknown result; the next one reads it back, and the row is not lost nor twice."""
+    bootstrap = f"127.0.0.1:{kafka_door.port}"
+    slot, topic = new_name("slot"), new_name("rows")
+    settings = SinkSettings(
+        bootstrap_servers=bootstrap,
+        delivery="exactly_once",
+        transactional_id=slot,
+        client_id=slot,
+        progress_topic=new_name("progress"),
+        slot=slot,
+        operation_timeout_s=3.0,
+    )
+    create_topic(bootstrap, topic)
+    Topics(settings, TopicSettings(True, 1, 1)).ensure_progress(settings.progress_topic)
+    sink = KafkaSink(settings)
+    assert sink.open() is None
+    sink.begin()
+    sink.produce([Record(topic, 0, b"k", b"row")], 0)
+    lost = LostEndTxn(kafka_door, is_committed=is_committed)
+    with pytest.raises(SinkUnavailable):
+        sink.commit(progress(slot, 0x200))
+    assert lost.struck.is_set()
+    with pytest.raises(SinkUnavailable):
+        sink.begin()
+    sink.close()
+    kafka_door.heal()
+    following = KafkaSink(settings)
+    stored = eventually(lambda: _opened(following), "the broker can be reached again")[0]
+    assert (stored is not None) == is_committed
+    if stored is None:
+        following.begin()
+        following.produce([Record(topic, 0, b"k", b"row")], 0)
+        following.commit(progress(slot, 0x200))
+    following.close()
+    assert committed_values(bootstrap, topic, 1) == [b"row"]
+
+
+def _opened(sink: KafkaSink) -> tuple[Progress | None] | None:
+    try:
+        return (sink.open(),)
+    except SinkUnavailable:
+        return None
+
+
+@CASES
+def test_a_daemon_that_is_killed_before_it_knows_loses_and_repeats_nothing(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    kafka_door: Proxy,
+    is_committed: bool,
+) -> None:
+    """F76, F4: PostgreSQL was told nothing, so all of it comes again; what Kafka has is dropped."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t SELECT g FROM generate_series(1, 10) g", dbname=database)
+        reader.wait([topic], lambda events: len(events) == 10)
+        lost = LostEndTxn(kafka_door, is_committed=is_committed)
+        postgres.execute("INSERT INTO t SELECT g FROM generate_series(11, 30) g", dbname=database)
+        assert lost.struck.wait(30)
+        daemon.kill()
+        kafka_door.heal()
+        daemon.start()
+        postgres.execute("INSERT INTO t VALUES (31)", dbname=database)
+        events = reader.wait([topic], lambda events: len(events) >= 31)
+        assert sorted(event.value["after"]["id"] for event in events) == list(range(1, 32))
+        assert_each_once(events)
+
+
+def test_a_daemon_whose_answer_is_lost_goes_on_when_the_connection_is_made_anew(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, kafka_door: Proxy
+) -> None:
+    """F76: the connection is cut behind the request; the client asks the coordinator again, which knows."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        for turn in range(3):
+            lost = LostEndTxn(kafka_door, is_committed=True)
+            postgres.execute("INSERT INTO t VALUES (%s)", turn, dbname=database)
+            assert lost.struck.wait(30)
+            kafka_door.heal()
+        events = reader.wait([topic], lambda events: len(events) >= 3)
+        assert sorted(event.value["after"]["id"] for event in events) == [0, 1, 2]
+        assert_each_once(events)
