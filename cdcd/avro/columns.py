@@ -12,7 +12,7 @@ from __future__ import annotations
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.avro.tuple_data import UNCHANGED, Raw, Row, Sent
-from cdcd.errors import ProtocolError, SentUnreadable, ValueUnencodable
+from cdcd.errors import ProtocolError, SentUnreadable, TextUnreadable, ValueUnencodable
 from cdcd.schema.codec import UNREADABLE, Oversized, Special
 from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.varint import encode_long, encode_string
@@ -125,7 +125,7 @@ def _encode_column(
     if size_bytes:
         return _encode_oversized(plan, column, size_bytes, side, lsn, None if is_required else extras)
     if special is None:
-        kind = SentUnreadable if type(raw) is Sent else ValueUnencodable
+        kind = SentUnreadable if type(raw) is Sent else TextUnreadable
         raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", kind)
     if is_required or extras is None:
         message = "a key column's value that its Avro type cannot hold"
@@ -133,7 +133,7 @@ def _encode_column(
     if column.policy.special == "halt":
         raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", hint=_SPECIAL_HINT)
     if not _is_utf_8(special):
-        raise _unencodable(plan, column, lsn, "a special value whose text is not UTF-8")
+        raise _unencodable(plan, column, lsn, "a special value whose text is not UTF-8", TextUnreadable)
     extras.special[_place(plan, column, side)] = special
     return NULL
 

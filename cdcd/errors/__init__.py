@@ -33,6 +33,7 @@ from cdcd.errors.schemas import (
     SchemaIdTaken,
     SchemaIncompatible,
     SentUnreadable,
+    TextUnreadable,
     ValueUnencodable,
 )
 from cdcd.errors.sink import (
@@ -147,6 +148,7 @@ __all__ = [
     "StackError",
     "StreamUnsure",
     "StreamingFailed",
+    "TextUnreadable",
     "TopicMismatch",
     "TopicMissing",
     "TransactionExpired",

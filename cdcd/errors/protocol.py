@@ -7,13 +7,18 @@ Must not: carry bytes of a message.
 
 from __future__ import annotations
 
-from cdcd.errors.tree import CdcdError
+from cdcd.errors.tree import CdcdError, Retry
 
 
 class ProtocolError(CdcdError):
-    """Bytes from the server that the protocol documents do not allow."""
+    """Bytes from the server that the protocol documents do not allow.
+
+    Tried again a few times: a link without TLS may have damaged them. The same ones again are the server's, or a
+    defect of cdcd.
+    """
 
     code = "CDCD-PROTOCOL"
+    retry = Retry.AGAIN
     hint = "nothing was confirmed; report the message with the server's version"
 
 
@@ -51,6 +56,7 @@ class PreparedMissing(ProtocolError):
     """COMMIT PREPARED of a transaction whose rows did not come: they are lost to this slot (F33, F34)."""
 
     code = "CDCD-PREPARED-MISSING"
+    retry = Retry.OPERATOR
     hint = (
         "something else confirmed its PREPARE, or an origin left out of the stream prepared it; nothing was "
         "confirmed; a new snapshot is needed: see README, 'When the slot is gone'"
@@ -61,6 +67,7 @@ class StreamUnsure(ProtocolError):
     """What was sent of a transaction while it was open may not be what it has committed (F26)."""
 
     code = "CDCD-PROTOCOL-UNSURE"
+    retry = Retry.OPERATOR
     hint = (
         "nothing of it was confirmed; source.protocol.streaming: off lets the server send it after its commit"
     )

@@ -39,6 +39,14 @@ class SentUnreadable(ValueUnencodable):
     hint = "set source.protocol.binary: false"
 
 
+class TextUnreadable(ValueUnencodable):
+    """A value's text that its type does not have: damaged on its way, or of a server that writes it otherwise."""
+
+    code = "CDCD-VALUE-TEXT"
+    retry = Retry.AGAIN
+    hint = "nothing was confirmed; report the column's type with the server's version"
+
+
 class RegistryUnavailable(CdcdError):
     """The schema registry cannot be reached or answers with a server error (F55)."""
 

@@ -2,8 +2,8 @@
 
 In: what went wrong, with the place (file, key, table, LSN) as keyword context.  Out: one clear line.
 Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only.
-`retry` says who can mend it: AUTO is tried again with back-off, OPERATOR halts and stays up until told to go
-on, NEVER ends the process. An error that is not in this tree is treated as OPERATOR.
+`retry` says who can mend it: AUTO is tried again with back-off, AGAIN a few times and is then OPERATOR, which halts
+and stays up until told to go on, NEVER ends the process. An error that is not in this tree is treated as OPERATOR.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class Retry(enum.Enum):
     """Who can mend an error."""
 
     AUTO = "auto"
+    AGAIN = "again"
     OPERATOR = "operator"
     NEVER = "never"
 

@@ -108,6 +108,11 @@ class Session:
         self.has_streamed = False
         """Whether it got as far as reading the stream."""
 
+    @property
+    def durable_lsn(self) -> int:
+        """How far this session has come: what is durable in Kafka, 0 before it knows."""
+        return INVALID_LSN if self._writer is None else self._writer.safe_lsn
+
     def fail(self, error: CdcdError) -> None:
         """End the session with an error that was found beside it."""
         self._failure = error

@@ -78,7 +78,7 @@ class Status:
         """A session ended by an error."""
         component = error.code.split("-")[1].lower() if "-" in error.code else "other"
         component = {"slot": "source", "topic": "sink"}.get(component, component)
-        self.metrics.failed(component, is_fatal=error.retry is not Retry.AUTO)
+        self.metrics.failed(component, is_fatal=error.retry in (Retry.OPERATOR, Retry.NEVER))
 
     def sink_opened(self) -> None:
         """The producer is open."""

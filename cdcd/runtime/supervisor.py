@@ -2,8 +2,9 @@
 
 In: a `Config`, a stop event, a retry event (SIGHUP).  Out: the exit status.
 Invariant: an error of the tree is treated by its retry class and nothing else: AUTO is tried again with
-back-off, OPERATOR halts and stays up with its reason, NEVER ends the process; an error outside the tree is a
-defect and halts. Nothing is confirmed and nothing skipped on any of these ways.
+back-off, AGAIN too, but halts after TRIES without anything new made durable, OPERATOR halts and stays up with its
+reason, NEVER ends the process; an error outside the tree is a defect and halts. Nothing is confirmed and nothing
+skipped on any of these ways.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import structlog
 
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CdcdError, Retry, SlotActive
+from cdcd.lsn import INVALID_LSN
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
@@ -25,6 +27,8 @@ from cdcd.runtime.status import Status
 from cdcd.sink.schemas import SchemaTopic
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
+TRIES = 3
+"""So often an error of the class AGAIN is met at one place before it is believed."""
 STABLE_S = 60.0
 """A session that lived this long starts the back-off anew."""
 
@@ -47,6 +51,8 @@ class Supervisor:
         self.retry = asyncio.Event()
         self._running: Session | None = None
         self._after: CdcdError | None = None
+        self._durable_lsn = self._met_lsn = INVALID_LSN
+        self._met = 0
         self._pending: CdcdError | None = None
 
     def found(self, error: CdcdError) -> None:
@@ -77,9 +83,9 @@ class Supervisor:
             if error.retry is Retry.NEVER:
                 _LOG.error("ended", error=str(error), code=error.code)
                 return error.exit_status
-            if error.retry is Retry.OPERATOR:
+            if error.retry is Retry.OPERATOR or self._is_believed(error):
                 await self._halt(error)
-                failures = 0
+                failures = self._met = 0
                 continue
             failures = 1 if time.monotonic() - started_s > STABLE_S else failures + 1
             await self._back_off(error, failures)
@@ -103,9 +109,18 @@ class Supervisor:
             self._running = None
         return None
 
+    def _is_believed(self, error: CdcdError) -> bool:
+        """Count how often what may be an accident was met; return whether it is none."""
+        if error.retry is not Retry.AGAIN:
+            return False
+        is_farther = self._durable_lsn > self._met_lsn
+        self._met_lsn, self._met = self._durable_lsn, 1 if is_farther else self._met + 1
+        return self._met >= TRIES
+
     def _ended_by(self, error: CdcdError) -> CdcdError:
         """Keep for the next session what this one, or the last that has streamed, ended with."""
         has_streamed = self._running is not None and self._running.has_streamed
+        self._durable_lsn = INVALID_LSN if self._running is None else self._running.durable_lsn
         self._after = to_remember(self._after, error, has_streamed=has_streamed)
         return error
 

@@ -77,6 +77,11 @@ class Daemon:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(deadline_s)
 
+    def reload(self) -> None:
+        """SIGHUP: look again."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
     def __enter__(self) -> Daemon:
         return self
 

@@ -14,6 +14,7 @@ from cdcd.errors import (
     EXIT_FENCED,
     EXIT_OK,
     CdcdError,
+    MessageTruncated,
     PublicationMissing,
     SinkFenced,
     SlotActive,
@@ -55,10 +56,19 @@ class Sessions:
         return Ending(ending, stop)
 
 
+@dataclass(frozen=True)
+class Durable:
+    """An ending: with this error, when so much was durable."""
+
+    error: CdcdError
+    lsn: int
+
+
 class Ending:
     has_streamed = False
 
     def __init__(self, ending: object, stop: asyncio.Event) -> None:
+        self.durable_lsn = ending.lsn if isinstance(ending, Durable) else 0
         self.ending, self.stop = ending, stop
         self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -68,6 +78,8 @@ class Ending:
     async def run(self) -> None:
         if isinstance(self.ending, Streamed):
             self.has_streamed = True
+            raise self.ending.error
+        if isinstance(self.ending, Durable):
             raise self.ending.error
         if isinstance(self.ending, Exception):
             raise self.ending
@@ -127,6 +139,21 @@ async def test_auto_is_tried_again_with_growing_pauses(monkeypatch: pytest.Monke
         await one.until(lambda: one.sessions.started == 4)
         assert tries == [1, 2, 3]
         assert one.sessions.after == [None, gone, gone, gone]
+
+
+async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A link may have damaged them; what comes again and again at one place halts."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    bad, gone = MessageTruncated("a message ends"), SourceUnavailable("gone")
+    endings = [Durable(bad, 5), Durable(bad, 5), Durable(bad, 7), gone, Durable(bad, 7), Durable(bad, 7)]
+    async with daemon(monkeypatch, *endings) as one:
+        await one.until(lambda: one.state == "halted")
+        assert one.sessions.started == 6
+        one.supervisor.retry.set()
+        await one.until(lambda: one.state == "halted" and one.sessions.started > 6)
+        assert one.sessions.started == 9, "an order to try again begins to count anew"
 
 
 async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_read_again(
