@@ -9,12 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from cdcd.config.dsn import Dsn
-from cdcd.config.values import Names, Room, Secret, SecretFile, Whole, derived, not_yet, refuse, secret_reader
+from cdcd.config.values import (
+    Names,
+    Room,
+    Secret,
+    SecretFile,
+    Size,
+    Whole,
+    derived,
+    format_size,
+    not_yet,
+    refuse,
+    secret_reader,
+)
 
 SLOT_NAME_LIMIT = 63  # NAMEDATALEN - 1
 SHORTEST_SILENCE_MS = 1000
@@ -125,6 +138,31 @@ class Publication(Room):
         return self
 
 
+class WalGuard(Room):
+    """Limits to the WAL that the slot keeps back on the server."""
+
+    warn: Size = Field(default=8 << 30, description="say so in the log, a metric and /status from here on")
+    critical: Size = Field(default=32 << 30, description="say so as an error from here on")
+    give_up: Size | None = Field(
+        default=None,
+        description="halt and drop the slot from here on, to save the primary's disk: what was not confirmed is "
+        "lost to cdcd; default: never",
+        examples=["200GiB"],
+    )
+
+    @model_validator(mode="after")
+    def _rising(self) -> WalGuard:
+        given = [
+            (name, value)
+            for name, value in (("warn", self.warn), ("critical", self.critical), ("give_up", self.give_up))
+            if value is not None
+        ]
+        for (lower, less), (upper, more) in pairwise(given):
+            if more <= less:
+                refuse(f"{upper} ({format_size(more)}) must be more than {lower} ({format_size(less)})")
+        return self
+
+
 class Protocol(Room):
     """The version and options of pgoutput's protocol."""
 
@@ -206,6 +244,9 @@ class Source(Room):
     slot: Slot = Field(default_factory=Slot, description="the replication slot")
     publication: Publication = Field(default_factory=Publication, description="what the server sends")
     protocol: Protocol = Field(default_factory=Protocol, description="how the server sends it")
+    wal_guard: WalGuard = Field(
+        default_factory=WalGuard, description="limits to the WAL that the slot keeps back on the server"
+    )
     silence_timeout_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
         default=0,
         ge=0,

@@ -99,6 +99,12 @@ class SlotAhead(SourceError):
     code = "CDCD-SLOT-AHEAD"
 
 
+class SlotGivenUp(SourceError):
+    """The WAL guard has given the slot up, to save the primary's disk (F21)."""
+
+    code = "CDCD-SLOT-GIVEN-UP"
+
+
 class SlotUnusable(SourceError):
     """The slot exists but is not one that cdcd can read from."""
 

@@ -13,6 +13,7 @@ import enum
 from cdcd.errors import (
     CdcdError,
     SlotAhead,
+    SlotGivenUp,
     SlotLost,
     SlotMissing,
     SlotUnsynchronised,
@@ -34,6 +35,7 @@ class Way(enum.Enum):
 _GAP_OR_SNAPSHOT = frozenset({Way.ACCEPT_GAP, Way.RESNAPSHOT})
 _BY_HALT: dict[type[CdcdError], frozenset[Way]] = {
     SlotMissing: _GAP_OR_SNAPSHOT,
+    SlotGivenUp: _GAP_OR_SNAPSHOT,
     SlotLost: _GAP_OR_SNAPSHOT,
     SlotAhead: _GAP_OR_SNAPSHOT,
     SlotUnsynchronised: _GAP_OR_SNAPSHOT,
@@ -56,6 +58,18 @@ def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     """The slot of the stored position is gone."""
     return SlotMissing(
         "the slot of the stored position is gone; changes committed since cannot be read any more",
+        hint=_WAYS,
+        slot=slot,
+        from_lsn=from_lsn,
+        to_lsn=to_lsn,
+    )
+
+
+def slot_given_up(slot: str, why: str, holder: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
+    """The WAL guard gives the slot up, or has (F21)."""
+    return SlotGivenUp(
+        f"the WAL guard gives the slot up to save the primary: {why}; held by {holder}. Changes committed since "
+        "from_lsn are lost to cdcd",
         hint=_WAYS,
         slot=slot,
         from_lsn=from_lsn,

@@ -26,6 +26,8 @@ from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.served import Served
 from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
+from cdcd.runtime.wal_guard import WalGuard
+from cdcd.runtime.wal_levels import Sizes
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.version import __version__
 
@@ -53,7 +55,8 @@ async def _run(config: Config) -> int:
         return EXIT_CONFIG
     _LOG.info("started", version=__version__, name=config.name, slot=config.source.slot.name, admin_port=port)
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
-    monitor = Monitor(config.source_settings(), status, _publication_watch(config, status, supervisor))
+    publications = _publication_watch(config, status, supervisor)
+    monitor = Monitor(config.source_settings(), status, publications, _wal_guard(config, status, supervisor))
     beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
     try:
         return await supervisor.run()
@@ -72,6 +75,12 @@ def _publication_watch(config: Config, status: Status, supervisor: Supervisor) -
         supervisor.found,
         halts_at_removal=publication.table_removed == "halt",
     )
+
+
+def _wal_guard(config: Config, status: Status, supervisor: Supervisor) -> WalGuard:
+    guard = config.source.wal_guard
+    sizes = Sizes(guard.warn, guard.critical, guard.give_up)
+    return WalGuard(config.source_settings(), sizes, status, supervisor.found)
 
 
 def _schemas(config: Config, status: Status) -> Registry | SchemaTopic:

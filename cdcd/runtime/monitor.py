@@ -19,6 +19,8 @@ from cdcd.ops.metrics import SlotReading
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
+from cdcd.runtime.wal_guard import WalGuard
+from cdcd.runtime.wal_levels import Judged
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
 from cdcd.source.publication import LOCK_PATIENCE_MS
@@ -27,8 +29,8 @@ from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
 
 INTERVAL_S = 10.0
-FIRST_INTERVAL_S = 1.0
-"""Until it has looked once: a change is seen only by comparison."""
+URGENT_INTERVAL_S = 1.0
+"""Until it has looked once, because a change is seen only by comparison; and while a slot is being given up."""
 _LOG = structlog.stdlib.get_logger("cdcd.monitor")
 
 
@@ -40,15 +42,19 @@ class _Look:
     wal_lsn: int
     missing: list[str]
     changes: list[Change]
+    guarded: Judged | None
 
 
 class Monitor:
     """One look after another."""
 
-    def __init__(self, settings: SourceSettings, status: Status, publications: PublicationWatch) -> None:
+    def __init__(
+        self, settings: SourceSettings, status: Status, publications: PublicationWatch, guard: WalGuard
+    ) -> None:
         self._settings = settings
         self._status = status
         self._publications = publications
+        self._guard = guard
         self._connection: Any = None
 
     async def run(self) -> None:
@@ -58,15 +64,19 @@ class Monitor:
                 await self._turn()
             except CdcdError as error:
                 self._status.metrics.slot(None)
+                self._guard.tell(None, None, 0)
                 self._drop_connection()
                 _LOG.debug("slot_unknown", error=str(error))
-            await asyncio.sleep(INTERVAL_S if self._publications.has_looked else FIRST_INTERVAL_S)
+            is_urgent = self._guard.is_giving_up or not self._publications.has_looked
+            await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
     async def _turn(self) -> None:
         look = await in_thread(self._look)
         self._status.metrics.slot(look.reading)
         self._status.server_lsn(look.wal_lsn)
         self._publications.tell(look.missing, look.changes)
+        if self._guard.tell(look.guarded, look.reading, look.wal_lsn):
+            await in_thread(self._guard.give_up, self._connection)
 
     def _look(self) -> _Look:
         if self._connection is None:
@@ -74,8 +84,9 @@ class Monitor:
             fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
         wal_lsn = identify(self._connection).wal_lsn
         reading = self._read_slot(wal_lsn)
+        guarded = self._guard.look(self._connection, reading)
         missing, changes = self._publications.look(self._connection)
-        return _Look(reading, wal_lsn, missing, changes)
+        return _Look(reading, wal_lsn, missing, changes, guarded)
 
     def _read_slot(self, wal_lsn: int) -> SlotReading | None:
         slot = read_slot(self._connection, self._settings.slot)

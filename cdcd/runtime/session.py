@@ -131,7 +131,8 @@ class Session:
                 self._status,
                 self._after,
             )
-            begun = await or_stop(beginning.begin(), self._stop)
+            async with beside(self._fail_when_told()) as failing:
+                begun = await failing.unless(or_stop(beginning.begin(), self._stop))
             self._database = begun.server.database
             self._writer = self._new_writer(begun)
             async with beside(self._writer.run(), self._fail_when_told(), self._watch()) as failing:

@@ -19,6 +19,7 @@ from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics
+from cdcd.runtime.wal_levels import Judged
 from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
 from cdcd.version import __version__
@@ -52,6 +53,7 @@ class Status:
         self._snapshot_left = 0
         self._snapshot_started_s = 0.0
         self._last_error = ""
+        self._guarded: Judged | None = None
         metrics.state("starting")
 
     # --- state ---
@@ -222,6 +224,11 @@ class Status:
         """The registry answered."""
         self.metrics.registry_request(operation, code)
 
+    def wal_guard(self, verdict: Judged | None) -> None:
+        """What the WAL guard has made of its last look; None while PostgreSQL cannot be asked."""
+        self._guarded = verdict
+        self.metrics.source.guard_level(0 if verdict is None else int(verdict.level))
+
     def server_lsn(self, lsn: Lsn) -> None:
         """Where the server's WAL ends now."""
         self.metrics.positions(
@@ -281,6 +288,13 @@ class Status:
                 "end_lsn": format_lsn(boundary.end_lsn),
             },
             "prepared": self._held_page(),
+            "wal_guard": None
+            if self._guarded is None
+            else {
+                "level": self._guarded.level.name.lower(),
+                "why": self._guarded.why,
+                "held_by": self._guarded.holder,
+            },
             "rows_written": self._rows,
             "transactions_written": self._transactions,
             "snapshot_tables_remaining": self._snapshot_left,

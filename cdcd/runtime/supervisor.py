@@ -66,11 +66,6 @@ class Supervisor:
             self._pending = error
             self.retry.set()
 
-    @property
-    def is_in_session(self) -> bool:
-        """Whether a session runs, which may hold the slot."""
-        return self._running is not None
-
     async def run(self) -> int:
         """Return the exit status once stopped, or once an error ends the process."""
         failures = 0

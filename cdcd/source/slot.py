@@ -157,6 +157,19 @@ def drop_slot(connection: Connection, name: str) -> None:
     fetch(connection, "SELECT pg_drop_replication_slot(%s)", (name,))
 
 
+def drop_own_slot(connection: Connection, settings: SourceSettings) -> Lsn | None:
+    """Drop the slot of these settings if it is one of cdcd's in this database; its confirmed LSN, or None.
+
+    Raises SlotActive while a walsender holds it.
+    """
+    slot = read_slot(connection, settings.slot)
+    ((database,),) = fetch(connection, "SELECT current_database()::text")
+    if slot is None or slot.synced or (slot.plugin, slot.database) != ("pgoutput", database):
+        return None
+    drop_slot(connection, settings.slot)
+    return slot.confirmed_flush_lsn or 0
+
+
 def check_slot_name(name: str) -> None:
     """Raise SourceSetup for a name that PostgreSQL does not take for a slot."""
     if not 1 <= len(name) <= 63 or not set(name) <= _NAME_CHARACTERS:

@@ -211,6 +211,24 @@ CASES: tuple[Wrong, ...] = (
         ("source.publication.table_removed: expected warn or halt, found 'ignore' (from prod.yaml:2)",),
     ),
     Wrong(
+        "WAL guard upside down",
+        _source("wal_guard: {warn: 10GiB, critical: 1GiB}"),
+        ("source.wal_guard: critical (1GiB) must be more than warn (10GiB) (from prod.yaml:2)",),
+    ),
+    Wrong(
+        "WAL guard gives up before it warns",
+        _source("wal_guard: {give_up: 32GiB}"),
+        ("source.wal_guard: give_up (32GiB) must be more than critical (32GiB) (from prod.yaml:2)",),
+    ),
+    Wrong(
+        "WAL guard without a unit",
+        _source("wal_guard: {give_up: much}"),
+        (
+            "source.wal_guard.give_up: expected a size such as 16MiB, 64kB or a number of bytes "
+            "(from prod.yaml:2)",
+        ),
+    ),
+    Wrong(
         "silence",
         _source("silence_timeout_ms: 100"),
         ("source.silence_timeout_ms: must be 0, or at least 1000 (from prod.yaml:2)",),

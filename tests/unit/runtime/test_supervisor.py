@@ -245,10 +245,8 @@ async def test_what_is_found_beside_the_stream_ends_the_session(monkeypatch: pyt
     """F39, F72."""
     async with daemon(monkeypatch, STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
-        assert one.supervisor.is_in_session
         one.supervisor.found(PublicationMissing("gone"))
         await one.until(lambda: one.state == "halted")
-        assert not one.supervisor.is_in_session
         assert PublicationMissing.code in one.status.page()["reason"]
 
 

@@ -1,0 +1,107 @@
+"""The WAL guard: tell how much WAL the slot keeps back, and give the slot up where that was asked for (F21).
+
+In: readings of the slot, at intervals.  Out: a line in the log at each change of level, a metric, a part of /status;
+beyond `give_up` an error that ends the session, and then the slot is dropped.
+Invariant: the slot is dropped only beyond the size configured for it, only when it is cdcd's by name, plugin and
+database, and only when nobody holds it; before that its loss is in the log and the daemon is halted with the reason.
+Must not: confirm anything, or drop a slot because it is old, slow or lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from cdcd.errors import CdcdError
+from cdcd.lsn import Lsn, format_lsn
+from cdcd.ops.slot_metrics import SlotReading
+from cdcd.runtime import halts
+from cdcd.runtime.status import Status
+from cdcd.runtime.wal_levels import Judged, Level, Oldest, Sizes, holder, judged
+from cdcd.source.holders import oldest_writer
+from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import drop_own_slot
+
+_LOG = structlog.stdlib.get_logger("cdcd.wal_guard")
+
+
+class WalGuard:
+    """One for the process. `look` and `give_up` are called in the monitor's thread, `tell` on the loop."""
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        sizes: Sizes,
+        status: Status,
+        found: Callable[[CdcdError], None],
+    ) -> None:
+        self._settings = settings
+        self._sizes = sizes
+        self._status = status
+        self._found = found
+        self._level = Level.OK
+
+    @property
+    def is_giving_up(self) -> bool:
+        """Whether the slot is to go as soon as nobody holds it."""
+        return self._level is Level.GIVE_UP
+
+    def look(self, connection: Any, reading: SlotReading | None) -> Judged | None:
+        """Judge a reading, and find out who holds the WAL when it matters. Blocking; raises Source errors."""
+        if reading is None:
+            return None
+        verdict = judged(reading, self._sizes)
+        if verdict.level is Level.OK:
+            return verdict
+        oldest = oldest_writer(connection)
+        health = self._status.health
+        state = f"{health.state}: {health.reason}" if health.reason else health.state
+        return Judged(verdict.level, verdict.why, holder(reading, Oldest(*oldest) if oldest else None, state))
+
+    def tell(self, verdict: Judged | None, reading: SlotReading | None, wal_lsn: Lsn) -> bool:
+        """Say what is new; returns whether the slot is to be dropped now: told before, and nobody holds it."""
+        if verdict is None or reading is None:
+            self._status.wal_guard(None)
+            self._level = Level.OK  # what cannot be seen is told anew when it is seen again
+            return False
+        self._status.wal_guard(verdict)
+        was_told = self.is_giving_up
+        if verdict.level is not self._level:
+            self._say(verdict)
+            self._level = verdict.level
+        if verdict.level is not Level.GIVE_UP:
+            return False
+        self._found(
+            halts.slot_given_up(
+                self._settings.slot, verdict.why, verdict.holder, reading.confirmed_flush_lsn or 0, wal_lsn
+            )
+        )
+        # A session that was told takes no slot any more; one that waits for Kafka to close does not hold it either.
+        return was_told and not reading.is_active
+
+    def give_up(self, connection: Any) -> None:
+        """Drop the slot, if it is cdcd's and nobody holds it. Blocking; raises Source errors."""
+        confirmed_lsn = drop_own_slot(connection, self._settings)
+        if confirmed_lsn is None:
+            return
+        self._status.metrics.source.slot_given_up()
+        _LOG.error(
+            "slot_given_up",
+            slot=self._settings.slot,
+            confirmed_lsn=format_lsn(confirmed_lsn),
+            why="source.wal_guard.give_up",
+            hint="what was committed after confirmed_lsn is not in Kafka; the server frees the WAL at its next "
+            "checkpoint; the ways on are in the halt's reason",
+        )
+
+    def _say(self, verdict: Judged) -> None:
+        say = {Level.OK: _LOG.info, Level.WARN: _LOG.warning}.get(verdict.level, _LOG.error)
+        say(
+            "wal_guard",
+            now=verdict.level.name.lower(),
+            was=self._level.name.lower(),
+            why=verdict.why or "less than any limit",
+            held_by=verdict.holder,
+        )

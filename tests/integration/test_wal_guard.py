@@ -1,0 +1,126 @@
+"""F21, F22: what the slot keeps back is told with its holder, and given up only where that was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.source.holders import oldest_writer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.stack import PostgresServers, prepare, run, wal_position
+from tests.support.waiting import eventually
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def server(pg_server: PostgresServers) -> Iterator[PostgresServer]:
+    """A server whose slots are this file's."""
+    with pg_server.fresh(18) as own:
+        yield own
+
+
+def burn(server: PostgresServer, size_bytes: int) -> None:
+    """Have WAL written, by whole segments."""
+    end_lsn = wal_position(server) + size_bytes
+    while wal_position(server) < end_lsn:
+        server.execute("SELECT pg_logical_emit_message(false, 'burn', 'x'), pg_switch_wal()")
+
+
+def guard(**sizes: str) -> dict[str, object]:
+    return {"wal_guard": {"warn": "24MiB", "critical": "48MiB", **sizes}}
+
+
+def shown(daemon: Daemon) -> dict[str, str]:
+    return dict(daemon.status().get("wal_guard") or {})
+
+
+def has_slot(server: PostgresServer, daemon: Daemon) -> bool:
+    return bool(server.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", daemon.slot))
+
+
+def test_the_oldest_transaction_that_writes_is_named_also_a_prepared_one_of_another_database(
+    server: PostgresServer,
+) -> None:
+    """F22."""
+    server.create_database("elsewhere")
+    server.execute("CREATE TABLE w (id int)", dbname="elsewhere")
+    with (
+        contextlib.closing(psycopg2.connect(server.dsn())) as asking,
+        contextlib.closing(
+            psycopg2.connect(server.dsn("elsewhere", user="postgres") + "?application_name=batch")
+        ) as writing,
+    ):
+        asking.autocommit = True
+        with writing.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            assert oldest_writer(asking) is None, "one that only reads keeps nothing back"
+            cursor.execute("INSERT INTO w VALUES (1)")
+        name, age_s = oldest_writer(asking) or ("", -1.0)
+        assert name == f"pid {writing.info.backend_pid} of postgres in database elsewhere (batch)"
+        assert age_s >= 0
+        writing.rollback()
+        prepare(server.dsn("elsewhere"), "forgotten", "INSERT INTO w VALUES (1)")
+        name, _ = oldest_writer(asking) or ("", -1.0)
+        server.execute("ROLLBACK PREPARED 'forgotten'", dbname="elsewhere")
+        assert name == "prepared transaction 'forgotten' of postgres in database elsewhere"
+
+
+def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
+    server: PostgresServer, new_daemon: NewDaemon
+) -> None:
+    """A prepared transaction keeps the WAL back, whatever is confirmed; the halt names the ways on."""
+    server.create_database("held")
+    run(server, "held", "CREATE TABLE t (id int PRIMARY KEY)")
+    with new_daemon(server, "held", source=guard(give_up="96MiB")) as daemon:
+        daemon.start().wait_state("streaming")
+        prepare(server.dsn("held"), "kept", "INSERT INTO t VALUES (1)")
+        try:
+            burn(server, 110 * MIB)
+            page = daemon.wait_state("halted")
+            assert "CDCD-SLOT-GIVEN-UP" in page["reason"]
+            assert "from_lsn=" in page["reason"]
+            assert "cdcd resnapshot" in page["reason"]
+            eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
+            eventually(lambda: daemon.events("slot_given_up"), "and it is said")
+        finally:
+            server.execute("ROLLBACK PREPARED 'kept'", dbname="held")
+        assert 'cdcd_pipeline_state{state="halted"} 1.0' in daemon.get("/metrics")[1]
+        assert "cdcd_wal_guard_slots_dropped_total 1.0" in daemon.get("/metrics")[1]
+        assert daemon.get("/readyz")[0] != 200
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start says it again")
+        assert daemon.stop() == 0
+        (level,) = daemon.events("wal_guard")
+        assert (level["was"], level["now"]) == ("ok", "give_up")
+
+
+def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_that_is_wanted(
+    server: PostgresServer, new_daemon: NewDaemon
+) -> None:
+    """F21: no session gets far enough to hold the slot, and the guard goes on all the same."""
+    server.create_database("away")
+    run(server, "away", "CREATE TABLE t (id int PRIMARY KEY)")
+    with new_daemon(server, "away", source=guard()) as daemon:
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
+        burn(server, 100 * MIB)
+        daemon.start()
+        eventually(lambda: shown(daemon).get("level") == "critical", "the guard has looked")
+        assert shown(daemon)["held_by"].startswith("cdcd, which has not confirmed 1")
+        assert has_slot(server, daemon), "never by itself"
+        assert daemon.stop() == 0
+        daemon.config["source"] |= guard(give_up="96MiB")
+        daemon.start()
+        eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
+        assert "CDCD-SLOT-GIVEN-UP" in daemon.status()["reason"]
+        assert daemon.stop() == 0

@@ -1,0 +1,81 @@
+"""The WAL guard's decisions: the whole table of cases (F21, F22, F23)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.ops.slot_metrics import SlotReading
+from cdcd.runtime.wal_levels import Level, Oldest, Sizes, holder, judged
+
+MIB = 1 << 20
+SIZES = Sizes(warn_bytes=100 * MIB, critical_bytes=200 * MIB, give_up_bytes=300 * MIB)
+NEVER = Sizes()
+
+
+def reading(retained_mib: int | None, **more: object) -> SlotReading:
+    retained = None if retained_mib is None else retained_mib * MIB
+    return SlotReading(True, retained_wal_bytes=retained, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seen", "level"),
+    [
+        (SIZES, reading(None), Level.OK),
+        (SIZES, reading(99), Level.OK),
+        (SIZES, reading(100), Level.WARN),
+        (SIZES, reading(200), Level.CRITICAL),
+        (SIZES, reading(299), Level.CRITICAL),
+        (SIZES, reading(300), Level.GIVE_UP),
+        (Sizes(100 * MIB, 200 * MIB), reading(10_000), Level.CRITICAL),  # never by itself
+        (NEVER, reading(10_000), Level.OK),
+        # max_slot_wal_keep_size: what is left counts, whatever the sizes say
+        (NEVER, reading(49, safe_wal_bytes=51 * MIB), Level.OK),
+        (NEVER, reading(50, safe_wal_bytes=50 * MIB), Level.WARN),
+        (NEVER, reading(80, safe_wal_bytes=20 * MIB), Level.CRITICAL),
+        (NEVER, reading(120, safe_wal_bytes=-20 * MIB), Level.CRITICAL),
+        (NEVER, reading(1, wal_status="reserved"), Level.OK),
+        (NEVER, reading(1, wal_status="extended"), Level.OK),
+        (NEVER, reading(1, wal_status="unreserved"), Level.CRITICAL),
+        (NEVER, reading(None, wal_status="lost"), Level.CRITICAL),
+        (NEVER, reading(1, catalog_xmin_age=199_999_999), Level.OK),
+        (NEVER, reading(1, catalog_xmin_age=200_000_000), Level.WARN),
+        (NEVER, reading(1, catalog_xmin_age=1_000_000_000), Level.CRITICAL),
+        # neither an age nor the server's own limit gives a slot up
+        (SIZES, reading(1, catalog_xmin_age=2_000_000_000, wal_status="unreserved"), Level.CRITICAL),
+    ],
+)
+def test_a_reading_has_a_level(sizes: Sizes, seen: SlotReading, level: Level) -> None:
+    verdict = judged(seen, sizes)
+    assert verdict.level is level
+    assert bool(verdict.why) == (level is not Level.OK)
+
+
+def test_the_reason_is_that_of_the_level() -> None:
+    verdict = judged(reading(210, catalog_xmin_age=200_000_000), SIZES)
+    assert verdict.why == "the slot keeps 210 MiB of WAL, source.wal_guard.critical is 200 MiB"
+
+
+OPEN = Oldest("pid 7 of app in database shop (batch)", 4000.0)
+
+
+@pytest.mark.parametrize(
+    ("retained_mib", "unconfirmed_mib", "oldest", "said"),
+    [
+        (100, 90, None, "cdcd, which has not confirmed 90 MiB: backoff: no broker"),
+        (100, 50, OPEN, "cdcd, which has not confirmed 50 MiB: backoff: no broker"),
+        (100, 1, OPEN, "pid 7 of app in database shop (batch), open for 4000 s"),
+        (
+            100,
+            1,
+            None,
+            "a transaction that is open, or was until a moment ago, and that this role may not see",
+        ),
+        (None, None, None, "nobody: the slot has no position"),
+    ],
+)
+def test_who_holds_it(
+    retained_mib: int | None, unconfirmed_mib: int | None, oldest: Oldest | None, said: str
+) -> None:
+    unconfirmed = None if unconfirmed_mib is None else unconfirmed_mib * MIB
+    seen = reading(retained_mib, confirmed_flush_lag_bytes=unconfirmed)
+    assert holder(seen, oldest, "backoff: no broker") == said
