@@ -34,7 +34,7 @@ _FRAME_BYTES = 12
 _relid_at = struct.Struct(">I").unpack_from
 _INSERT, _UPDATE, _DELETE, _NEW, _KEY, _OLD = b"IUDNKO"
 
-_OPS = {op: encode_string(op.encode()) for op in "cudrt"}
+_OPS = {op: encode_string(op.encode()) for op in "cudrtg"}
 
 
 class _Old(NamedTuple):
@@ -215,4 +215,17 @@ def encode_truncate(
     extras = Extras()
     extras.special.update((name, b"true") for name, is_set in bits.items() if is_set)
     value = _Writer(plan, tx, [], lsn).value("t", None, None, extras)
+    return [Record(plan.topic, partition, None, value) for partition in range(plan.partitions)]
+
+
+def encode_gap(
+    plan: RelationPlan, *, lsn: int, said: Mapping[str, bytes], tx: TransactionContext
+) -> list[Record]:
+    """Return one `g` record per partition of the relation's topic, all under one number: here changes may be missing.
+
+    `source.special` carries what is `said` of the gap, each under `gap.<name>`.
+    """
+    extras = Extras()
+    extras.special.update((f"gap.{name}", text) for name, text in said.items())
+    value = _Writer(plan, tx, [], lsn).value("g", None, None, extras)
     return [Record(plan.topic, partition, None, value) for partition in range(plan.partitions)]

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdcd.cli.arguments import add_capture, add_decode
+from cdcd.cli.arguments import add_capture, add_decode, add_ways_on
 from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.version import __version__
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         actions.add_parser("show", help="print what is in effect and where it comes from, secrets hidden")
     )
 
+    add_ways_on(commands, _add_config)
     add_capture(commands, _add_config)
     add_decode(commands)
     commands.add_parser("demo", help="run the whole way on servers of its own", add_help=False)

@@ -1,7 +1,7 @@
-"""The arguments of the two commands that look at the wire: `cdcd capture` and `cdcd decode`.
+"""The arguments of commands: `cdcd capture` and `cdcd decode`, and the ways on from a halt.
 
-Comes in: the parser of commands.  Goes out: the same with two more.
-Invariant: their help says that they show row values.
+Comes in: the parser of commands.  Goes out: the same with some more.
+Invariant: the help of those two says that they show row values, that of the ways on what they cost.
 Must not: run anything.
 """
 
@@ -25,7 +25,33 @@ _DECODE = (
     "always under `hex`. `at_byte` or `line` says where it stands. This command shows the values of rows: that is "
     "what it is for. The first error ends it with one line and a status other than 0."
 )
+_RESUME = (
+    "Tell the halted daemon on this machine to look again, as SIGHUP does. With --accept-gap, first decide that what "
+    "is missing stays missing: the stored position is moved to where the slot stands (a slot that is gone is made "
+    "anew), and each table's topic gets a marker of the gap. Refused unless the halt is one that this mends."
+)
+_RESNAPSHOT = (
+    "Have the tables of the publication copied anew: the daemon makes the slot again, marks the gap in each topic, "
+    "empties it by a truncate event, and copies. It has to be halted or stopped; it need not be in trouble."
+)
 Add = Callable[[argparse.ArgumentParser], None]
+
+
+def add_ways_on(commands: Any, add_config: Add) -> None:
+    """Add `cdcd resume` and `cdcd resnapshot`."""
+    resume: argparse.ArgumentParser = commands.add_parser(
+        "resume", help="tell a halted daemon to look again", description=_RESUME, allow_abbrev=False
+    )
+    add_config(resume)
+    resume.add_argument(
+        "--accept-gap", action="store_true", help="go on without the changes that are missing"
+    )
+    resnapshot: argparse.ArgumentParser = commands.add_parser(
+        "resnapshot", help="copy the tables anew", description=_RESNAPSHOT, allow_abbrev=False
+    )
+    add_config(resnapshot)
+    for command in (resume, resnapshot):
+        command.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
 
 
 def add_capture(commands: Any, add_config: Add) -> None:

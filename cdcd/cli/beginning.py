@@ -65,7 +65,7 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
     connection = connect_sql(source)
     try:
         slot = read_slot(connection, source.slot)
-        stored = _stored(config)
+        stored = stored_position(config)
         server = identify(connection)
     finally:
         connection.close()
@@ -75,7 +75,8 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
     return verdict(stored, slot, server, wanted, needed_history(source, stored, server))
 
 
-def _stored(config: Config) -> Progress | None:
+def stored_position(config: Config) -> Progress | None:
+    """Return the slot's last durable progress, read without fencing anybody. Raises Sink errors."""
     try:
         return read_last_progress(asking_settings(config))
     except TopicMissing:

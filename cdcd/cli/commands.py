@@ -69,6 +69,25 @@ def _config(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _resume(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.resume import accept_gap, look_again
+
+    if not options.accept_gap:
+        print("\n".join(look_again(config, is_dry=options.dry_run)))
+        return EXIT_OK
+    print("\n".join(accept_gap(config, is_dry=options.dry_run)))
+    return EXIT_OK
+
+
+def _resnapshot(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.resume import resnapshot
+
+    print("\n".join(resnapshot(config, is_dry=options.dry_run)))
+    return EXIT_OK
+
+
 def _capture(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.capture import run
@@ -105,6 +124,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "check": _check,
     "init": _init,
     "config": _config,
+    "resume": _resume,
+    "resnapshot": _resnapshot,
     "capture": _capture,
     "decode": _decode,
     "demo": _demo,

@@ -8,6 +8,7 @@ Must not: import anything above `cdcd.lsn`. Everybody imports the names from her
 from cdcd.errors.daemon import (
     CaptureError,
     ConfigError,
+    ResumeRefused,
     SecretUnreadable,
     SpillError,
     SpillFull,
@@ -37,6 +38,7 @@ from cdcd.errors.schemas import (
     ValueUnencodable,
 )
 from cdcd.errors.sink import (
+    GapInTopic,
     HistoryMissing,
     MirrorInconsistent,
     ProgressUnreadable,
@@ -97,6 +99,7 @@ __all__ = [
     "CdcdError",
     "ConfigError",
     "FeatureUnsupported",
+    "GapInTopic",
     "HistoryMissing",
     "KeyChanged",
     "MessageOutOfOrder",
@@ -115,6 +118,7 @@ __all__ = [
     "RegistryRefused",
     "RegistryUnavailable",
     "RelationUnknown",
+    "ResumeRefused",
     "Retry",
     "SchemaError",
     "SchemaIdTaken",

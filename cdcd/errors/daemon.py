@@ -25,6 +25,12 @@ class ConfigError(CdcdError):
         self.problems = problems
 
 
+class ResumeRefused(CdcdError):
+    """The way on that was asked for does not mend what is wrong, or would not be safe now."""
+
+    code = "CDCD-RESUME"
+
+
 class SecretUnreadable(CdcdError):
     """A secret's file cannot be read at the moment of use."""
 

@@ -94,6 +94,16 @@ class HistoryMissing(ReadingError):
     hint = "raise the topics' retention; a mirror is made anew from a new snapshot, into an empty target"
 
 
+class GapInTopic(ReadingError):
+    """The topic has a marker: changes are missing there, and somebody has accepted it."""
+
+    code = "CDCD-GAP"
+    hint = (
+        "what is missing never comes: have cdcd copy the tables anew (`cdcd resnapshot`); or start the mirror with "
+        "--accept-gaps, and it keeps what it has, rows that were deleted in the gap included"
+    )
+
+
 class MirrorInconsistent(ReadingError):
     """A change that the mirror's state or its type rules do not allow."""
 

@@ -1,13 +1,15 @@
-"""The admin port: /metrics /livez /readyz /startupz /status, for reading only; and the schemas (`ops.schemas`).
+"""The admin port: /metrics /livez /readyz /startupz /status, for reading; the schemas (`ops.schemas`); and /resume.
 
 In: callables that give the metrics' text, the verdicts and the status.  Out: HTTP answers.
 Invariant: a probe answers without asking any server; what goes wrong in a callable is a 500 without details
-(they are in the log) and never ends the daemon. Only GET is answered, and a look-up of a schema.
+(they are in the log) and never ends the daemon. Only GET is answered, a look-up of a schema, and POST /resume, which
+does what SIGHUP does: from this machine only, and with a header of cdcd's own, which a page in a browser cannot send.
 Must not: change anything, show a secret or a row value (the status passes through the logs' redaction).
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -19,9 +21,11 @@ from cdcd.ops.health import Verdict
 from cdcd.ops.log import redact
 from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes
 
-__all__ = ["AdminServer"]
+__all__ = ["RESUME_HEADER", "AdminServer"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
+RESUME_HEADER = "X-Cdcd-Resume"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INDEX = "cdcd\n\n/status\n/metrics\n/livez\n/readyz\n/startupz\n"
 
@@ -40,6 +44,7 @@ class AdminServer:
         startupz: Callable[[], Verdict],
         status: Callable[[], Mapping[str, Any]],
         schemas: SchemaSource | None = None,
+        resume: Callable[[], None] | None = None,
     ) -> None:
         self._host = host
         self._wanted_port = port
@@ -47,6 +52,7 @@ class AdminServer:
         self._status = status
         self._probes = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
         self._schemas = schemas
+        self._resume = resume
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -57,6 +63,8 @@ class AdminServer:
         router.add_get("/", self._serve_index, allow_head=False)
         router.add_get("/metrics", self._serve_metrics, allow_head=False)
         router.add_get("/status", self._serve_status, allow_head=False)
+        if self._resume is not None:
+            router.add_post("/resume", self._serve_resume)
         for path in self._probes:
             router.add_get(path, self._serve_probe, allow_head=False)
         if self._schemas is not None:
@@ -90,6 +98,26 @@ class AdminServer:
     async def _serve_status(self, request: web.Request) -> web.Response:
         page = redact(None, "", dict(self._status()))
         return web.Response(text=json.dumps(page, indent=2) + "\n", content_type="application/json")
+
+    async def _serve_resume(self, request: web.Request) -> web.Response:
+        """Answer with the state that the daemon was told in, and its reason."""
+        if not _is_local(request) or RESUME_HEADER not in request.headers:
+            return web.Response(status=403, text="`cdcd resume` on this machine does this\n")
+        page = redact(None, "", dict(self._status()))
+        found = {key: page.get(key) for key in ("name", "state", "reason")}
+        if self._resume is not None:
+            self._resume()
+        return web.json_response(found)
+
+
+def _is_local(request: web.Request) -> bool:
+    """Whether it comes from this machine, under this machine's name (a name of others may be made to lead here)."""
+    host = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
+    try:
+        is_loopback = ipaddress.ip_address(request.remote or "").is_loopback
+    except ValueError:
+        return False
+    return is_loopback and host in _LOCAL_NAMES
 
 
 @web.middleware

@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -45,7 +46,7 @@ async def _run(config: Config) -> int:
     status = Status(Metrics(__version__), name=config.name, slot=config.source.slot.name)
     schemas = _schemas(config, status)
     supervisor = Supervisor(config, status, schemas)
-    admin = _admin(config, status, schemas)
+    admin = _admin(config, status, schemas, supervisor.retry.set)
     try:
         port = await admin.start()
     except OSError as error:
@@ -90,7 +91,9 @@ def _schemas(config: Config, status: Status) -> Registry | SchemaTopic:
     return SchemaTopic(topic, config.source.slot.name, config.registry.compatibility)
 
 
-def _admin(config: Config, status: Status, schemas: Registry | SchemaTopic) -> AdminServer:
+def _admin(
+    config: Config, status: Status, schemas: Registry | SchemaTopic, resume: Callable[[], None]
+) -> AdminServer:
     return AdminServer(
         config.admin.host,
         config.admin.port,
@@ -100,6 +103,7 @@ def _admin(config: Config, status: Status, schemas: Registry | SchemaTopic) -> A
         startupz=lambda: startup(status.health),
         status=status.page,
         schemas=Served(schemas) if isinstance(schemas, SchemaTopic) else None,
+        resume=resume,
     )
 
 

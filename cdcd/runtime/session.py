@@ -25,7 +25,7 @@ from cdcd.errors import (
     SinkUnavailable,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import PreparedBefore, TransactionInfo
+from cdcd.model import Gap, PreparedBefore, Progress, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun
@@ -34,6 +34,7 @@ from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged
+from cdcd.runtime.gap import mark_gap
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot
@@ -136,6 +137,9 @@ class Session:
             self._database = begun.server.database
             self._writer = self._new_writer(begun)
             async with beside(self._writer.run(), self._fail_when_told(), self._watch()) as failing:
+                if begun.stored is not None and begun.stored.gap is not None:
+                    marking = self._mark_gap(begun.stored, begun.stored.gap, self._writer)
+                    await failing.unless(or_stop(marking, self._stop))
                 position = begun.verdict
                 if isinstance(position, Snapshot):
                     position = await failing.unless(or_stop(self._copy(position, self._writer), self._stop))
@@ -201,6 +205,11 @@ class Session:
             version=__version__,
             has_block=self._config.format.transactions and not info.snapshot,
         )
+
+    async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> None:
+        """Tell the topics of a gap that somebody has accepted; from then on the progress record has none."""
+        tables = await in_thread(tables_to_copy, self._source, self._catalog)
+        await mark_gap(stored, gap, tables, self._plans, writer, self._new_context)
 
     # --- the snapshot ---
 

@@ -121,7 +121,7 @@ class Supervisor:
 
     async def _halt(self, error: CdcdError) -> None:
         self._status.state("halted", error)
-        _LOG.error("halted", error=str(error), code=error.code, hint="SIGHUP tries again")
+        _LOG.error("halted", error=str(error), code=error.code, hint="`cdcd resume`, or SIGHUP, looks again")
         self.retry.clear()
         await self._either(self.retry, None)
         if not self.stop.is_set():

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from cdcd.errors import ReadingError
+from cdcd.errors import GapInTopic, ReadingError
+from cdcd.lsn import parse_lsn
 from cdcd.spark.schemas import HEADER_BYTES, Schema, parsed_physical, schema_id
 
 Row = dict[str, Any]
@@ -30,6 +31,10 @@ class Sequence(NamedTuple):
     tx_seq: int
 
 
+_NEVER_HAPPENED = (
+    "have cdcd copy the tables anew (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new "
+    "snapshot it would keep what never happened"
+)
 BEGINNING = Sequence(-1, SNAPSHOT, 0)
 
 
@@ -50,6 +55,25 @@ def sequence_of(op: str, source: Mapping[str, Any]) -> Sequence:
     """Return the place of a change from its envelope's `source`."""
     is_snapshot = op == "r" or source.get("snapshot") not in (None, "false")
     return Sequence(source["commit_lsn"], SNAPSHOT if is_snapshot else STREAM, source["tx_seq"])
+
+
+def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:
+    """Raise GapInTopic for a marker of a gap that a reader must not pass over.
+
+    Without an end the gap is that before a new snapshot: a truncate event and all rows follow, so nothing is missing.
+    """
+    if event.op != "g" or "gap.to_lsn" not in event.special or is_accepted:
+        return
+    from_lsn, to_lsn = (parse_lsn(event.special[f"gap.{name}"]) for name in ("from_lsn", "to_lsn"))
+    if to_lsn <= from_lsn:  # F58
+        message, hint = (
+            "the last changes before it never happened on the server that goes on",
+            _NEVER_HAPPENED,
+        )
+    else:
+        message, hint = "changes between the two are missing", None
+    reason = event.special["gap.reason"]
+    raise GapInTopic(message, hint=hint, topic=topic, from_lsn=from_lsn, to_lsn=to_lsn, reason=reason)
 
 
 def read_envelope(value: bytes, schemas: Mapping[int, Schema]) -> tuple[int, dict[str, Any]]:

@@ -38,9 +38,9 @@ class _State(NamedTuple):
 
 
 def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
-    """Return what is new, in order: beyond the watermark, not emptied later, each sequence once."""
+    """Return what is new, in order: beyond the watermark, not emptied later, each sequence once, no markers."""
     bound = max(shape.watermark, shape.emptied_at)
-    unique = {event.sequence: event for event in events if event.sequence > bound}
+    unique = {event.sequence: event for event in events if event.sequence > bound and event.op != "g"}
     return [unique[sequence] for sequence in sorted(unique)]
 
 

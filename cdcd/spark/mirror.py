@@ -71,12 +71,14 @@ def mirror(
     buckets: int = DEFAULT_BUCKETS,
     max_rows: int = DEFAULT_MAX_ROWS,
     topics: Sequence[str] = (),
+    accept_gaps: bool = False,
     kafka: dict[str, str] | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> StreamingQuery:
     """Start the query that keeps `target` equal to the source.
 
     `trigger`: "available_now" ends at the newest commit of now; otherwise a processing time such as "2 seconds".
+    `accept_gaps`: go on where the topics say that changes are missing, else the query stops there.
     `buckets` counts for a new target only. `kafka` are librdkafka settings, without the prefix `kafka.`.
     """
     if format != "parquet":
@@ -97,7 +99,7 @@ def mirror(
         reader = reader.option("topics", ",".join(topics))
     for name, value in (kafka or {}).items():
         reader = reader.option(f"kafka.{name}", value)
-    batch = MirrorBatch(target, prefix, start.buckets, registry_url, on_batch)
+    batch = MirrorBatch(target, prefix, start.buckets, registry_url, on_batch, accept_gaps)
     writer = (
         reader.load()
         .writeStream.foreachBatch(batch)
@@ -144,7 +146,9 @@ class MirrorBatch:
         buckets: int,
         registry_url: str,
         on_batch: Callable[[BatchReport], None] | None,
+        accept_gaps: bool = False,
     ) -> None:
+        self._accept_gaps = accept_gaps
         self._target = target
         self._prefix = prefix
         self._buckets = buckets
@@ -176,7 +180,10 @@ class MirrorBatch:
                 continue
             entry = manifest.tables.get(look.topic, TableEntry(look.topic))
             plans[look.topic], entries[look.topic] = plan_table(
-                look, entry, lambda number: schema_by_id(self._registry_url, number)
+                look,
+                entry,
+                lambda number: schema_by_id(self._registry_url, number),
+                accepts_gaps=self._accept_gaps,
             )
         return plans, entries
 
@@ -319,6 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trigger="available_now" if options.available_now else f"{options.trigger_ms} milliseconds",
             buckets=options.buckets,
             max_rows=options.max_rows,
+            accept_gaps=options.accept_gaps,
         )
         while query.isActive and not stopping.wait(0.2):
             pass
@@ -350,6 +358,9 @@ def _parser() -> argparse.ArgumentParser:
     when.add_argument("--available-now", action="store_true", help="stop at the newest commit of now")
     parser.add_argument("--buckets", type=int, default=DEFAULT_BUCKETS, help="hash buckets of a new target")
     parser.add_argument("--max-rows", type=int, default=DEFAULT_MAX_ROWS, help="rows of a batch, at most")
+    parser.add_argument(
+        "--accept-gaps", action="store_true", help="go on where the topics say that changes are missing"
+    )
     parser.add_argument("--cores", default="2")
     parser.add_argument("--memory", default="1g")
     return parser

@@ -14,7 +14,7 @@ from typing import Any
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import AvroType, arrow_type, continues
-from cdcd.spark.events import BEGINNING, Sequence, read_envelope, read_events, sequence_of
+from cdcd.spark.events import BEGINNING, Event, Sequence, check_gap, read_envelope, read_events, sequence_of
 from cdcd.spark.manifest import BucketFile, TableEntry
 from cdcd.spark.schemas import Schema, expanded, parsed_physical, schema_id, value_record
 from cdcd.spark.shape import KEY, SPECIAL, Field, TableShape
@@ -32,7 +32,7 @@ class Look:
     last_values: tuple[bytes, ...] = ()
     """The last value of each partition under each schema id."""
     keyless_values: tuple[bytes, ...] = ()
-    """In a keyed table these are its TRUNCATE events."""
+    """In a keyed table these are its TRUNCATE events, and markers of gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,13 @@ class TablePlan:
     shape: TableShape
     schemas: dict[int, Schema]
     files: dict[int, BucketFile] = field(default_factory=dict)
+    accepts_gaps: bool = False
 
 
-def plan_table(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> tuple[TablePlan, TableEntry]:
-    """Return the plan, and the table's entry with its columns of now."""
+def plan_table(
+    look: Look, entry: TableEntry, schema_by_id: SchemaSource, *, accepts_gaps: bool = False
+) -> tuple[TablePlan, TableEntry]:
+    """Return the plan, and the table's entry with its columns of now. Raises GapInTopic where it is not accepted."""
     keyed = look.keyed_rows > 0 or bool(entry.keyed)
     if entry.keyed is False and look.keyed_rows:
         raise MirrorInconsistent("a table without a key got one: mirror it anew", topic=look.topic)
@@ -54,10 +57,11 @@ def plan_table(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> tup
     }
     last = last_changes(look.last_values, schemas)
     entry = with_fields(entry, sorted(last, key=lambda number: last[number]), schemas)
-    emptied = _emptied_at(look, schemas) if keyed else BEGINNING
+    emptied = _emptied_at(look, entry.applied, schemas, accepts_gaps) if keyed else BEGINNING
     began = _began_after(last, schemas, entry.fields)
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began)
-    return TablePlan(shape, schemas, {one.bucket: one for one in entry.files}), replace(
+    files = {one.bucket: one for one in entry.files}
+    return TablePlan(shape, schemas, files, accepts_gaps), replace(
         entry, keyed=entry.keyed if not look.keyed_rows else True
     )
 
@@ -137,9 +141,13 @@ def _is_same(old: AvroType, new: AvroType) -> bool:
     return continues(old, new) or continues(new, old)
 
 
-def _emptied_at(look: Look, schemas: Mapping[int, Schema]) -> Sequence:
+def _emptied_at(look: Look, applied: Sequence, schemas: Mapping[int, Schema], accepts_gaps: bool) -> Sequence:
     emptied = BEGINNING
+    gaps: list[Event] = []
     for event in read_events(((None, value) for value in look.keyless_values), schemas):
+        if event.op == "g":
+            gaps.append(event)
+            continue
         if event.op != "t":
             raise MirrorInconsistent(
                 "a change without a key in a keyed table",
@@ -147,4 +155,6 @@ def _emptied_at(look: Look, schemas: Mapping[int, Schema]) -> Sequence:
                 commit_lsn=event.sequence.commit_lsn,
             )
         emptied = max(emptied, event.sequence)
+    for gap in gaps:  # what a snapshot follows is whole again
+        check_gap(gap, look.topic, is_accepted=accepts_gaps or gap.sequence <= max(applied, emptied))
     return emptied

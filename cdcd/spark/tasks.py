@@ -111,6 +111,9 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: str, bucket
     found = list(ev.read_events(records, plan.schemas))
     emptied = max((event.sequence for event in found if event.op == "t"), default=ev.BEGINNING)
     shape = replace(plan.shape, emptied_at=max(emptied, plan.shape.emptied_at))
+    over = max(shape.watermark, shape.emptied_at)
+    for event in found:
+        ev.check_gap(event, topic, is_accepted=plan.accepts_gaps or event.sequence <= over)
     applied = max(event.sequence for event in found)
     events = ordered(found, shape)
     emptied_now = shape.emptied_at > shape.watermark

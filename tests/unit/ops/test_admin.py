@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cdcd.ops.admin import AdminServer
+from cdcd.ops.admin import RESUME_HEADER, AdminServer
 from cdcd.ops.health import Verdict
 
 
@@ -19,6 +19,10 @@ class Told:
     def __init__(self) -> None:
         self.verdicts = {name: Verdict(True, "fine") for name in ("livez", "readyz", "startupz")}
         self.page: Mapping[str, Any] = {"state": "streaming"}
+        self.resumed = False
+
+    def resume(self) -> None:
+        self.resumed = True
 
     def status(self) -> Mapping[str, Any]:
         if not self.page:
@@ -41,6 +45,7 @@ async def url(told: Told) -> AsyncIterator[str]:
         readyz=lambda: told.verdicts["readyz"],
         startupz=lambda: told.verdicts["startupz"],
         status=told.status,
+        resume=told.resume,
     )
     port = await server.start()
     assert port == server.port != 0
@@ -95,3 +100,25 @@ async def test_an_address_that_is_taken_is_an_error(url: str) -> None:
     )
     with pytest.raises(OSError, match=str(taken)):
         await other.start()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({RESUME_HEADER: "1"}, 200),
+        ({RESUME_HEADER: "1", "Host": "localhost:1"}, 200),
+        ({}, 403),  # a form in a page sends none of its own
+        ({RESUME_HEADER: "1", "Host": "elsewhere.example"}, 403),  # a name that was made to lead here
+    ],
+)
+async def test_only_a_command_on_this_machine_tells_it_to_look_again(
+    url: str, told: Told, headers: dict[str, str], status: int
+) -> None:
+    told.page = {"name": "shop", "state": "halted", "reason": "CDCD-SLOT-LOST", "rows_written": 7}
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/resume", headers=headers) as answer:
+        assert answer.status == status
+        if status == 200:
+            found = {"name": "shop", "state": "halted", "reason": "CDCD-SLOT-LOST"}
+            assert await answer.json() == found
+    assert told.resumed == (status == 200)
+    assert (await _get(f"{url}/resume"))[0] == 405

@@ -1,0 +1,244 @@
+"""The ways on from a halt: `cdcd resume`, `cdcd resume --accept-gap`, `cdcd resnapshot`.
+
+Comes in: a configuration.  Goes out: lines that say what was done, an audit line, the daemon told to go on.
+Invariant: the sink is opened first, which fences whoever still writes, and only when nobody holds the slot; the
+verdict is the daemon's own. The new progress record, with its gap, is the one step that counts: what is done before
+it (a slot made) is found again by a second try, and what comes after it the daemon does.
+Must not: write a record where the verdict is not one that this way mends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import http.client
+import json
+import time
+from collections.abc import Iterator
+
+import structlog
+
+from cdcd.cli.beginning import ask, stored_position
+from cdcd.cli.published import asking_settings, published_topics
+from cdcd.config import Config
+from cdcd.errors import CdcdError, ResumeRefused, Retry
+from cdcd.lsn import Lsn, format_lsn
+from cdcd.model import Gap, PreparedBefore, Progress
+from cdcd.ops.admin import RESUME_HEADER
+from cdcd.ops.log import configure
+from cdcd.runtime.beginning import identity_of, needed_history, wanted_of
+from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
+from cdcd.runtime.recovery import Snapshot, check_primary, verdict
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.topics import Topics
+from cdcd.source.connection import connect_sql
+from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.prepared import prepared_before
+from cdcd.source.slot import SlotState, create_slot, drop_slot, read_slot
+
+_LOG = structlog.stdlib.get_logger("cdcd.audit")
+_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 5.0
+
+
+def look_again(config: Config, *, is_dry: bool = False) -> list[str]:
+    """Tell the daemon on this machine to look again. Raises ResumeRefused when none answers."""
+    if is_dry:
+        return [f"would tell the daemon at port {config.admin.port} to look again"]
+    found = _tell(config)
+    if found is None:
+        raise ResumeRefused(
+            "no cdcd answers on this machine's admin port",
+            hint="run this where the daemon runs, with its configuration, or start it",
+            port=config.admin.port,
+        )
+    return [found]
+
+
+def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
+    """Go on without what is missing. Raises ResumeRefused where that mends nothing, Source and Sink errors."""
+    if is_dry:
+        halt = check_accepts_gap(_halt_of(config))
+        return [f"would accept the gap of this halt: {halt}"]
+    with _opened(config) as (sink, stored):
+        slot, server = _look(config)
+        halt = check_accepts_gap(_halted(config, stored, slot, server))
+        slot_lsn, made_lsn = _slot_to_go_on_with(config, slot, stored)
+        identity = identity_of(
+            server, config.source.slot.name, two_phase=config.source.protocol.two_phase, slot_lsn=made_lsn
+        )
+        before = _prepared_before(config)
+        now = after_gap(stored, halt, slot_lsn, identity, before, time.time_ns() // 1000)
+        _write(sink, now)
+    return [_audit(config, "gap_accepted", now), _tell(config) or _NOT_RUNNING]
+
+
+def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
+    """Have the tables copied anew. Raises ResumeRefused where that is not safe, Source and Sink errors."""
+    if config.snapshot.mode != "initial":
+        raise ResumeRefused("snapshot.mode is never", hint="set snapshot.mode: initial")
+    if is_dry:
+        halt = _halt_of(config)
+        return [
+            f"would have these copied anew: {', '.join(_topics(config))}; the start now: {halt or 'goes on'}"
+        ]
+    with _opened(config) as (sink, stored):
+        slot, server = _look(config)
+        halt = _halted(config, stored, slot, server)
+        reason = REQUESTED if halt is None else halt.code
+        identity = identity_of(
+            server,
+            config.source.slot.name,
+            two_phase=config.source.protocol.two_phase,
+            slot_lsn=stored.identity.slot_lsn,
+        )
+        now = before_snapshot(stored, server, identity, _topics(config), reason, time.time_ns() // 1000)
+        if not isinstance(verdict(now, slot, server, wanted_of(config)), Snapshot):
+            raise ResumeRefused("a start would not take a snapshot")
+        _write(sink, now)
+    return [_audit(config, "resnapshot_requested", now), _tell(config) or _NOT_RUNNING]
+
+
+# --- inside ---
+
+_NOT_RUNNING = "no cdcd answers on this machine: start it, or tell it by SIGHUP, and it goes on"
+
+
+@contextlib.contextmanager
+def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
+    """Fence whoever wrote last and read what is durable, if nobody streams. Raises ResumeRefused."""
+    _look(config)  # before anybody is fenced
+    sink = KafkaSink(asking_settings(config, timeout_s=_TIMEOUT_S))
+    try:
+        stored = sink.open()
+        if stored is None:
+            raise ResumeRefused(
+                "cdcd has written nothing for this slot yet, so nothing can be missing",
+                hint="start cdcd; `cdcd check` says how it would begin",
+                slot=config.source.slot.name,
+            )
+        yield sink, stored
+    finally:
+        sink.close()
+
+
+def _look(config: Config) -> tuple[SlotState | None, ServerIdentity]:
+    """Return slot and server. Raises SourceStandby, and ResumeRefused while somebody holds the slot."""
+    source = config.source_settings()
+    with contextlib.closing(connect_sql(source)) as connection:
+        slot = read_slot(connection, source.slot)
+        server = identify(connection)
+    check_primary(server)
+    if slot is not None and slot.active:
+        raise ResumeRefused(
+            "a daemon streams from the slot now, so nothing is to be mended",
+            hint="stop it first, if this is wanted all the same",
+            slot=source.slot,
+            active_pid=slot.active_pid,
+        )
+    return slot, server
+
+
+def _halted(
+    config: Config, stored: Progress, slot: SlotState | None, server: ServerIdentity
+) -> CdcdError | None:
+    """Return what a start would halt with now, None when it would go on. Raises what only has to be waited for."""
+    try:
+        verdict(
+            stored, slot, server, wanted_of(config), needed_history(config.source_settings(), stored, server)
+        )
+    except CdcdError as error:
+        if error.retry is Retry.AUTO:
+            raise
+        return error
+    return None
+
+
+def _halt_of(config: Config) -> CdcdError | None:
+    """Return what a start would halt with, asked without fencing anybody."""
+    if stored_position(config) is None:
+        raise ResumeRefused("cdcd has written nothing for this slot yet", slot=config.source.slot.name)
+    try:
+        ask(config, create_slot=config.source.slot.create)
+    except CdcdError as error:
+        if error.retry is Retry.AUTO:
+            raise
+        return error
+    return None
+
+
+def _slot_to_go_on_with(config: Config, slot: SlotState | None, stored: Progress) -> tuple[Lsn, Lsn]:
+    """Return where the slot stands and where it was made, after making it anew where it cannot be read any more."""
+    source = config.source_settings()
+    if slot is not None and not needs_new_slot(slot):
+        return slot.confirmed_flush_lsn or 0, min(stored.identity.slot_lsn, slot.confirmed_flush_lsn or 0)
+    if slot is not None:
+        with contextlib.closing(connect_sql(source)) as connection:
+            drop_slot(connection, source.slot)
+    with create_slot(source, export_snapshot=False) as created:
+        return created.consistent_point, created.consistent_point
+
+
+def _prepared_before(config: Config) -> PreparedBefore:
+    """Return what is prepared now: its PREPARE may lie in the gap, so that its rows never come (F33)."""
+    source = config.source_settings()
+    if not source.two_phase:
+        return PreparedBefore()
+    with contextlib.closing(connect_sql(source)) as connection:
+        return prepared_before(connection)
+
+
+def _topics(config: Config) -> list[str]:
+    """Return the topics that hold rows of the published tables: a truncate event empties each for its readers."""
+    topics = Topics(asking_settings(config, timeout_s=_TIMEOUT_S), config.topic_settings())
+    names = published_topics(config)
+    found: list[str] = []
+    version = 1
+    while names:  # registry.incompatible: new_topic goes on in <topic>.v2 and so on
+        there = topics.partitions([f"{name}.v{version}" if version > 1 else name for name in names])
+        found += there
+        names = [name for name in names if (f"{name}.v{version}" if version > 1 else name) in there]
+        version += 1
+    return found
+
+
+def _write(sink: KafkaSink, progress: Progress) -> None:
+    sink.begin()
+    sink.commit(progress)
+
+
+def _audit(config: Config, event: str, progress: Progress) -> str:
+    """Log who has decided what; return the same for who looks."""
+    gap = progress.gap
+    assert isinstance(gap, Gap)
+    told = {
+        "who": getpass.getuser(),
+        "slot": config.source.slot.name,
+        "from_lsn": format_lsn(gap.from_lsn),
+        "to_lsn": None if gap.to_lsn is None else format_lsn(gap.to_lsn),
+        "reason": gap.reason,
+    }
+    configure(config.log.level, config.log.format)
+    _LOG.warning(event, **told)
+    until = "the new snapshot" if gap.to_lsn is None else told["to_lsn"]
+    return f"{event} by {told['who']}: {told['slot']}, from {told['from_lsn']} to {until}, because of {gap.reason}"
+
+
+def _tell(config: Config) -> str | None:
+    """Tell the daemon on this machine to look again; what it says of itself, None when none answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", config.admin.port, timeout=_ANSWER_TIMEOUT_S)
+    try:
+        connection.request("POST", "/resume", headers={RESUME_HEADER: "1", "Host": "localhost"})
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            return None
+        found = json.loads(text)
+        if found.get("name") != config.name:
+            return None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    reason = f" ({found['reason']})" if found.get("reason") else ""
+    return f"told cdcd to look again; it was in state {found['state']}{reason}"

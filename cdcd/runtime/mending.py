@@ -1,0 +1,112 @@
+"""The position with which cdcd goes on from a halt, when somebody has decided so.
+
+In: the stored position, the halt, slot and server as they are.  Out: the progress record to write instead.
+Invariant: the record has the gap, so the next session marks it in the topics before it writes anything else. A
+position is never one that makes readers mistake changes for others: where the server's WAL ends before what the
+topics have, there is none.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cdcd.errors import CdcdError, ResumeRefused
+from cdcd.lsn import Lsn
+from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity
+from cdcd.runtime.halts import Way, ways_on
+from cdcd.runtime.recovery import Server, Slot
+
+REQUESTED = "requested"
+"""The reason of a gap that nothing but the wish for a new snapshot has made."""
+
+
+def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
+    """Return the halt that a gap is the way on from. Raises ResumeRefused, or the error that is another's to mend."""
+    if halt is None:
+        raise ResumeRefused(
+            "nothing is missing: the slot goes on where the stored position ends",
+            hint="start cdcd; `cdcd resume` tells a halted one to look again",
+        )
+    if Way.ACCEPT_GAP not in ways_on(halt):
+        raise ResumeRefused(
+            f"accepting a gap does not mend this: {halt.code}: {halt.message}",
+            hint=halt.advice or "see the halt's own hint",
+        )
+    return halt
+
+
+def needs_new_slot(slot: Slot | None) -> bool:
+    """Return whether the slot can never be read again, or is not there."""
+    return slot is None or slot.temporary or slot.wal_status == "lost" or slot.invalidation_reason is not None
+
+
+def after_gap(
+    stored: Progress,
+    halt: CdcdError,
+    slot_lsn: Lsn,
+    identity: SourceIdentity,
+    prepared_before: PreparedBefore,
+    now_us: int,
+) -> Progress:
+    """Return the record that goes on where the slot stands now, at `slot_lsn`.
+
+    After a promotion that what was written does not survive (F58), the timelines are one up to the switch point, and
+    all of that was written: the position is there, if the slot is not beyond it.
+    """
+    switch_lsn = halt.context.get("switch_lsn")
+    to_lsn = max(slot_lsn, switch_lsn) if isinstance(switch_lsn, int) else slot_lsn
+    is_back = to_lsn <= stored.end_lsn
+    # What goes back is marked behind all that the topics have, or a reader would take it for known.
+    from_lsn = max(_from_lsn(stored), stored.commit_lsn + 1) if is_back else _from_lsn(stored)
+    return replace(
+        stored,
+        identity=identity,
+        phase="streaming",
+        commit_lsn=to_lsn - 1 if is_back else max(stored.commit_lsn, to_lsn - 1),
+        end_lsn=to_lsn,
+        commit_us=now_us,
+        offsets={},
+        snapshot_tables=(),
+        prepared_before=prepared_before,
+        part=None,
+        gap=Gap(from_lsn, to_lsn, halt.code, now_us),
+    )
+
+
+def before_snapshot(
+    stored: Progress,
+    server: Server,
+    identity: SourceIdentity,
+    topics: Iterable[str],
+    reason: str,
+    now_us: int,
+) -> Progress:
+    """Return the record that begins a new snapshot, which empties `topics` first. Raises ResumeRefused."""
+    last_lsn = max(stored.commit_lsn + 1, stored.end_lsn)
+    # Equal is enough: the slot that is made next writes WAL, and its consistent point lies behind that.
+    if server.wal_lsn < last_lsn:
+        raise ResumeRefused(
+            "the server's WAL ends before what the topics have: readers put changes in the order of their LSNs, and "
+            "would take the new rows for older ones",
+            hint="use another name: it gives new topics, a new slot and a new snapshot",
+            stored_lsn=last_lsn,
+            server_lsn=server.wal_lsn,
+        )
+    return replace(
+        stored,
+        identity=identity,
+        phase="snapshot",
+        commit_us=now_us,
+        offsets={},
+        snapshot_tables=tuple(sorted({*stored.snapshot_tables, *topics})),
+        prepared_before=PreparedBefore(),
+        part=None,
+        gap=Gap(_from_lsn(stored), None, reason, now_us),
+    )
+
+
+def _from_lsn(stored: Progress) -> Lsn:
+    """Return since when changes may be missing: since an earlier gap, if no topic was told of it yet."""
+    return stored.end_lsn if stored.gap is None else min(stored.gap.from_lsn, stored.end_lsn)

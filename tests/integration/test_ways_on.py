@@ -1,0 +1,242 @@
+"""A slot that cannot go on: the halt it names, and the two ways on, seen by an independent reader (F3, F10, F23)."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader
+from tests.support.stack import PostgresServers, run_script
+from tests.support.waiting import eventually
+from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
+
+Break = Callable[[PostgresServer, str, Daemon], None]
+
+
+def change(server: PostgresServer, database: str, *statements: str) -> None:
+    run_script(server.dsn(database), *statements)
+
+
+def dropped(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    server.execute(f"SELECT pg_drop_replication_slot('{daemon.slot}')", dbname=database)
+
+
+def made_again(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    dropped(server, database, daemon)
+    server.execute(f"SELECT pg_create_logical_replication_slot('{daemon.slot}', 'pgoutput')", dbname=database)
+
+
+def advanced(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    server.execute(
+        f"SELECT pg_replication_slot_advance('{daemon.slot}', pg_current_wal_lsn())", dbname=database
+    )
+
+
+def outgrown(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    """F23: more WAL than max_slot_wal_keep_size."""
+    run_script(
+        server.dsn(),
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'",
+        "SELECT pg_reload_conf()",
+        *["SELECT pg_logical_emit_message(false, 'x', 'x'), pg_switch_wal()", "CHECKPOINT"] * 3,
+    )
+    eventually(lambda: wal_status(server, daemon) == "lost", "the slot is lost")
+    run_script(server.dsn(), "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def wal_status(server: PostgresServer, daemon: Daemon) -> str:
+    ((status,),) = server.execute(
+        f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{daemon.slot}'"
+    )
+    return str(status)
+
+
+def halted(server: PostgresServer, database: str, daemon: Daemon, breaks: Break, code: str) -> str:
+    """Stream a little, stop, change rows and break the slot while nobody looks; the reason of the halt."""
+    change(
+        server,
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, body text)",
+        "INSERT INTO t VALUES (1, 'copied'), (2, 'deleted in the gap')",
+    )
+    daemon.start().wait_state("streaming")
+    change(server, database, "INSERT INTO t VALUES (3, 'streamed')")
+    await_confirmed(server, daemon)
+    assert daemon.stop() == 0
+    change(server, database, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (4, 'in the gap')")
+    breaks(server, database, daemon)
+    daemon.start()
+    return halts_with(daemon, code)
+
+
+WAYS = pytest.mark.parametrize(
+    ("breaks", "code"),
+    [
+        (dropped, "CDCD-SLOT-MISSING"),
+        (made_again, "CDCD-SLOT-AHEAD"),
+        (advanced, "CDCD-SLOT-AHEAD"),
+    ],
+)
+
+
+@WAYS
+def test_a_gap_is_accepted_and_marked(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, breaks: Break, code: str
+) -> None:
+    daemon = new_daemon(postgres, database)
+    reason = halted(postgres, database, daemon, breaks, code)
+    assert "from_lsn=" in reason
+    assert "to_lsn=" in reason
+    goes_on_with_a_marked_gap(postgres, database, daemon, reader, code)
+
+
+@WAYS
+def test_the_tables_are_copied_anew(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, breaks: Break, code: str
+) -> None:
+    daemon = new_daemon(postgres, database)
+    halted(postgres, database, daemon, breaks, code)
+    is_copied_anew(postgres, database, daemon, reader, code)
+
+
+@pytest.mark.parametrize("way", [ACCEPT_GAP, RESNAPSHOT])
+def test_a_slot_that_the_server_gave_up_is_made_anew(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, way: tuple[str, ...]
+) -> None:
+    """F23: max_slot_wal_keep_size; its cause is in the halt."""
+    with pg_server.fresh(18, settings={"max_wal_size": "32MB", "min_wal_size": "32MB"}) as server:
+        daemon = new_daemon(server, "postgres")
+        assert "wal_removed" in halted(server, "postgres", daemon, outgrown, "CDCD-SLOT-LOST")
+        if way == RESNAPSHOT:
+            is_copied_anew(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
+        else:
+            goes_on_with_a_marked_gap(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
+        daemon.stop()
+
+
+@pytest.mark.long
+def test_a_slot_that_was_idle_for_too_long_is_copied_anew(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F23: idle_replication_slot_timeout of PostgreSQL 18, a minute at least."""
+    with pg_server.fresh(18, settings={"idle_replication_slot_timeout": "1min"}) as server:
+        daemon = new_daemon(server, "postgres")
+
+        def idle(server: PostgresServer, database: str, daemon: Daemon) -> None:
+            def is_lost() -> bool:
+                server.execute("CHECKPOINT")
+                return wal_status(server, daemon) == "lost"
+
+            eventually(is_lost, "the slot was idle for too long", 150)
+
+        assert "idle_timeout" in halted(server, "postgres", daemon, idle, "CDCD-SLOT-LOST")
+        is_copied_anew(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
+        daemon.stop()
+
+
+def goes_on_with_a_marked_gap(
+    server: PostgresServer, database: str, daemon: Daemon, reader: Reader, code: str
+) -> None:
+    topic = f"{daemon.name}.public.t"
+    before = len(reader.read(topic))
+    planned = command(daemon, *ACCEPT_GAP, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert code in planned.stdout
+    assert daemon.status()["state"] == "halted", "a dry run tells nobody"
+
+    line = audited(command(daemon, *ACCEPT_GAP))
+    assert (line["event"], line["who"], line["reason"]) == ("gap_accepted", getpass.getuser(), code)
+    daemon.wait_state("streaming")
+    change(server, database, "INSERT INTO t VALUES (5, 'after')")
+    events = reader.wait([topic], lambda events: 5 in folded(events))
+    markers = [event for event in events if event.op == "g"]
+    assert sorted(event.partition for event in markers) == [0, 1], "each partition has it"
+    for marker in markers:
+        said = marker.source["special"]
+        assert (said["gap.from_lsn"], said["gap.to_lsn"]) == (line["from_lsn"], line["to_lsn"])
+        assert said["gap.reason"] == code
+        assert (marker.value["before"], marker.value["after"], marker.key) == (None, None, None)
+    ordered = [event.op for event in sorted(events, key=lambda event: event.sequence or (0, 0))]
+    assert ordered == ["r"] * (before - 1) + ["c"] + ["g"] * 2 + ["c"], (
+        "between what came before and what follows"
+    )
+    assert folded(events) == {1: "copied", 2: "deleted in the gap", 3: "streamed", 5: "after"}
+    assert command(daemon, *ACCEPT_GAP).returncode == 1, "a daemon that streams is left alone"
+    assert daemon.status()["state"] == "streaming"
+    assert daemon.stop() == 0
+    assert "nothing is missing" in command(daemon, *ACCEPT_GAP).stderr
+    daemon.start().wait_state("streaming")
+    assert len([event for event in reader.read(topic) if event.op == "g"]) == 2, "told once"
+
+
+def is_copied_anew(server: PostgresServer, database: str, daemon: Daemon, reader: Reader, code: str) -> None:
+    topic = f"{daemon.name}.public.t"
+    line = audited(command(daemon, *RESNAPSHOT))
+    assert (line["event"], line["reason"], line["to_lsn"]) == ("resnapshot_requested", code, None)
+    daemon.wait_state("streaming")
+    change(server, database, "INSERT INTO t VALUES (5, 'after')")
+    events = equals_table(reader, topic, server, database)
+    ops = [
+        event.op for event in sorted(events, key=lambda event: event.sequence or (0, 0)) if event.op != "r"
+    ]
+    assert ops == ["c", "g", "g", "t", "t", "c"], "the gap, the emptying, and what was copied"
+    assert all("gap.to_lsn" not in event.source["special"] for event in events if event.op == "g"), (
+        "nothing stays missing"
+    )
+
+
+def test_a_new_snapshot_may_be_had_without_any_trouble(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """When the daemon is stopped; one that streams is not disturbed."""
+    daemon = new_daemon(postgres, database)
+    change(
+        postgres, database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'a')"
+    )
+    nothing = command(daemon, *RESNAPSHOT)
+    assert nothing.returncode == 1
+    assert "CDCD-RESUME" in nothing.stderr or "CDCD-TOPIC-MISSING" in nothing.stderr
+    daemon.start().wait_state("streaming")
+    refused = command(daemon, *RESNAPSHOT)
+    assert refused.returncode == 1
+    assert "CDCD-RESUME" in refused.stderr
+    assert daemon.status()["state"] == "streaming", "nobody was fenced"
+    told = command(daemon, "resume")
+    assert "it was in state streaming" in told.stdout
+    assert daemon.stop() == 0
+    assert "no cdcd answers" in command(daemon, "resume").stderr
+    assert audited(command(daemon, *RESNAPSHOT))["reason"] == "requested"
+    assert audited(command(daemon, *RESNAPSHOT))["reason"] == "requested", "it may be repeated"
+    daemon.start().wait_state("streaming")
+    events = equals_table(reader, f"{daemon.name}.public.t", postgres, database)
+    assert [event.op for event in events].count("r") == 2
+    assert [event.op for event in events].count("g") == 2
+
+
+def test_a_flat_topic_has_the_marker_too(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    daemon = new_daemon(postgres, database, format={"value": "flat"})
+    change(
+        postgres, database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'a')"
+    )
+    daemon.start().wait_state("streaming")
+    await_confirmed(postgres, daemon)
+    daemon.stop()
+    change(postgres, database, "INSERT INTO t VALUES (2, 'b')")
+    advanced(postgres, database, daemon)
+    daemon.start()
+    halts_with(daemon, "CDCD-SLOT-AHEAD")
+    line = audited(command(daemon, *ACCEPT_GAP))
+    daemon.wait_state("streaming")
+    events = reader.read(f"{daemon.name}.public.t")
+    markers = [event.value for event in events if event.value["__op"] == "g"]
+    assert len(markers) == 2
+    for marker in markers:
+        assert marker["__special"]["gap.from_lsn"] == line["from_lsn"]
+        assert (marker["id"], marker["body"], marker["__deleted"]) == (None, None, False)

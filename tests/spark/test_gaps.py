@@ -1,0 +1,66 @@
+"""A marker of a gap: the mirror stops at it, unless a new snapshot makes it whole or somebody has accepted it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from cdcd.spark.testing import Table, column
+from tests.spark.topics import PARTITIONS, Sent, TopicsWriter, rows_of, run_mirror
+
+ITEMS = [column("id", "int", required=True), column("name", "string")]
+LOST = {"gap.from_lsn": "0/A", "gap.to_lsn": "0/14", "gap.reason": "CDCD-SLOT-LOST", "gap.decided": "2026"}
+BEFORE_SNAPSHOT = {name: text for name, text in LOST.items() if name != "gap.to_lsn"}
+BACK = {**LOST, "gap.from_lsn": "0/20"}
+
+
+def _row(number: int, name: str) -> dict[str, object]:
+    return {"id": number, "name": name}
+
+
+def _marker(table: Table, commit_lsn: int, said: dict[str, str]) -> list[Sent]:
+    """As `cdcd.runtime.gap` writes it: no key, no rows, in every partition."""
+    _, value = table.event("g", commit_lsn, 1, special=said)
+    return [(table.topic, partition, None, value) for partition in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize("key", [("id",), ()])
+@pytest.mark.parametrize("said", [LOST, BACK])
+def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
+    spark: SparkSession, topics: TopicsWriter, target: Path, key: tuple[str, ...], said: dict[str, str]
+) -> None:
+    items = topics.table("items", ITEMS, key)
+    topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "old")))
+    assert rows_of(run_mirror(spark, topics, target), items) == [_row(1, "old")]
+    topics.commit(40, _marker(items, 40, said))
+    topics.commit(50, topics.change(items, "c", 50, 1, after=_row(2, "new")))
+    with pytest.raises(StreamingQueryException, match="CDCD-GAP"):
+        run_mirror(spark, topics, target)
+    both = [_row(1, "old"), _row(2, "new")]
+    assert rows_of(run_mirror(spark, topics, target, accept_gaps=True), items) == both
+    topics.commit(60, topics.change(items, "c", 60, 1, after=_row(3, "later")))
+    assert rows_of(run_mirror(spark, topics, target), items) == [*both, _row(3, "later")], "it is behind"
+
+
+@pytest.mark.parametrize("key", [("id",), ()])
+@pytest.mark.parametrize("said", [BEFORE_SNAPSHOT, LOST])
+def test_a_gap_that_a_snapshot_follows_is_whole(
+    spark: SparkSession, topics: TopicsWriter, target: Path, key: tuple[str, ...], said: dict[str, str]
+) -> None:
+    items = topics.table("items", ITEMS, key)
+    topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "gone in the gap")))
+    run_mirror(spark, topics, target)
+    topics.commit(20, _marker(items, 20, said))
+    if said is BEFORE_SNAPSHOT:
+        assert len(rows_of(run_mirror(spark, topics, target), items)) == 1, "as of the gap's beginning"
+    topics.commit(
+        30,
+        [
+            *topics.change(items, "t", 30, 1, snapshot=True),
+            *topics.change(items, "r", 30, 2, after=_row(2, "copied")),
+        ],
+    )
+    assert rows_of(run_mirror(spark, topics, target), items) == [_row(2, "copied")]

@@ -1,0 +1,76 @@
+"""A daemon that halts, and the commands with which somebody goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.reader import Event, Reader
+from tests.support.waiting import eventually
+
+ACCEPT_GAP = ("resume", "--accept-gap")
+RESNAPSHOT = ("resnapshot",)
+
+
+def command(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the daemon's configuration."""
+    return subprocess.run(
+        [sys.executable, "-m", "cdcd", words[0], "--config", str(daemon.config_path), *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=environment_without_cdcd(),
+    )
+
+
+def audited(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The audit line of a command that has gone through."""
+    assert ran.returncode == 0, (ran.stdout, ran.stderr)
+    lines = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
+    (line,) = [line for line in lines if line["logger"] == "cdcd.audit"]
+    return dict(line)
+
+
+def halts_with(daemon: Daemon, code: str) -> str:
+    """Wait for the halt; its reason."""
+    reason = str(daemon.wait_state("halted")["reason"])
+    assert reason.startswith(code + ":"), reason
+    return reason
+
+
+def folded(events: list[Event]) -> dict[Any, Any]:
+    """The rows by key after every event, in the order of (commit_lsn, tx_seq): what a reader of the topic has."""
+    rows: dict[Any, Any] = {}
+    ordered = sorted(
+        (one for one in events if one.sequence is not None), key=lambda one: one.sequence or (0, 0)
+    )
+    for event in ordered:
+        if event.op == "t":
+            rows.clear()
+        elif event.op != "g":
+            row = event.value["after"] or event.value["before"]
+            rows.pop(row["id"], None)
+            if event.op != "d":
+                rows[row["id"]] = row["body"]
+    return rows
+
+
+def table(server: PostgresServer, dbname: str, name: str = "t") -> dict[int, str]:
+    """What the table has."""
+    return dict(server.execute(f"SELECT id, body FROM {name}", dbname=dbname))
+
+
+def equals_table(reader: Reader, topic: str, server: PostgresServer, dbname: str) -> list[Event]:
+    """Wait until the folded topic is the table; its events."""
+    found: list[Event] = []
+
+    def is_equal() -> bool:
+        found[:] = reader.read(topic)
+        return folded(found) == table(server, dbname)
+
+    eventually(is_equal, "the topic is the table")
+    return found

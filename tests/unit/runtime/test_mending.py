@@ -1,0 +1,109 @@
+"""The position with which cdcd goes on from a halt that somebody has accepted: one line a case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from cdcd.errors import CdcdError, ResumeRefused, SlotActive, SlotAhead, SlotLost, SourceSetup, SourceTimeline
+from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.runtime.gap import marker_lsn, told
+from cdcd.runtime.mending import after_gap, before_snapshot, check_accepts_gap
+
+STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5, {"t": {0: 7}})
+NOW = SourceIdentity("77", 2, "shop", "slot", two_phase=False, slot_lsn=600)
+HELD_BACK = replace(STORED, commit_lsn=900)
+EARLIER = Gap(100, 200, "CDCD-SLOT-LOST", 3)
+LOST, AHEAD = SlotLost("lost"), SlotAhead("ahead")
+PARTED = SourceTimeline("parted", switch_lsn=450)
+UNKNOWN = SourceTimeline("unknown")
+
+
+@dataclass(frozen=True)
+class Server:
+    system_identifier: str = "77"
+    timeline: int = 2
+    database: str = "shop"
+    wal_lsn: int = 9000
+    in_recovery: bool = False
+
+
+@pytest.mark.parametrize(
+    ("stored", "halt", "slot_lsn", "position", "gap"),
+    [
+        (STORED, LOST, 600, (599, 600), (500, 600)),
+        (STORED, AHEAD, 501, (500, 501), (500, 501)),
+        (HELD_BACK, AHEAD, 600, (900, 600), (500, 600)),  # F33: what is written behind it is not written again
+        (replace(STORED, gap=EARLIER), LOST, 600, (599, 600), (100, 600)),  # no topic was told of the first yet
+        # F58: up to the switch point both histories are one, and all of it was written
+        (STORED, PARTED, 400, (449, 450), (500, 450)),
+        (STORED, PARTED, 470, (469, 470), (500, 470)),
+        (STORED, UNKNOWN, 400, (399, 400), (500, 400)),
+        (HELD_BACK, PARTED, 400, (449, 450), (901, 450)),
+    ],
+)  # fmt: skip
+def test_a_gap_is_accepted(
+    stored: Progress, halt: CdcdError, slot_lsn: int, position: tuple[int, int], gap: tuple[int, int]
+) -> None:
+    now = after_gap(stored, halt, slot_lsn, NOW, PreparedBefore(), 8)
+    assert (now.commit_lsn, now.end_lsn) == position
+    assert now.gap == Gap(*gap, halt.code, 8)
+    assert (now.identity, now.phase, now.offsets, now.part) == (NOW, "streaming", {}, None)
+
+
+@pytest.mark.parametrize("halt", [None, SourceSetup("x"), SlotActive("x")])
+def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
+    with pytest.raises(ResumeRefused):
+        check_accepts_gap(halt)
+
+
+@pytest.mark.parametrize(
+    ("stored", "from_lsn"),
+    [
+        (STORED, 500),
+        (replace(STORED, gap=EARLIER), 100),
+        (replace(STORED, end_lsn=9000), 9000),  # an idle server
+        (replace(STORED, part=Part(490, 3)), 500),  # what is written of it is emptied with the rest
+    ],
+)
+def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
+    now = before_snapshot(stored, Server(), NOW, ["b", "a"], "requested", 8)
+    assert (now.phase, now.snapshot_tables, now.part) == ("snapshot", ("a", "b"), None)
+    assert now.gap == Gap(from_lsn, None, "requested", 8)
+
+
+@pytest.mark.parametrize("stored", [replace(STORED, end_lsn=9001), replace(STORED, commit_lsn=9000)])
+def test_a_snapshot_that_readers_would_put_before_what_they_have_is_refused(stored: Progress) -> None:
+    """F62: the LSNs of a restored or replaced server may lie behind those of the topics."""
+    with pytest.raises(ResumeRefused, match="name"):
+        before_snapshot(stored, Server(), NOW, [], "requested", 8)
+
+
+@pytest.mark.parametrize(
+    ("commit_lsn", "gap", "expected"),
+    [
+        (599, (500, 600), 599),  # the next transaction may begin exactly at the gap's end (F1)
+        (900, (500, 600), 901),
+        (480, (500, None), 500),
+        (900, (500, None), 901),
+        (449, (500, 450), 500),  # F58: behind all that the topics have
+        (449, (450, 450), 450),
+    ],
+)
+def test_the_marker_sorts_where_the_gap_is(
+    commit_lsn: int, gap: tuple[int, int | None], expected: int
+) -> None:
+    stored = replace(STORED, commit_lsn=commit_lsn)
+    assert marker_lsn(stored, Gap(*gap, "CDCD-SLOT-LOST", 8)) == expected
+
+
+def test_a_marker_says_what_was_accepted_and_when() -> None:
+    decided_us = 1_700_000_000_123_456
+    assert told(Gap(0x1_0000_0010, 0x20, "CDCD-SLOT-LOST", decided_us)) == {
+        "from_lsn": b"1/10",
+        "to_lsn": b"0/20",
+        "reason": b"CDCD-SLOT-LOST",
+        "decided": b"2023-11-14T22:13:20.123456+00:00",
+    }
+    assert "to_lsn" not in told(Gap(1, None, "requested", decided_us))
