@@ -2,21 +2,23 @@
 
 In: chunks of records in commit order, some of which end a PostgreSQL transaction (a boundary).
 Out: what is produced next, when the Kafka transaction is committed, and with which position.
-Invariant: a Kafka transaction is only ever committed at a boundary, and boundaries are committed in the order
-in which they were received, so the position of the last committed group is the end of a contiguous prefix of
-everything received (F7). A position is never invented: it is a boundary's own end LSN (F2), or where a PREPARE
+Invariant: a Kafka transaction is only ever committed at a boundary, or, where the policy has it so, at the end of a
+part of a transaction that is too large for one, with the position of the boundary before. Boundaries are committed in
+the order in which they were received, so the position of the last committed group is the end of a contiguous prefix
+of everything received (F7). A position is never invented: it is a boundary's own end LSN (F2), or where a PREPARE
 below it begins (F33).
 Must not: do I/O, read the clock; the times come in as arguments.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import PreparedBefore, Record
+from cdcd.model import Part, PreparedBefore, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +39,47 @@ class Boundary:
     snapshot_tables: tuple[str, ...] = ()
     covered_lsn: Lsn = INVALID_LSN
     prepared_before: PreparedBefore = field(default_factory=PreparedBefore)
+    part: Part | None = None
+    """What is written of the transaction that follows, besides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one transaction, and the boundary after them when they complete it."""
+    """Records of one transaction, and the boundary after them when they complete it.
+
+    `reached` is how far the transaction is written with them, where it may be cut there.
+    """
 
     records: Sequence[Record]
     size_bytes: int
     boundary: Boundary | None = None
+    reached: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LargeLimits:
+    """How large a Kafka transaction may become for the sake of one PostgreSQL transaction. 0 is no limit.
+
+    `is_parted`: it is committed then, as a part; otherwise the transaction is refused.
+    """
+
+    max_rows: int
+    max_bytes: int
+    max_time_us: int
+    is_parted: bool
+
+
+NO_LIMITS = LargeLimits(0, 0, 0, is_parted=False)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """When a group is full."""
+    """When a group is full. `large` holds as long as it ends inside a transaction."""
 
     max_rows: int
     max_bytes: int
     max_wait_us: int
+    large: LargeLimits = NO_LIMITS
 
 
 class Group:
@@ -73,8 +98,16 @@ class Group:
         """Wait for nothing any more: whole transactions are committed as soon as they are taken."""
         self.boundary: Boundary | None = None
         """The last boundary taken in; None while a partial transaction is in, or nothing is."""
+        self._whole: Boundary | None = None
+        self._reached: Part | None = None
+        self._is_cut = False
 
     # --- in ---
+
+    def begin_at(self, boundary: Boundary) -> None:
+        """Set what is complete before the first chunk: the position of a part of the first transaction."""
+        self._whole = boundary
+        self._is_cut = boundary.part is not None
 
     def add(self, chunk: Chunk) -> None:
         """Append a chunk behind everything received so far."""
@@ -107,19 +140,45 @@ class Group:
         if chunk.boundary is not None:
             self._boundaries_waiting -= 1
             self.boundary = chunk.boundary
+            if self._whole is None or chunk.boundary.end_lsn >= self._whole.end_lsn:
+                self._whole = chunk.boundary  # an idle position may lie before what is durable
             self.transactions += chunk.boundary.transactions
         elif chunk.records:
             self.boundary = None
+            self._reached = chunk.reached
         return chunk
 
     def _must_close(self, now_us: int) -> bool:
         """Whether the open group has to be committed before anything else joins it."""
         if self.boundary is None or self.rows == 0:
-            return False
+            return self._limits.large.is_parted and self._can_be_cut and self._over_limit(now_us) is not None
         if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
         # What comes next is only a part of a transaction: the complete ones do not wait for it.
         return self._boundaries_waiting == 0 and bool(self._waiting) and self._waited(now_us)
+
+    @property
+    def _can_be_cut(self) -> bool:
+        return self.is_partial and self._reached is not None and self._whole is not None
+
+    def _over_limit(self, now_us: int) -> str | None:
+        """Return which limit the open group has reached, None when it has reached none."""
+        limits = self._limits.large
+        if limits.max_rows and self.rows >= limits.max_rows:
+            return "rows"
+        if limits.max_bytes and self.bytes >= limits.max_bytes:
+            return "bytes"
+        open_us = 0 if self.opened_us is None else now_us - self.opened_us
+        return "time" if limits.max_time_us and open_us >= limits.max_time_us else None
+
+    def refused(self, now_us: int, stalled_us: int) -> str | None:
+        """Return the limit that a transaction has reached which may not be cut, None when all is well.
+
+        `stalled_us`: for how long Kafka took nothing, which is not the transaction's doing.
+        """
+        if not self.is_partial or (self._limits.large.is_parted and self._can_be_cut):
+            return None
+        return self._over_limit(now_us - stalled_us)
 
     def _waited(self, now_us: int) -> bool:
         return (
@@ -130,20 +189,28 @@ class Group:
 
     def ready(self, now_us: int) -> bool:
         """Whether the Kafka transaction is to be committed now: records, whole transactions, nothing better to do."""
-        if self.rows == 0 or self.boundary is None:
-            return False
+        if self.rows == 0:
+            # The end of a transaction whose last part is durable: nothing to write but the position.
+            return self._is_cut and self.boundary is not None and self.boundary.part is None
+        if self.boundary is None:
+            return self._must_close(now_us)
         return self._must_close(now_us) or (not self._waiting and self._waited(now_us))
 
     def wait_us(self, now_us: int) -> int | None:
-        """Microseconds until a complete group has waited long enough, or None when none waits."""
+        """Microseconds until a group has waited long enough, or None when none waits."""
+        if self.is_partial and self._limits.large.max_time_us and self.opened_us is not None:
+            return max(0, self.opened_us + self._limits.large.max_time_us - now_us)
         if self.rows == 0 or self.boundary is None or self.opened_us is None:
             return None
         return max(0, self.opened_us + self._limits.max_wait_us - now_us)
 
     def close(self) -> Boundary:
         """Start the next group; return the boundary of the one that ends. The caller commits it."""
-        assert self.boundary is not None
         boundary = self.boundary
+        if boundary is None:
+            assert self._whole is not None
+            boundary = dataclasses.replace(self._whole, transactions=self.transactions, part=self._reached)
+        self._is_cut = boundary.part is not None
         self.reset()
         return boundary
 

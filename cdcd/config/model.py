@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from cdcd.ack.group import NO_LIMITS, LargeLimits
 from cdcd.config.format import Format
 from cdcd.config.sink import RegistryOption, Sink, short_form
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
@@ -195,6 +196,16 @@ class Config(BaseSettings):
             progress_topic=self.progress_topic,
             slot=self.source.slot.name,
             transaction_timeout_ms=self.sink.transaction_timeout_ms,
+        )
+
+    def large_limits(self) -> LargeLimits:
+        """Return how large a Kafka transaction may become. Without Kafka transactions there is no limit."""
+        if self.sink.delivery != "exactly_once":
+            return NO_LIMITS
+        large = self.sink.large_transactions
+        max_time_ms = large.max_time_ms or self.sink.transaction_timeout_ms * 2 // 3
+        return LargeLimits(
+            large.max_rows, large.max_bytes, max_time_ms * 1000, is_parted=large.policy == "parts"
         )
 
     def topic_settings(self) -> TopicSettings:

@@ -23,6 +23,7 @@ from cdcd.config.values import (
     Secret,
     SecretFile,
     Size,
+    SizeOrNone,
     Whole,
     derived,
     read_secret_file,
@@ -130,6 +131,22 @@ class Commit(Room):
     )
 
 
+class LargeTransactions(Room):
+    """What becomes of a PostgreSQL transaction that is too large for one Kafka transaction."""
+
+    policy: Literal["halt", "parts"] = Field(
+        default="halt",
+        description="parts: several Kafka transactions; readers may see the first before the last is there",
+    )
+    max_rows: Whole = Field(default=0, ge=0, description="rows of one Kafka transaction; 0: no limit")
+    max_bytes: SizeOrNone = Field(default=0, description="bytes of one Kafka transaction; 0: no limit")
+    max_time_ms: Whole = Field(
+        default=0,
+        ge=0,
+        description="how long it may be open; 0: two thirds of sink.transaction_timeout_ms",
+    )
+
+
 class Sink(Room):
     """The Kafka cluster that is written to."""
 
@@ -152,6 +169,10 @@ class Sink(Room):
     )
     topics: Topics = Field(default_factory=Topics, description="the topics that rows are written to")
     commit: Commit = Field(default_factory=Commit, description="when a Kafka transaction ends")
+    large_transactions: LargeTransactions = Field(
+        default_factory=LargeTransactions,
+        description="transactions that are too large for one Kafka transaction",
+    )
     properties: PropertyMap[SinkProperty] = Field(
         default_factory=Properties,
         description="properties of librdkafka, under its own names",
@@ -166,6 +187,17 @@ class Sink(Room):
     @model_validator(mode="after")
     def _each_property_once(self) -> Sink:
         _refuse_twice(self.properties, self.secret_files)
+        return self
+
+    @model_validator(mode="after")
+    def _within_the_timeout(self) -> Sink:
+        if self.delivery != "exactly_once":
+            return self
+        timeout_ms = self.transaction_timeout_ms
+        if self.large_transactions.max_time_ms >= timeout_ms:
+            refuse(f"large_transactions.max_time_ms has to be below transaction_timeout_ms, {timeout_ms}")
+        if self.commit.max_wait_ms * 2 > timeout_ms:
+            refuse(f"commit.max_wait_ms has to be at most half of transaction_timeout_ms, {timeout_ms}")
         return self
 
     def read_properties(self) -> Properties:

@@ -120,6 +120,26 @@ Size = Annotated[
 """A number of bytes, written with or without a unit."""
 
 
+def _parse_size_or_none(value: object) -> object:
+    return 0 if value == 0 and not isinstance(value, bool) else _parse_size(value)
+
+
+SizeOrNone = Annotated[
+    int,
+    BeforeValidator(_parse_size_or_none),
+    PlainSerializer(lambda size: format_size(size) if size else 0, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": r"^\d+\s*([kK]B|[MGT]B|[KMGT]iB|B)?$"},
+            ]
+        }
+    ),
+]
+"""A number of bytes, 0 for none."""
+
+
 def _one_name(value: object) -> object:
     if not isinstance(value, str):
         return value

@@ -21,6 +21,7 @@ from cdcd.errors.protocol import (
     MessageTrailing,
     MessageTruncated,
     MessageUnknown,
+    PartMissing,
     PreparedMissing,
     ProtocolError,
     RelationUnknown,
@@ -52,6 +53,7 @@ from cdcd.errors.sink import (
     TopicMismatch,
     TopicMissing,
     TransactionExpired,
+    TransactionTooLarge,
 )
 from cdcd.errors.source import (
     BinaryFailed,
@@ -108,6 +110,7 @@ __all__ = [
     "MessageUnknown",
     "MirrorInconsistent",
     "OptionFailed",
+    "PartMissing",
     "PreparedMissing",
     "ProgressUnreadable",
     "ProtocolError",
@@ -158,5 +161,6 @@ __all__ = [
     "TopicMismatch",
     "TopicMissing",
     "TransactionExpired",
+    "TransactionTooLarge",
     "ValueUnencodable",
 ]

@@ -63,6 +63,17 @@ class PreparedMissing(ProtocolError):
     )
 
 
+class PartMissing(ProtocolError):
+    """The rest of a transaction that was written in parts does not come: readers have only its beginning."""
+
+    code = "CDCD-PART-MISSING"
+    hint = (
+        "an option that numbers changes otherwise was changed meanwhile (format.key_columns, format.keyless, the "
+        "publication, source.messages): change it back; or the slot or the server is another one: a new snapshot is "
+        "needed, see README, 'When the slot is gone'"
+    )
+
+
 class StreamUnsure(ProtocolError):
     """What was sent of a transaction while it was open may not be what it has committed (F26)."""
 

@@ -69,6 +69,17 @@ class RecordTooLarge(SinkError):
     hint = "raise message.max.bytes (broker), max.message.bytes (topic) and sink.properties.message.max.bytes"
 
 
+class TransactionTooLarge(SinkError):
+    """A PostgreSQL transaction is larger than one Kafka transaction may be."""
+
+    code = "CDCD-TRANSACTION-TOO-LARGE"
+    hint = (
+        "nothing of it is visible or confirmed. Raise sink.transaction_timeout_ms (the broker allows up to its "
+        "transaction.max.timeout.ms) or the limit; or set sink.large_transactions.policy: parts, then readers may "
+        "see a part of it before the rest"
+    )
+
+
 class ProgressUnreadable(SinkError):
     """The progress topic holds what this version cannot read."""
 

@@ -4,7 +4,7 @@ In: items of one walsender session.  Out: chunks, each transaction's last one wi
 Invariant: transactions are handed on in commit order; one whose commit LSN was written already is dropped
 after its Relation messages were read (F4, F43); the number of a change is the same on every replay. What may be
 confirmed never passes the oldest PREPARE that is undecided (F33), while the commit LSN that tells a replay apart
-goes on: two positions of one boundary.
+goes on: two positions of one boundary. Of a transaction that was written in part, what is written is dropped.
 Must not: talk to Kafka or PostgreSQL itself.
 """
 
@@ -22,7 +22,8 @@ from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SourceUnavailable, StreamUnsure
 from cdcd.lsn import Lsn
-from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Record, Relation, TransactionInfo
+from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Part, Record, Relation, TransactionInfo
+from cdcd.runtime.parts import WrittenPart
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -93,6 +94,7 @@ class Pump:
         written_commit_lsn: Lsn,
         buffers: Buffers | None = None,
         any_rolled_back: AnyRolledBack | None = None,
+        part: Part | None = None,
     ) -> None:
         self._assembler = assembler
         self._plans = plans
@@ -105,6 +107,7 @@ class Pump:
         self._commit_lsn = written_commit_lsn
         self._end_lsn = start_lsn
         self._confirmable_lsn = start_lsn
+        self._written = WrittenPart(part)
         self._shutdown = ShutdownWatch()
         self._commit_us = 0
         self._tx: TransactionContext | None = None
@@ -153,6 +156,7 @@ class Pump:
         if not self._assembler.in_transaction:
             # A session decodes from the slot's restart LSN on, so its first keepalives lie behind the start.
             self._end_lsn = max(self._end_lsn, keepalive.wal_end_lsn)
+            self._written.passed(self._end_lsn)
             self._idle(self._boundary(transactions=0), keepalive.reply_requested)
         if keepalive.reply_requested and self._assembler.held is not None:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
@@ -178,6 +182,7 @@ class Pump:
             transactions,
             covered_lsn=self._end_lsn,
             prepared_before=self._assembler.prepared_before.left_at(self._confirmable_lsn),
+            part=self._written.pending,
         )
 
     async def _begun(self, event: TransactionBegun) -> None:
@@ -186,17 +191,23 @@ class Pump:
         is_written = event.info.commit_lsn <= self._commit_lsn
         self._tx = None if is_written else self._new_context(event.info)
         if not is_written:
+            self._written.began(event.info.commit_lsn)
             self._counts.began(event.info.commit_pg_us + POSTGRES_EPOCH_US)
 
     async def _row_run(self, event: Rows) -> None:
         if self._tx is None:
             return
-        operations = count_operations(event.run)
+        run, operations = event.run, count_operations(event.run)
         await self._plans.ready({relid for relid, _ in operations})
         begin = await self._begin_of(self._tx)
-        records = begin + encode_run(event.run, self._plans.by_relid, self._tx)
+        if self._tx.tx_seq < self._written.tx_seq:
+            rest = self._written.rest_of(run, self._plans.by_relid, self._tx)
+            if rest is None:
+                return
+            run, operations = rest, count_operations(rest)
+        records = begin + encode_run(run, self._plans.by_relid, self._tx)
         self._counts.run(operations)
-        await self._hand_on(records, len(event.run.frames))
+        await self._hand_on(records, len(run.frames))
         # The writer takes the records of this run before there are those of the next.
         await self._give_way()
 
@@ -214,6 +225,8 @@ class Pump:
                 restart_identity=event.restart_identity,
                 tx=self._tx,
             )
+            if self._written.covers(self._tx.tx_seq):
+                continue
             self._counts.truncated(plan.table)
             await self._hand_on(records, 512 * len(records))
 
@@ -222,7 +235,8 @@ class Pump:
             if self._tx is not None:
                 begin = await self._begin_of(self._tx)
                 record = await self._plans.logical_message(event, self._tx)
-                await self._hand_on([*begin, record], len(event.content))
+                if not self._written.covers(self._tx.tx_seq):
+                    await self._hand_on([*begin, record], len(event.content))
         elif event.lsn - 1 > self._commit_lsn:
             await self._message_at_once(event)
 
@@ -243,20 +257,23 @@ class Pump:
         """A type's name is nothing here: the plans ask the catalog, which knows its shape too (F44)."""
 
     async def _begin_of(self, tx: TransactionContext) -> list[Record]:
-        """Return the transaction's BEGIN before its first change, where that is wanted."""
-        if tx.counts is None or tx.tx_seq > 0:
+        """Return the transaction's BEGIN before its first change, where that is wanted and not written yet."""
+        if tx.counts is None or tx.tx_seq > 0 or self._written.tx_seq > 0:
             return []
         return [await self._plans.metadata(tx, is_end=False)]
 
     async def _hand_on(self, records: list[Record], size_bytes: int) -> None:
+        assert self._tx is not None
         self._rows += len(records)
-        await self._add(Chunk(records, size_bytes + 128 * len(records)))
+        reached = Part(self._tx.info.commit_lsn, self._tx.tx_seq)
+        await self._add(Chunk(records, size_bytes + 128 * len(records), reached=reached))
 
     async def _committed(self, event: TransactionCommitted) -> None:
         if self._tx is None:
             self._counts.duplicate()
             return
         tx, self._tx = self._tx, None
+        self._written.ended(tx.tx_seq)
         self._commit_lsn = event.info.commit_lsn
         self._end_lsn = event.end_lsn
         self._commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US

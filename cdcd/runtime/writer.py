@@ -16,11 +16,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.errors import TransactionTooLarge
 from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.runtime.threads import settled, start_in_thread
 
 QUEUE_FULL_PAUSE_S = 0.002
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
+STALL_US = 1_000_000
+"""A producer that takes nothing for this long is not slow but stands still."""
 
 
 class Sink(Protocol):
@@ -87,6 +90,7 @@ class Writer:
         self._ahead = ahead
         self._announcing: asyncio.Future[None] | None = None
         self._idle_due_us = 0
+        self._stalled_us = 0
 
     @property
     def safe_lsn(self) -> int:
@@ -100,6 +104,10 @@ class Writer:
     def confirm_with(self, confirm: Callable[[int], None]) -> None:
         """Set who is told the safe LSN (the stream, once it is open)."""
         self._confirm = confirm
+
+    def begin_at(self, boundary: Boundary) -> None:
+        """Set what is complete before the first chunk."""
+        self._group.begin_at(boundary)
 
     # --- called by the pump ---
 
@@ -162,6 +170,8 @@ class Writer:
                 self._room.set()
                 if chunk.records:
                     await self._produce(chunk.records)
+                self._refuse_too_large()
+            self._refuse_too_large()
             if self._group.ready(_now_us()) or self._idle_is_due():
                 await self._commit_group()
             else:
@@ -173,16 +183,32 @@ class Writer:
         if not self._is_open:
             self._sink.begin()
             self._is_open = True
+            self._stalled_us = 0
         if self._ahead is not None and self._ahead.is_waiting:
             self._announcing = self._start(self._ahead.announce)
             await asyncio.shield(self._announcing)
         done = self._sink.produce(records, 0)
+        taken_us = _now_us()
         while done < len(records):
             self._sink.poll(0)
             await asyncio.sleep(QUEUE_FULL_PAUSE_S)
-            done = self._sink.produce(records, done)
+            done, before = self._sink.produce(records, done), done
+            if done > before:
+                waited_us, taken_us = _now_us() - taken_us, _now_us()
+                self._stalled_us += waited_us if waited_us >= STALL_US else 0
         self._sink.poll(0)
         await asyncio.sleep(0)
+
+    def _refuse_too_large(self) -> None:
+        limit = self._group.refused(_now_us(), self._stalled_us)
+        if limit is not None:
+            raise TransactionTooLarge(
+                f"a transaction is larger than one Kafka transaction may be: it has reached the limit in {limit}",
+                begins_after_lsn=self._safe.lsn,
+                rows=self._group.rows,
+                bytes=self._group.bytes,
+                seconds=(_now_us() - (self._group.opened_us or 0)) // 1_000_000,
+            )
 
     def _has_idle_position(self) -> bool:
         boundary = self._group.idle_boundary
@@ -219,6 +245,7 @@ class Writer:
             commit_us=boundary.commit_us,
             snapshot_tables=boundary.snapshot_tables,
             prepared_before=boundary.prepared_before,
+            part=boundary.part,
         )
 
     async def close(self) -> None:

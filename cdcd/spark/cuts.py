@@ -1,8 +1,9 @@
 """Where a batch may end: offsets of all topics at one PostgreSQL commit.
 
 In: progress records in their order and the offsets a batch starts at.  Out: the offsets it ends at.
-Invariant: a cut is the sum of whole progress records, so it never tears a PostgreSQL transaction; offsets never
-move back. Offsets are {topic: {partition as text: next offset}}, the JSON that Spark keeps in its checkpoint.
+Invariant: a cut is the sum of whole progress records, and never ends behind one that marks a part, so it never tears
+a PostgreSQL transaction; offsets never move back. Offsets are {topic: {partition as text: next offset}}, the JSON
+that Spark keeps in its checkpoint.
 Must not: do I/O.
 """
 
@@ -20,10 +21,14 @@ PROGRESS_FORMATS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One progress record: what its Kafka transaction touched, as next offsets."""
+    """One progress record: what its Kafka transaction touched, as next offsets.
+
+    `is_part`: a PostgreSQL transaction is written up to somewhere inside it, so nobody may stop reading here.
+    """
 
     commit_lsn: str
     offsets: Offsets
+    is_part: bool = False
 
 
 def parse_progress(value: bytes) -> Commit:
@@ -37,6 +42,7 @@ def parse_progress(value: bytes) -> Commit:
                 str(topic): {str(int(partition)): int(offset) for partition, offset in partitions.items()}
                 for topic, partitions in fields["offsets"].items()
             },
+            is_part=fields.get("part") is not None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressUnreadable("a progress record is not what this version reads") from error
@@ -80,8 +86,12 @@ def cut(
     At least one commit that moves something is taken, however large, else a batch could never go on.
     """
     reached, taken, rows = start, 0, 0
+    parts: Offsets = {}
     for commit in commits:
-        following = merge(reached, commit.offsets)
+        if commit.is_part:
+            parts = merge(parts, commit.offsets)
+            continue
+        following, parts = merge(reached, merge(parts, commit.offsets)), {}
         if following != reached:
             more = distance(reached, following)
             full = max_rows is not None and rows + more > max_rows

@@ -9,6 +9,7 @@ Must not: decode; one topic holds several schema ids, and a stream's schema is f
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -98,17 +99,24 @@ class Commits:
             options.brokers, options.properties, options.prefix + PROGRESS_SUFFIX, self._cluster
         )
         self._pending: deque[Commit] = deque()
+        self._unopened: list[Commit] = []
         self._opened = False
 
     def refresh(self) -> None:
         """Read what was committed since."""
         ends = {} if self._opened else self._ends()
-        commits = self._reader.read()
+        commits = self._unopened + self._reader.read()
+        self._unopened = []
         if commits and not self._opened:
-            self._opened = True
             if self._reader.first_offset:
+                if commits[-1].is_part:
+                    self._unopened = commits  # where partitions end is inside a transaction
+                    return
                 commits = [_completed(ends, commits)]
-        self._pending += [Commit(c.commit_lsn, only(c.offsets, self._options.topics)) for c in commits]
+            self._opened = True
+        self._pending += [
+            dataclasses.replace(one, offsets=only(one.offsets, self._options.topics)) for one in commits
+        ]
 
     def newest(self, start: Offsets) -> Offsets:
         """Return the offsets of the newest commit known."""

@@ -1,6 +1,6 @@
 """Look over the frames of a run without reading their tuples.
 
-In: a `Run`.  Out: how many rows of which relation and kind it has.
+In: a `Run`.  Out: how many rows of which relation and kind it has; its rows apart.
 Invariant: bounds are those of the run; a frame that ends outside it is an error, like everywhere.
 Wire source: protocol messages Insert, Update, Delete: type byte, in a stream an int32 xid, int32 relid.
 """
@@ -9,12 +9,27 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Iterator
 
 from cdcd.errors import MessageTruncated
 from cdcd.model import Run
 
 _length_at = struct.Struct(">I").unpack_from
 _FRAME_BYTES = 12
+
+
+def single_rows(run: Run) -> Iterator[Run]:
+    """Yield a run's rows one by one, as runs. Raises MessageTruncated."""
+    data, at = run.frames, 0
+    while at < len(data):
+        try:
+            end = at + _FRAME_BYTES + _length_at(data, at)[0]
+        except struct.error:
+            end = len(data) + 1
+        if end > len(data):
+            raise MessageTruncated("a run ends inside a row message")
+        yield Run(data[at:end], 1, run.xid)
+        at = end
 
 
 def count_operations(run: Run) -> Counter[tuple[int, int]]:

@@ -15,7 +15,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from cdcd.ack.group import Boundary, GroupLimits
+from cdcd.ack.group import NO_LIMITS, Boundary, GroupLimits, LargeLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
 from cdcd.model import Item, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
@@ -88,15 +88,23 @@ class _Pump(Pump):
 
     async def _said(self, whats: Iterable[Seen]) -> None:
         assert self._tx is not None
-        records: list[Any] = [(self._tx.info, what) for what in whats]
-        await self._hand_on(records, len(records))
+        records: list[Any] = []
+        for what in whats:
+            self._tx.tx_seq += 1
+            if not self._written.covers(self._tx.tx_seq):
+                records.append((self._tx.info, what))
+        if records:
+            await self._hand_on(records, len(records))
 
 
 class _Plans:
     """Logical messages are written by the plans."""
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Any:
-        return (LOOSE, message.content) if tx is None else (tx.info, ("M", message.content))
+        if tx is None:
+            return (LOOSE, message.content)
+        tx.tx_seq += 1
+        return (tx.info, ("M", message.content))
 
 
 class _Uncounted:
@@ -154,7 +162,8 @@ class Session:
             refuse_doubtful=daemon is not None,
             prepared_before=None if daemon is None else daemon.prepared_before,
         )
-        limits = GroupLimits(random.choice([1, 5, 1000]), 1 << 20, random.choice([0, 3000, 30_000]))
+        large = random.choice([NO_LIMITS, LargeLimits(random.choice([1, 3, 50]), 0, 0, is_parted=True)])
+        limits = GroupLimits(random.choice([1, 5, 1000]), 1 << 20, random.choice([0, 3000, 30_000]), large)
         self._writer = _Writer(
             sink,
             SourceIdentity("1", 1, "s", "s"),
@@ -163,6 +172,16 @@ class Session:
             confirm=check,
             observer=_Uncounted(),
             durable_lsn=kafka.progress.end_lsn,
+        )
+        self._writer.begin_at(
+            Boundary(
+                written_lsn,
+                max(start_lsn, kafka.progress.end_lsn),
+                0,
+                0,
+                prepared_before=self.assembler.prepared_before,
+                part=kafka.progress.part,
+            )
         )
         self._pump = _Pump(
             self.assembler,
@@ -174,6 +193,7 @@ class Session:
             start_lsn=start_lsn,
             written_commit_lsn=written_lsn,
             any_rolled_back=None if daemon is None else daemon.any_rolled_back,
+            part=kafka.progress.part,
         )
         self._pump.relations = {}
         self._pace_s = random.choice([0.0, 0.0005, 0.01, 15.0])

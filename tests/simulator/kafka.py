@@ -46,7 +46,7 @@ class Kafka:
         return self.epoch
 
     def commit(self, records: Sequence[Any], progress: Boundary) -> None:
-        """Take one Kafka transaction: whole PostgreSQL transactions and a progress record."""
+        """Take one Kafka transaction: whole PostgreSQL transactions, maybe a part of one, and a progress record."""
         assert progress.end_lsn >= self.progress.end_lsn, "what may be confirmed moves back (F3)"
         begun: set[object] = set()
         for info, what in records:
@@ -54,12 +54,18 @@ class Kafka:
                 self.loose.append(what)
             else:
                 self._take(info, what, begun)
-                assert info.commit_lsn <= progress.commit_lsn, "a part of a transaction is committed"
+                part = progress.part is not None and info.commit_lsn == progress.part.commit_lsn
+                assert part or info.commit_lsn <= progress.commit_lsn, "a part of a transaction is committed"
+        if progress.part is not None:
+            (_, last_lsn, _), changes = self.transactions[-1]
+            assert last_lsn == progress.part.commit_lsn, "a part of a transaction that is not the last"
+            assert len(changes) == progress.part.tx_seq, "another number of its changes is written"
         self.progress = progress
         self.ends.append(progress.end_lsn)
 
     def _take(self, info: TransactionInfo, what: Seen, begun: set[object]) -> None:
-        if info.commit_lsn not in begun:
+        begun_before = self.progress.part is not None and self.progress.part.commit_lsn == info.commit_lsn
+        if info.commit_lsn not in begun and not begun_before:
             assert info.commit_lsn not in self.commit_lsns, "a transaction comes again, or in two parts"
             begun.add(info.commit_lsn)
             self.commit_lsns.add(info.commit_lsn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cdcd.errors import ProgressUnreadable
@@ -30,6 +32,27 @@ COMMITS = [
 )
 def test_a_cut_is_made_of_whole_commits(start: dict, limits: dict[str, int], end: dict) -> None:
     assert cut(start, COMMITS, **limits) == end
+
+
+def part(commit_lsn: str, offsets: dict) -> Commit:
+    return Commit(commit_lsn, offsets, is_part=True)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_rows": 1}, {"max_commits": 1}])
+def test_no_batch_ends_behind_a_part(limits: dict[str, int]) -> None:
+    """Its offsets are added up, and the cut comes with the record that makes the transaction whole."""
+    commits = [part("0/1", {"a": {"0": 5}}), part("0/1", {"a": {"1": 9}}), Commit("0/2", {"a": {"0": 6}})]
+    assert cut({}, commits[:1], **limits) == {}
+    assert cut({}, commits[:2], **limits) == {}
+    assert cut({}, commits, **limits) == {"a": {"0": 6, "1": 9}}
+    assert cut({}, [*COMMITS[:1], *commits[:2]], **limits) == {"a": {"0": 5}}
+
+
+def test_a_record_says_that_it_is_of_a_part() -> None:
+    whole = json.loads(progress_value(1, {}))
+    assert not parse_progress(json.dumps(whole).encode()).is_part
+    whole["part"] = {"commit_lsn": "0/2", "tx_seq": 7}
+    assert parse_progress(json.dumps(whole).encode()).is_part
 
 
 def test_offsets_never_move_back_and_have_one_order() -> None:

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
-from cdcd.model import Record
+from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, LargeLimits, SafeLsn
+from cdcd.model import Part, Record
 
 RECORD = Record("shop.public.t", 0, b"k", b"v")
 WAIT_US = 1000
@@ -234,3 +234,122 @@ def test_the_safe_lsn_never_moves_back(order: tuple[int, ...]) -> None:
     seen = [safe.durable(lsn) for lsn in order]
     assert seen == sorted(seen)
     assert safe.lsn == 9
+
+
+# --- a transaction that is too large for one Kafka transaction ---
+
+
+def large(**limits: object) -> Group:
+    given = {"max_rows": 0, "max_bytes": 0, "max_time_us": 0, "is_parted": True} | limits
+    one = Group(GroupLimits(100, 10_000, WAIT_US, LargeLimits(**given)))  # type: ignore[arg-type]
+    one.begin_at(boundary(10))
+    return one
+
+
+def some(tx_seq: int, count: int = 1, size_bytes: int = 10) -> Chunk:
+    """Rows of the transaction at 50, up to this number."""
+    return Chunk([RECORD] * count, size_bytes, reached=Part(50, tx_seq))
+
+
+@pytest.mark.parametrize(
+    ("limits", "now_us"),
+    [({"max_rows": 3}, 0), ({"max_bytes": 30}, 0), ({"max_time_us": 500}, 500)],
+    ids=["rows", "bytes", "time"],
+)
+def test_a_part_is_committed_with_the_position_before_its_transaction(
+    limits: dict[str, int], now_us: int
+) -> None:
+    """What may be confirmed stays; the part is named besides."""
+    one = large(**limits)
+    for chunk in (some(2, 2, 20), some(3), some(4)):
+        one.add(chunk)
+    assert len(take_all(one)) == (3 if "max_time_us" in limits else 2)
+    assert one.ready(now_us)
+    assert one.refused(now_us, 0) is None
+    closed = one.close()
+    assert (closed.commit_lsn, closed.end_lsn, closed.transactions) == (10, 18, 0)
+    assert closed.part == Part(50, 4 if "max_time_us" in limits else 3)
+
+
+def test_complete_transactions_are_committed_along_with_the_part_behind_them() -> None:
+    one = large(max_rows=3)
+    for chunk in (rows(), end(20), some(1), some(2)):
+        one.add(chunk)
+    take_all(one)
+    closed = one.close()
+    assert (closed.commit_lsn, closed.transactions, closed.part) == (20, 1, Part(50, 2))
+
+
+def test_the_end_of_a_transaction_whose_parts_are_written_is_committed_at_once() -> None:
+    """Nothing is left to write, but readers wait for the record that makes it whole."""
+    one = large(max_rows=1)
+    one.add(some(1))
+    take_all(one)
+    one.close()
+    assert not one.ready(0)
+    one.add(end(50))
+    take_all(one)
+    assert one.ready(0)
+    assert one.close() == boundary(50)
+    assert not one.ready(0)
+
+
+def test_an_idle_position_while_the_rest_is_awaited_keeps_the_part_and_does_not_end_it() -> None:
+    one = large(max_rows=1)
+    pending = Boundary(10, 18, 5, 0, part=Part(50, 1))
+    one.begin_at(pending)
+    one.add(Chunk((), 0, pending))
+    take_all(one)
+    assert not one.ready(0)
+    one.add(some(2))
+    take_all(one)
+    assert one.close().part == Part(50, 2)
+
+
+def test_an_older_idle_position_does_not_move_a_part_back() -> None:
+    """F3: a slot may stand behind what is durable."""
+    one = large(max_rows=1)
+    one.begin_at(boundary(40))
+    one.add(end(30))
+    one.add(some(1))
+    take_all(one)
+    assert one.close().end_lsn == 48
+
+
+@pytest.mark.parametrize(
+    ("limits", "stalled_us", "refused"),
+    [
+        ({"max_rows": 2}, 0, "rows"),
+        ({"max_bytes": 20}, 0, "bytes"),
+        ({"max_time_us": 500}, 0, "time"),
+        ({"max_time_us": 500}, 300, None),  # Kafka was away: the transaction is not to blame
+        ({"max_rows": 3}, 0, None),
+        ({}, 0, None),
+    ],
+)
+def test_where_parts_are_not_wanted_it_is_refused(
+    limits: dict[str, int], stalled_us: int, refused: str | None
+) -> None:
+    one = large(is_parted=False, **limits)
+    one.add(some(2, 2, 20))
+    take_all(one)
+    assert not one.ready(700)
+    assert one.refused(700, stalled_us) == refused
+    one.add(end(50))
+    take_all(one)
+    assert one.refused(700, 0) is None, "it is complete"
+
+
+def test_what_cannot_be_cut_is_refused_also_where_parts_are_wanted() -> None:
+    """Rows of a snapshot have no number that a replay could be told by."""
+    one = large(max_rows=1)
+    one.add(rows())
+    take_all(one)
+    assert one.refused(0, 0) == "rows"
+
+
+def test_the_wait_ends_where_the_time_of_a_part_does() -> None:
+    one = large(max_time_us=500)
+    one.add(some(1))
+    one.take(100)
+    assert one.wait_us(300) == 300

@@ -302,6 +302,32 @@ CASES: tuple[Wrong, ...] = (
         ("sink.commit.max_wait_ms: must be at most 60000, found 3600000 (from prod.yaml:3)",),
     ),
     Wrong(
+        "wait too long for the transaction's timeout",
+        _sink("transaction_timeout_ms: 20000, commit: {max_wait_ms: 15000}"),
+        (
+            "sink: commit.max_wait_ms has to be at most half of transaction_timeout_ms, 20000 (from prod.yaml:3)",
+        ),
+    ),
+    Wrong(
+        "policy for large transactions",
+        _sink("large_transactions: {policy: part}"),
+        (
+            "sink.large_transactions.policy: expected halt or parts, found 'part' (from prod.yaml:3) - did you mean parts?",
+        ),
+    ),
+    Wrong(
+        "large transactions longer than the timeout",
+        _sink("transaction_timeout_ms: 20000, large_transactions: {max_time_ms: 20000}"),
+        (
+            "sink: large_transactions.max_time_ms has to be below transaction_timeout_ms, 20000 (from prod.yaml:3)",
+        ),
+    ),
+    Wrong(
+        "size of large transactions",
+        _sink("large_transactions: {max_bytes: -1}"),
+        ("sink.large_transactions.max_bytes: must be at least 1 byte (from prod.yaml:3)",),
+    ),
+    Wrong(
         "property that delivery needs",
         _sink("properties: {acks: 1}"),
         ("sink.properties.acks: cannot be set here (from prod.yaml:3) - cdcd needs acks=all",),

@@ -15,7 +15,7 @@ from cdcd.ack.group import Boundary, Chunk
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Control, Item, Keepalive, PreparedBefore, Record, Relation, Run, TransactionInfo
+from cdcd.model import Control, Item, Keepalive, Part, PreparedBefore, Record, Relation, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode, run_of
 from cdcd.runtime.pump import Buffers, Pump
@@ -176,6 +176,7 @@ class Flow:
         written_commit_lsn: int = 0,
         buffers: Buffers | None = None,
         prepared_before: PreparedBefore | None = None,
+        part: Part | None = None,
     ) -> None:
         self.chunks: list[Chunk] = []
         self.idles: list[tuple[Boundary, bool]] = []
@@ -193,6 +194,7 @@ class Flow:
             start_lsn=start_lsn,
             written_commit_lsn=written_commit_lsn,
             buffers=buffers,
+            part=part,
         )
 
     async def _add(self, chunk: Chunk) -> None:

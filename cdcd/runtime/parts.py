@@ -1,0 +1,81 @@
+"""What is written already of a transaction that goes to Kafka in parts, when it comes again.
+
+In: the part that the progress record names, the transactions of the session that follows.
+Out: which changes are dropped because they are durable, by their number in the transaction.
+Invariant: the same transaction numbers its changes the same on every replay, streamed or not, so that what is
+dropped is exactly what was written; a transaction that does not come again, or is another than it was, is an error,
+because readers have its beginning and would never see its end.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdcd.avro.encode import encode_run
+from cdcd.avro.plan import RelationPlan
+from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import PartMissing
+from cdcd.lsn import Lsn
+from cdcd.model import Part, Run
+from cdcd.txn.frames import single_rows
+
+_NUMBERS_OF_A_ROW = 2  # an update that changes the key is a delete and an insert (F47)
+
+
+class WrittenPart:
+    """`pending`: the part that waits for the rest of its transaction. `tx_seq`: what is read is written up to it."""
+
+    def __init__(self, pending: Part | None) -> None:
+        self.pending = pending
+        self.tx_seq = 0
+
+    def began(self, commit_lsn: Lsn) -> None:
+        """A transaction that is not durable as a whole begins. Raises PartMissing."""
+        self.tx_seq = 0
+        if self.pending is None or commit_lsn < self.pending.commit_lsn:
+            return
+        if commit_lsn > self.pending.commit_lsn:
+            raise self._missing("another transaction came in its place")
+        self.tx_seq = self.pending.tx_seq
+
+    def ended(self, tx_seq: int) -> None:
+        """The transaction that is read is complete: the last number in it. Raises PartMissing."""
+        if tx_seq < self.tx_seq:
+            raise self._missing("it came with fewer changes than are written of it")
+        if self.tx_seq:
+            self.pending, self.tx_seq = None, 0
+
+    def passed(self, lsn: Lsn) -> None:
+        """All that was committed up to `lsn` has come. Raises PartMissing."""
+        if self.pending is not None and lsn > self.pending.commit_lsn:
+            raise self._missing("the server is beyond it")
+
+    def covers(self, tx_seq: int) -> bool:
+        """Return whether the change that was given this number is written; it must be asked about each."""
+        return tx_seq <= self.tx_seq
+
+    def rest_of(self, run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> Run | None:
+        """Return what of a run is not written yet; the rest is encoded for its numbers and dropped."""
+        if tx.tx_seq + _NUMBERS_OF_A_ROW * run.count <= self.tx_seq:
+            encode_run(run, plans, tx)
+            return None
+        rows = single_rows(run)
+        left = run.count
+        for row in rows:
+            encode_run(row, plans, tx)
+            left -= 1
+            if tx.tx_seq >= self.tx_seq:
+                break
+        if tx.tx_seq > self.tx_seq:
+            raise self._missing("its changes have other numbers than those that are written")
+        frames = b"".join(row.frames for row in rows)
+        return Run(frames, left, run.xid) if left else None
+
+    def _missing(self, why: str) -> PartMissing:
+        assert self.pending is not None
+        return PartMissing(
+            f"a transaction is written in part, and its rest does not come: {why}",
+            commit_lsn=self.pending.commit_lsn,
+            tx_seq=self.pending.tx_seq,
+        )

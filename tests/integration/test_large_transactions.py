@@ -1,0 +1,117 @@
+"""A PostgreSQL transaction that is larger than one Kafka transaction may be: a halt, or parts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.lsn import parse_lsn
+from tests.integration.conftest import STREAMED, NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.proxy import Proxy
+from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import confirmed_position, wal_position
+from tests.support.topics import committed_records
+from tests.support.waiting import eventually
+
+ROWS = 12_000
+LARGE = f"""
+    BEGIN;
+    INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(1, {ROWS}) g;
+    UPDATE t SET id = id + 100000 WHERE id % 100 = 0;
+    DELETE FROM t WHERE id <= 50;
+    COMMIT
+"""
+CHANGES = ROWS + 2 * (ROWS // 100) + 50
+"""A change of the key is a delete and an insert (F47)."""
+
+
+def changes(reader: Reader, topic: str) -> int:
+    """How many changes readers have; a tombstone is none."""
+    return sum(event.value is not None for event in reader.read(topic))
+
+
+def progress(kafka: KafkaBroker, daemon: Daemon) -> list[dict[str, Any]]:
+    """The progress records, in their order."""
+    found = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
+    return [json.loads(message.value() or b"") for message in found if message.key() == daemon.slot.encode()]
+
+
+def parts_of(kafka: KafkaBroker, daemon: Daemon) -> int:
+    return sum("part" in record for record in progress(kafka, daemon))
+
+
+@pytest.mark.parametrize("streaming", ["plain", "streamed"])
+def test_each_change_is_there_once_after_kills_between_parts(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    kafka: KafkaBroker,
+    kafka_door: Proxy,
+    streaming: str,
+) -> None:
+    """F4, F5, F64: what is written of it is dropped when it comes again, and nothing of it is confirmed before."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    over = {
+        "sink": {"large_transactions": {"policy": "parts", "max_rows": 500}},
+        "format": {"transactions": True},
+    }
+    with new_daemon(postgres, database, **over) as daemon:
+        if streaming == "streamed":
+            daemon.config["source"]["dsn"] += f"?{STREAMED}"
+        daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        before = wal_position(postgres)
+        kafka_door.slow(bytes_per_s=500_000)  # so that it is killed inside
+        postgres.execute(LARGE, dbname=database)
+        for kill in range(2):
+            known = parts_of(kafka, daemon)
+            eventually(lambda known=known: parts_of(kafka, daemon) > known, f"parts before kill {kill}")
+            daemon.kill()
+            if "part" in progress(kafka, daemon)[-1]:
+                # Nothing of a transaction is confirmed before all of it is durable.
+                written = parse_lsn(progress(kafka, daemon)[-1]["part"]["commit_lsn"])
+                assert before <= (confirmed_position(postgres, daemon.slot) or 0) <= written
+            daemon.start()
+        kafka_door.heal()
+        eventually(lambda: changes(reader, topic) >= CHANGES, "all of it", 90, 0.5)
+        eventually(lambda: "part" not in progress(kafka, daemon)[-1], "the record that makes it whole")
+        events = [event for event in reader.read(topic) if event.value is not None]
+        assert len(events) == CHANGES
+        assert_each_once(events)
+        assert {event.value["source"]["tx_seq"] for event in events} == set(range(1, CHANGES + 1))
+        marks = [event.value for event in reader.read(f"{daemon.name}.transaction")]
+        assert [(mark["status"], mark["event_count"]) for mark in marks] == [
+            ("BEGIN", None),
+            ("END", CHANGES),
+        ]
+
+
+def test_by_default_it_is_a_halt_that_names_the_ways_on(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Nothing of it is visible; what came before is; and once parts are allowed, all of it comes."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+    with new_daemon(postgres, database, sink={"large_transactions": {"max_rows": 1000}}) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (-1, 'before')", dbname=database)
+        postgres.execute(LARGE, dbname=database)
+        daemon.wait_state("halted")
+        (halt,) = daemon.events("halted")
+        assert halt["code"] == "CDCD-TRANSACTION-TOO-LARGE"
+        assert "limit in rows" in halt["error"]
+        assert "transaction_timeout_ms" in halt["error"]
+        assert "large_transactions.policy: parts" in halt["error"]
+        assert changes(reader, topic) == 1
+        assert daemon.stop() == 0
+        daemon.config["sink"]["large_transactions"]["policy"] = "parts"
+        daemon.start()
+        eventually(lambda: changes(reader, topic) >= CHANGES + 1, "all of it", 60, 0.5)
+        assert_each_once([event for event in reader.read(topic) if event.value is not None])

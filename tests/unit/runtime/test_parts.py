@@ -1,0 +1,91 @@
+"""A transaction that was written in part and comes again: what is written is dropped, the rest is as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import PartMissing
+from cdcd.model import Item, Part
+from tests.unit.runtime.session_items import (
+    Flow,
+    begin,
+    commit,
+    inserts,
+    keepalive,
+    key_change,
+    message,
+    relation,
+    streamed,
+    truncate,
+)
+
+CHANGES: list[Item] = [
+    relation(),
+    inserts("a", "b"),
+    key_change("a", "c"),
+    truncate(),
+    message(90, transactional=True),
+    inserts("d", "e", "f"),
+]
+TRANSACTION: list[Item] = [begin(100), *CHANGES, commit(100)]
+CUTS = (2, 4, 5, 6, 9)
+"""The numbers that its chunks end at."""
+
+
+async def test_each_chunk_says_how_far_the_transaction_is_written_with_it() -> None:
+    flow = await Flow().feed(*TRANSACTION)
+    assert [chunk.reached for chunk in flow.chunks] == [*(Part(100, number) for number in CUTS), None]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+async def test_the_rest_follows_what_is_written(cut: int) -> None:
+    """F4, F5, F27, F47: whatever the part ends with; and no record of the rest is another than without parts."""
+    whole = await Flow().feed(*TRANSACTION)
+    written = [
+        r for chunk in whole.chunks if chunk.reached and chunk.reached.tx_seq <= cut for r in chunk.records
+    ]
+    rest = await Flow(part=Part(100, cut)).feed(*TRANSACTION)
+    assert written + rest.records == whole.records
+    assert rest.boundaries == whole.boundaries
+    assert rest.boundaries[-1].part is None
+
+
+@pytest.mark.parametrize("written", range(1, 6))
+async def test_runs_may_be_cut_otherwise_when_it_comes_again(written: int) -> None:
+    """A run is what one read of the socket held: its end has no meaning."""
+    again = await Flow(part=Part(100, written)).feed(
+        begin(100), relation(), inserts("a", "b", "c", "d", "e"), commit(100)
+    )
+    assert [change[2] for change in again.changes()] == list(range(written + 1, 6))
+
+
+async def test_it_may_come_streamed_the_next_time() -> None:
+    """F27."""
+    rows: list[Item] = [relation(xid=7), inserts("a", "b", "c", xid=7)]
+    again = await Flow(part=Part(100, 2)).feed(*streamed(7, 100, *rows))
+    assert again.changes() == [("c", 100, 3)]
+
+
+async def test_positions_before_it_comes_keep_the_part() -> None:
+    """A progress record without it would make the rest look like all of it."""
+    flow = await Flow(start_lsn=50, part=Part(100, 2)).feed(keepalive(90))
+    assert [boundary.part for boundary, _ in flow.idles] == [Part(100, 2)]
+    await flow.feed(begin(60), relation(), inserts("x"), commit(60))
+    assert flow.boundaries[-1].part == Part(100, 2)
+    assert flow.changes() == [("c", 60, 1)]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [begin(200), relation(), inserts("x")],  # another transaction came in its place
+        [keepalive(101)],  # the server is beyond it
+        [begin(100), relation(), inserts("a"), commit(100)],  # fewer changes than are written
+        [begin(100), relation(), inserts("a"), key_change("a", "b")],  # other numbers: 1, then 2 and 3
+    ],
+    ids=["another", "beyond", "shorter", "otherwise"],
+)
+async def test_a_rest_that_does_not_come_is_an_error(items: list[Item]) -> None:
+    """Readers have its beginning: nothing is guessed."""
+    with pytest.raises(PartMissing):
+        await Flow(start_lsn=50, part=Part(100, 2)).feed(*items)
