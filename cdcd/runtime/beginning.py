@@ -9,15 +9,17 @@ Must not: stream, or write a record.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
 
+from cdcd.ack.group import Boundary
 from cdcd.config import Config
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
-from cdcd.model import Progress, SourceIdentity
+from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import refuse_held, which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
@@ -44,6 +46,19 @@ class Begun:
     options: StreamOptions
     verdict: Resume | Snapshot
     identity: SourceIdentity
+
+    @property
+    def part(self) -> Part | None:
+        """What of the first transaction is written already; after an accepted gap it may not come again."""
+        return None if self.stored is None or self.stored.gap is not None else self.stored.part
+
+
+def boundary_before(begin: Resume, begun: Begun, before: PreparedBefore) -> Boundary:
+    """Return what is complete before the stream: a part of its first transaction has this position."""
+    commit_us = time.time_ns() // 1000 if begun.stored is None else begun.stored.commit_us
+    return Boundary(
+        begin.written_commit_lsn, begin.start_lsn, commit_us, 0, prepared_before=before, part=begun.part
+    )
 
 
 class Beginning:

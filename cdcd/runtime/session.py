@@ -25,10 +25,10 @@ from cdcd.errors import (
     SinkUnavailable,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import Gap, Part, PreparedBefore, Progress, TransactionInfo
+from cdcd.model import Gap, PreparedBefore, Progress, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
-from cdcd.runtime.beginning import Beginning, Begun
+from cdcd.runtime.beginning import Beginning, Begun, boundary_before
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
@@ -284,8 +284,7 @@ class Session:
                     "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
                 )
             self._confirm_by(stream, writer)
-            part = self._resumed_part(begun)
-            writer.begin_at(self._boundary_before(begin, begun, before, part))
+            writer.begin_at(boundary_before(begin, begun, before))
             self._plans.is_sure = options.streaming == "off"
             assembler = Assembler(
                 options.protocol_version,
@@ -310,7 +309,7 @@ class Session:
                 written_commit_lsn=begin.written_commit_lsn,
                 buffers=self._buffers,
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
-                part=part,
+                part=begun.part,
             )
             self._status.streaming(begun.server.version_num, options.protocol_version, options.streaming)
             _LOG.info(
@@ -330,20 +329,6 @@ class Session:
         finally:
             await stream.close()
             self._status.source_closed()
-
-    @staticmethod
-    def _resumed_part(begun: Begun) -> Part | None:
-        """Return what of the first transaction is written already. After an accepted gap it may not come again."""
-        stored = begun.stored
-        return None if stored is None or stored.gap is not None else stored.part
-
-    @staticmethod
-    def _boundary_before(begin: Resume, begun: Begun, before: PreparedBefore, part: Part | None) -> Boundary:
-        """Return what is complete before the stream."""
-        commit_us = time.time_ns() // 1000 if begun.stored is None else begun.stored.commit_us
-        return Boundary(
-            begin.written_commit_lsn, begin.start_lsn, commit_us, 0, prepared_before=before, part=part
-        )
 
     def _confirm_by(self, stream: ReplicationStream, writer: Writer) -> None:
         def confirm(lsn: int) -> None:
