@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg2
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, memory_high_water_bytes
+from tests.support.keys import assert_each_key_once
 from tests.support.reader import Reader
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -81,7 +81,7 @@ def _run(
             assert daemon.events("retrying") == []
             assert peak_bytes <= LIMIT_BYTES
             assert daemon.stop() == 0
-        _assert_each_key_once(kafka, f"{daemon.name}.public.big", rows)
+        assert_each_key_once(kafka.bootstrap, f"{daemon.name}.public.big", rows)
     finally:
         server.stop("immediate")
 
@@ -113,41 +113,3 @@ def _metric(daemon: Daemon, name: str) -> float:
         if line.startswith(f"{name} "):
             return float(line.split()[1])
     raise AssertionError(f"there is no {name}")
-
-
-def _assert_each_key_once(kafka: KafkaBroker, topic: str, rows: int) -> None:
-    """Every id from 1 to `rows` is the key of exactly one committed record."""
-    seen = bytearray(rows + 1)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap,
-            "group.id": "independent",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        waiting = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in waiting])
-        while waiting:
-            for message in consumer.consume(10_000, 5):
-                if message.error() is not None:
-                    assert message.error().name() == "_PARTITION_EOF", message.error()
-                    waiting.discard(message.partition())
-                    continue
-                number = _avro_int(message.key())
-                assert seen[number] == 0, f"key {number} came twice"
-                seen[number] = 1
-    finally:
-        consumer.close()
-    assert sum(seen) == rows
-
-
-def _avro_int(key: bytes) -> int:
-    """The one int of a key: Confluent's five bytes, then Avro's zigzag."""
-    value = shift = 0
-    for byte in key[5:]:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    return (value >> 1) ^ -(value & 1)
