@@ -15,7 +15,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import SourceError, SourceUnavailable
+from cdcd.errors import SnapshotStale, SourceUnavailable
 from cdcd.model import Attribute, Column, PgType, Relation, ReplicaIdentity
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.settings import SourceSettings
@@ -108,13 +108,14 @@ class Catalog:
         return self._index_columns(relid, _IDENTITY)
 
     def relation(self, relid: int, columns: Iterable[str] | None = None) -> Relation:
-        """Return the table as the Relation message would describe it now. Raises SourceError when it is gone.
+        """Return the table as the Relation message would describe it now.
 
-        `columns` are the published ones; None means all that are not generated. Their order is the table's.
+        `columns` are the published ones; None means all that are not generated. Their order is the table's. Raises
+        SnapshotStale when the table is gone, or some of them are: DDL came between the two look-ups, not to stay.
         """
         rows = self._fetch(_RELATION, (relid,))
         if not rows:
-            raise SourceError(f"relation {relid} is not in the catalog")
+            raise SnapshotStale(f"relation {relid} is not in the catalog any more")
         schema, name, identity_letter = rows[0]
         identity = ReplicaIdentity(identity_letter)
         keys = set(self.identity_key(relid) or ())
@@ -124,7 +125,7 @@ class Catalog:
             for column in self.columns(relid, published)
         )
         if published is not None and len(described) != len(published):
-            raise SourceError(f"{schema}.{name} does not have all of the published columns")
+            raise SnapshotStale(f"{schema}.{name} does not have all of the published columns any more")
         return Relation(relid, schema, name, identity, described)
 
     def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:

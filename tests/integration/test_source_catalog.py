@@ -8,7 +8,7 @@ import threading
 import psycopg2
 import pytest
 
-from cdcd.errors import SourceError
+from cdcd.errors import SnapshotStale
 from cdcd.model import Attribute, Control, Relation, ReplicaIdentity
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode
@@ -223,11 +223,18 @@ async def test_the_catalog_reconnects_by_itself(pg_server: PostgresServers) -> N
         assert catalog.types([25])[25].name == "text"
 
 
-async def test_a_relation_that_is_gone_is_an_error(pg_server: PostgresServers) -> None:
-    with source_database(pg_server(18)) as settings:
+async def test_a_relation_that_is_gone_or_changed_begins_the_snapshot_anew(pg_server: PostgresServers) -> None:
+    """DDL between the list of published tables and the look at each: nobody has to do anything about it."""
+    with source_database(pg_server(18), "CREATE TABLE public.t (id int)") as settings:
         catalog = Catalog(settings)
-        with contextlib.closing(catalog), pytest.raises(SourceError):
-            catalog.relation(4_000_000_000)
+        with contextlib.closing(catalog), contextlib.closing(connect_sql(settings)) as connection:
+            with pytest.raises(SnapshotStale):
+                catalog.relation(4_000_000_000)
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 'public.t'::regclass::oid")
+                ((relid,),) = cursor.fetchall()
+            with pytest.raises(SnapshotStale):
+                catalog.relation(relid, ("id", "dropped a moment ago"))
 
 
 @pytest.mark.parametrize("major", [15, 16, 17, 18])

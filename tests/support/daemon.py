@@ -48,6 +48,10 @@ class Daemon:
             "shutdown_timeout_ms": 20000,
         }
         merge(self.config, over)
+        self.entry: tuple[str, ...] = ("-m", "cdcd")
+        """What Python runs."""
+        self.environment: dict[str, str] = {}
+        """Variables that it gets besides ours."""
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "cdcd.log"
 
@@ -61,8 +65,10 @@ class Daemon:
     def start(self) -> Daemon:
         """Start the process."""
         log = self.log_path.open("ab")
-        command = [sys.executable, "-m", "cdcd", "--config", str(self.config_path)]
-        self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        command = [sys.executable, *self.entry, "--config", str(self.config_path)]
+        self.process = subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, **self.environment}
+        )
         return self
 
     def kill(self) -> None:

@@ -1,0 +1,58 @@
+"""cdcd with a bug in it, to see that the oracle finds it in a real process: `python -m tests.faults.planted BUG ...`.
+
+In: the bug's name, then cdcd's own arguments.  Out: cdcd, with one function exchanged.
+Must not: be needed by the product, which knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cdcd.ack.group import Chunk
+from cdcd.cli import main
+from cdcd.runtime import pump
+from cdcd.runtime.writer import Writer
+
+
+def confirmed_early() -> None:
+    """What was received is confirmed before Kafka has it."""
+    add = Writer.add
+
+    async def add_and_confirm(self: Writer, chunk: Chunk) -> None:
+        if chunk.boundary is not None and chunk.boundary.phase == "streaming":
+            self._confirm(chunk.boundary.end_lsn)
+        await add(self, chunk)
+
+    Writer.add = add_and_confirm  # type: ignore[method-assign]
+
+
+def truncate_lost() -> None:
+    """A TRUNCATE leaves no event."""
+    pump.encode_truncate = lambda *args, **options: []  # type: ignore[attr-defined]
+
+
+def row_lost() -> None:
+    """The last record of a run of rows is lost now and then."""
+    encode = pump.encode_run  # type: ignore[attr-defined]
+    runs = [0]
+
+    def encode_all_but_one(*args: Any) -> list[Any]:
+        records = encode(*args)
+        runs[0] += 1
+        return records[:-1] if runs[0] % 10 == 0 else records
+
+    pump.encode_run = encode_all_but_one  # type: ignore[attr-defined]
+
+
+BUGS: dict[str, tuple[Callable[[], None], str]] = {
+    "confirmed_early": (confirmed_early, "i"),
+    "truncate_lost": (truncate_lost, "a"),
+    "row_lost": (row_lost, "a"),
+}
+"""Each bug with the assertion that has to name it."""
+
+if __name__ == "__main__":
+    BUGS[sys.argv.pop(1)][0]()
+    sys.exit(main())

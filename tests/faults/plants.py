@@ -1,0 +1,190 @@
+"""Bugs planted in the account of a good run, each with the assertion that has to name it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from tests.faults.facts import Block, Event, Sample
+
+
+def _streamed(block: Block, *ops: str) -> list[Event]:
+    return [event for event in block.events if event.op in ops and not event.is_snapshot]
+
+
+def _with(block: Block, events: Iterable[Event]) -> Block:
+    ordered = sorted(events, key=lambda event: (event.topic, event.partition, event.offset))
+    return replace(block, events=tuple(ordered))
+
+
+def _by_xid(block: Block) -> dict[int | None, list[Event]]:
+    found = defaultdict(list)
+    for event in _streamed(block, "c", "u", "d"):
+        found[event.xid].append(event)
+    return found
+
+
+def row_dropped(block: Block) -> Block:
+    gone = _streamed(block, "c")[10]
+    return _with(block, (event for event in block.events if event is not gone))
+
+
+def row_repeated(block: Block) -> Block:
+    again = _streamed(block, "u")[10]
+    return _with(block, [*block.events, replace(again)])
+
+
+def row_repeated_later(block: Block) -> Block:
+    """As a replay without a check of the position does: behind everything else of its partition."""
+    again = _streamed(block, "u")[10]
+    last = max(event.offset for event in block.events if event.place == again.place)
+    return _with(block, [*block.events, replace(again, offset=last + 1)])
+
+
+def swapped_within_a_key(block: Block) -> Block:
+    last: dict[object, Event] = {}
+    for event in _streamed(block, "c", "u"):
+        before = last.get((event.topic, event.key)) if event.key else None
+        if before is not None:
+            others = [one for one in block.events if one not in (before, event)]
+            return _with(
+                block, [*others, replace(before, offset=event.offset), replace(event, offset=before.offset)]
+            )
+        last[event.topic, event.key] = event
+    raise AssertionError("no key has two changes")
+
+
+def transaction_torn(block: Block) -> Block:
+    torn = next(events for events in _by_xid(block).values() if len({event.place for event in events}) > 1)
+    gone = [event for event in torn if event.place == torn[0].place]
+    return _with(block, (event for event in block.events if event not in gone))
+
+
+def kafka_transaction_torn(block: Block) -> Block:
+    """A transaction's last record in the Kafka transaction after its own."""
+    places = _streamed(block, "c", "u")
+    for at, record in enumerate(block.progress):
+        for event in places:
+            if record.offsets.get(event.place) == event.offset + 1:
+                offsets = {**record.offsets, event.place: event.offset}
+                records = list(block.progress)
+                records[at] = replace(record, offsets=offsets)
+                return replace(block, progress=tuple(records))
+    raise AssertionError("no record ends a Kafka transaction")
+
+
+def value_altered(block: Block) -> Block:
+    event = next(one for one in _streamed(block, "c") if one.after and one.after.get("note"))
+    changed = replace(event, after={**(event.after or {}), "note": "something else"})
+    return _with(block, (changed if one is event else one for one in block.events))
+
+
+def null_for_unchanged(block: Block) -> Block:
+    """F46: a TOASTed value that was not sent, told as a null."""
+    event = next(one for one in _streamed(block, "u") if one.unchanged)
+    return _with(
+        block, (replace(one, unchanged=frozenset()) if one is event else one for one in block.events)
+    )
+
+
+def aborted_let_through(block: Block) -> Block:
+    event = _streamed(block, "c")[-1]
+    committed = {one.xid for one in block.transactions}
+    xid = next(xid for xid in range(min(committed), max(committed)) if xid not in committed)
+    last = max(one.offset for one in block.events if one.place == event.place)
+    invented = replace(event, xid=xid, offset=last + 1, tx_seq=event.tx_seq + 1)
+    return _with(block, [*block.events, invented])
+
+
+def confirmed_early(block: Block) -> Block:
+    middle = block.progress[len(block.progress) // 2]
+    sample = Sample(confirmed_lsn=middle.end_lsn + 8, end_offset=middle.offset + 1)
+    return replace(block, samples=(*block.samples, sample))
+
+
+def truncate_lost(block: Block) -> Block:
+    lost = _streamed(block, "t")[0]
+    return _with(
+        block,
+        (
+            one
+            for one in block.events
+            if one.op != "t" or (one.table, one.sequence) != (lost.table, lost.sequence)
+        ),
+    )
+
+
+def truncate_in_one_partition(block: Block) -> Block:
+    lost = _streamed(block, "t")[0]
+    return _with(block, (one for one in block.events if one is not lost))
+
+
+def snapshot_row_lost(block: Block) -> Block:
+    emptied = {change.table for one in block.transactions for change in one.changes if change.op == "t"}
+    lost = next(one for one in block.events if one.op == "r" and one.table not in emptied)
+    return _with(block, (one for one in block.events if one is not lost))
+
+
+def tombstone_lost(block: Block) -> Block:
+    lost = next(one for one in block.events if one.op == "x")
+    return _with(block, (one for one in block.events if one is not lost))
+
+
+def another_partition(block: Block) -> Block:
+    last: set[object] = set()
+    for event in _streamed(block, "c", "u"):
+        if event.key and (event.topic, event.key) in last:
+            moved = replace(event, partition=1 - event.partition)
+            return _with(block, (moved if one is event else one for one in block.events))
+        last.add((event.topic, event.key))
+    raise AssertionError("no key has two changes")
+
+
+def column_missing(block: Block) -> Block:
+    event = _streamed(block, "c")[5]
+    less = {name: value for name, value in (event.after or {}).items() if name != "n"}
+    return _with(block, (replace(one, after=less) if one is event else one for one in block.events))
+
+
+def not_decodable(block: Block) -> Block:
+    event = _streamed(block, "c")[5]
+    odd = replace(event, op="?", is_odd="SchemaParseException")
+    return _with(block, (odd if one is event else one for one in block.events))
+
+
+def seen_and_undone(block: Block) -> Block:
+    topic, partition, offset = next(iter(block.digests))
+    return replace(block, seen_live={**block.seen_live, (topic, partition, offset + 10**6): 1})
+
+
+def never_caught_up(block: Block) -> Block:
+    return replace(block, caught_up_s=None)
+
+
+def lag_stays(block: Block) -> Block:
+    return replace(block, lag_s=3.0)
+
+
+PLANTS: dict[Callable[[Block], Block], str] = {
+    row_dropped: "a",
+    row_repeated: "c",
+    row_repeated_later: "c",
+    swapped_within_a_key: "d",
+    transaction_torn: "e",
+    kafka_transaction_torn: "e",
+    value_altered: "g",
+    null_for_unchanged: "g",
+    aborted_let_through: "b",
+    confirmed_early: "i",
+    truncate_lost: "a",
+    truncate_in_one_partition: "a",
+    snapshot_row_lost: "j",
+    tombstone_lost: "f",
+    another_partition: "d",
+    column_missing: "h",
+    not_decodable: "h",
+    seen_and_undone: "e",
+    never_caught_up: "k",
+    lag_stays: "k",
+}

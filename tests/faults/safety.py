@@ -1,0 +1,83 @@
+"""Samples of the one invariant that must hold at every moment: the slot is never beyond what Kafka holds.
+
+In: PostgreSQL directly, the brokers directly.  Out: samples, some each second, all the time.
+Invariant: the slot is read first and the end of the progress topic after it, so that what becomes durable between
+the two can only make a sample better. The end is that of all that is written, because a commit is known to its
+producer before its marker is there; the oracle asks afterwards which records before that end were committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.faults.facts import Sample
+from tests.faults.topics import consumer
+
+PAUSE_S = 0.1
+
+
+class Sampler(threading.Thread):
+    """Samples until `stop`; what cannot be asked just now is no sample."""
+
+    def __init__(self, dsn: str, slot: str, bootstrap: str, progress_topic: str) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self._dsn = dsn
+        self._slot = slot
+        self._topic = progress_topic
+        self._brokers = bootstrap
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._samples: list[Sample] = []
+        self.count = 0
+
+    def run(self) -> None:
+        """Sample."""
+        reader = consumer(self._brokers, "read_uncommitted")
+        try:
+            while not self._over.wait(PAUSE_S):
+                confirmed_lsn = self._confirmed()
+                end = None if confirmed_lsn is None else self._end(reader)
+                if confirmed_lsn is not None and end is not None:
+                    with self._lock:
+                        self.count += 1
+                        self._samples.append(Sample(confirmed_lsn, end))
+        finally:
+            reader.close()
+
+    def _confirmed(self) -> int | None:
+        query = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        try:
+            with (
+                closing(psycopg2.connect(self._dsn, connect_timeout=5)) as connection,
+                connection.cursor() as cursor,
+            ):
+                cursor.execute("SET statement_timeout = '5s'")
+                cursor.execute(query, (self._slot,))
+                row: Any = cursor.fetchone()
+        except psycopg2.Error:
+            return None
+        return None if row is None or row[0] is None else int(row[0])
+
+    def _end(self, reader: Consumer) -> int | None:
+        try:
+            if self._topic not in reader.list_topics(timeout=5).topics:
+                return None
+            return int(reader.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=5)[1])
+        except KafkaException:
+            return None
+
+    def taken(self) -> tuple[Sample, ...]:
+        """The samples since the last call."""
+        with self._lock:
+            samples, self._samples = self._samples, []
+        return tuple(samples)
+
+    def stop(self) -> None:
+        """End it."""
+        self._over.set()
+        self.join(60)

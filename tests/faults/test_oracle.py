@@ -1,0 +1,111 @@
+"""The oracle finds nothing in a good run, and names each bug that is planted in its account or in the daemon."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.facts import Block
+from tests.faults.oracle import Oracle
+from tests.faults.planted import BUGS
+from tests.faults.plants import PLANTS
+from tests.faults.truth import TABLES
+from tests.faults.workload import EVERYTHING
+from tests.faults.world import World
+from tests.support.stack import drop_database, new_database_name
+
+WITHOUT_DDL = {name: weight for name, weight in EVERYTHING.items() if name != "altered"}
+"""Much DDL makes a snapshot begin anew each time."""
+_numbers = itertools.count(1)
+NewWorld = Callable[..., World]
+
+
+@pytest.fixture(scope="module")
+def new_world(
+    postgres: PostgresServer,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[NewWorld]:
+    """`new_world(**configuration)`: a database with its daemon, which was not started yet."""
+    postgres.start()
+    made: list[World] = []
+
+    def make(**over: Any) -> World:
+        database = new_database_name()
+        postgres.create_database(database)
+        name = f"oracle{os.getpid()}x{next(_numbers)}"
+        folder: Path = tmp_path_factory.mktemp(name)
+        world = World(
+            folder,
+            name,
+            postgres,
+            database,
+            bootstrap=kafka.bootstrap,
+            registry_url=registry.url,
+            **over,
+        )
+        made.append(world)
+        return world.__enter__()
+
+    yield make
+    for world in made:
+        world.__exit__()
+        drop_database(postgres, world.dbname)
+
+
+@pytest.fixture(scope="module")
+def good_run(new_world: NewWorld) -> Block:
+    """A run without a fault: a snapshot, and everything the load does."""
+    world = new_world()
+    world.fill("good")
+    world.daemon.start().wait_state("snapshot", "streaming")
+    world.write("good", kinds=WITHOUT_DDL, big_rows=200)
+    world.daemon.wait_state("streaming")
+    world.write("ddl", 1, kinds={"altered": 1, "small": 1, "emptied": 1})
+    world.wait_for_writes(100)
+    block = world.block()
+    world.daemon.stop()
+    return block
+
+
+def test_a_good_run_is_good(good_run: Block) -> None:
+    assert [str(one) for one in Oracle(TABLES).judge(good_run)] == []
+    operations = {event.op for event in good_run.events}
+    assert operations == set("cudtrmx"), "the load does everything"
+    assert len(good_run.samples) > 5
+    assert good_run.seen_live.keys() <= good_run.digests.keys()
+    assert good_run.seen_live
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_bug_in_the_account_is_named(plant: Callable[[Block], Block], good_run: Block) -> None:
+    findings = Oracle(TABLES).judge(plant(good_run))
+    letters = {one.assertion for one in findings}
+    assert PLANTS[plant] in letters, [str(one) for one in findings]
+    named = next(one for one in findings if one.assertion == PLANTS[plant])
+    print(f"planted {plant.__name__:27} caught by ({')('.join(sorted(letters))}): {named.what[:90]}")
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_daemon_is_named(bug: str, new_world: NewWorld) -> None:
+    over: dict[str, Any] = {"sink": {"commit": {"max_wait_ms": 700}}} if bug == "confirmed_early" else {}
+    world = new_world(**over)
+    world.daemon.entry = ("-m", "tests.faults.planted", bug)
+    world.daemon.config["source"]["dsn"] += "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
+    world.daemon.start().wait_state("streaming")
+    world.write(bug, 1, kinds={"small": 4, "savepoints": 1, "emptied": 1})
+    world.wait_for_writes(30)
+    world.catch_up_within_s = 5  # with a bug in it, it may never
+    findings = world.judge()
+    letters = {one.assertion for one in findings}
+    assert BUGS[bug][1] in letters, [str(one) for one in findings]
+    print(f"planted in cdcd {bug:22} caught by ({')('.join(sorted(letters))})")

@@ -1,0 +1,275 @@
+"""The topics, read by confluent-kafka's consumer and fastavro with the schemas that the registry's HTTP API gives.
+
+In: a bootstrap address, a registry, the daemon's name.  Out: events and progress records since the last call.
+Invariant: read_committed, from the first offset on, each offset once; no code of cdcd. What cannot be decoded becomes
+an event that says so. `Live` reads on while the faults go on and keeps a digest of each record that it was given.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+import urllib.request
+import zlib
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from tests.faults.facts import MESSAGE, Event, Key, Progress, Row
+
+DEADLINE_S = 90.0
+Place = tuple[str, int]
+
+
+def consumer(bootstrap: str, isolation: str = "read_committed") -> Consumer:
+    """An independent consumer that is told its partitions."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "oracle",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 20,
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 2000,
+            "log_level": 0,
+        }
+    )
+
+
+class Topics:
+    """The topics of one daemon."""
+
+    def __init__(self, bootstrap: str, registry_url: str, name: str) -> None:
+        self._brokers = bootstrap
+        self._decoder = Decoder(registry_url, name)
+        self._name = name
+        self._next: dict[Place, int] = {}
+        self.digests: dict[tuple[str, int, int], int] = {}
+        """Of every record that was ever read."""
+
+    @property
+    def progress_topic(self) -> str:
+        """Where the progress records are."""
+        return f"{self._name}.__progress"
+
+    def partitions(self, reader: Consumer) -> dict[str, int]:
+        """The daemon's topics that hold rows, and how many partitions each has."""
+        topics = reader.list_topics(timeout=30).topics
+        return {
+            name: len(one.partitions)
+            for name, one in topics.items()
+            if name.startswith(f"{self._name}.") and "__" not in name
+        }
+
+    def taken(self) -> tuple[tuple[Event, ...], tuple[Progress, ...], dict[str, int]]:
+        """What was committed since the last call: events by partition and offset, progress records; partitions."""
+        reader = consumer(self._brokers)
+        try:
+            partitions = self.partitions(reader)
+            places = [(name, number) for name, count in partitions.items() for number in range(count)]
+            messages = self._read(reader, [*places, (self.progress_topic, 0)])
+        finally:
+            reader.close()
+        messages.sort(key=lambda one: (one.topic(), one.partition(), one.offset()))
+        for one in messages:
+            self.digests[one.topic(), one.partition(), one.offset()] = digest(one)
+        events = [self._decoder.event(one) for one in messages if one.topic() != self.progress_topic]
+        records = [progress_of(one) for one in messages if one.topic() == self.progress_topic]
+        return tuple(events), tuple(records), partitions
+
+    def _read(self, reader: Consumer, places: Iterable[Place]) -> list[Message]:
+        waiting = set(places)
+        reader.assign([TopicPartition(*place, self._next.get(place, 0)) for place in sorted(waiting)])
+        found = []
+        end_s = time.monotonic() + DEADLINE_S
+        while waiting:
+            assert time.monotonic() < end_s, f"no end of {sorted(waiting)[:5]}"
+            for message in reader.consume(2000, 0.2):
+                place = (message.topic(), message.partition())
+                if message.error() is None:
+                    found.append(message)
+                    self._next[place] = message.offset() + 1
+                elif message.error().name() == "_PARTITION_EOF":
+                    waiting.discard(place)
+                elif not message.error().retriable() and message.error().name() not in TRANSIENT:
+                    raise KafkaException(message.error())
+        return found
+
+
+TRANSIENT = {
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_RESOLVE",
+    "_TIMED_OUT",
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+}
+
+
+def digest(message: Message) -> int:
+    """A number for a record's bytes."""
+    return zlib.crc32((message.key() or b"\0") + b"\1" + (message.value() or b"\0"))
+
+
+def progress_of(message: Message) -> Progress:
+    """A progress record, read as the JSON it is."""
+    document = json.loads(message.value())
+
+    def lsn(text: str) -> int:
+        high, low = text.split("/")
+        return (int(high, 16) << 32) + int(low, 16)
+
+    part = document.get("part")
+    return Progress(
+        offset=message.offset(),
+        phase=document["phase"],
+        commit_lsn=lsn(document["commit_lsn"]),
+        end_lsn=lsn(document["end_lsn"]),
+        offsets={
+            (topic, int(partition)): offset
+            for topic, partitions in document["offsets"].items()
+            for partition, offset in partitions.items()
+        },
+        part=part and (lsn(part["commit_lsn"]), part["tx_seq"]),
+    )
+
+
+class Decoder:
+    """Messages -> events."""
+
+    def __init__(self, registry_url: str, name: str) -> None:
+        self._url = registry_url
+        self._name = name
+        self._schemas: dict[int, Any] = {}
+
+    def event(self, message: Message) -> Event:
+        """One record; what cannot be read becomes an event that says why."""
+        topic = message.topic()
+        table = topic.removeprefix(f"{self._name}.").removeprefix("public.")
+        at = (topic, message.partition(), message.offset(), table)
+        try:
+            key = message.key() and _key(self._read(message.key()))
+            if message.value() is None:
+                return Event(*at, "x", key)
+            value = self._read(message.value())
+            return self._message(at, value) if table == MESSAGE else self._change(at, key, value)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the oracle is to say so
+            return Event(*at, "?", is_odd=f"{type(error).__name__}: {error}")
+
+    @staticmethod
+    def _message(at: tuple[str, int, int, str], value: dict[str, Any]) -> Event:
+        after = {"content": value["content"].decode()}
+        xid, lsn, tx_seq = value["txId"], value["commit_lsn"], value["tx_seq"]
+        return Event(*at, "m", after=after, xid=xid, commit_lsn=lsn, tx_seq=tx_seq)
+
+    @staticmethod
+    def _change(at: tuple[str, int, int, str], key: Key | None, value: dict[str, Any]) -> Event:
+        source = value["source"]
+        return Event(
+            *at,
+            value["op"],
+            key,
+            _row(value["before"]),
+            _row(value["after"]),
+            frozenset(source["unchanged"]),
+            source["txId"],
+            source["commit_lsn"],
+            source["tx_seq"],
+            source["snapshot"] not in (None, "false"),
+        )
+
+    def _read(self, raw: bytes) -> Any:
+        assert raw[0] == 0, "not the registry's framing"
+        number = int.from_bytes(raw[1:5], "big")
+        if number not in self._schemas:
+            with urllib.request.urlopen(f"{self._url}/schemas/ids/{number}", timeout=30) as answer:
+                self._schemas[number] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
+        stream = io.BytesIO(raw[5:])
+        value = fastavro.schemaless_reader(stream, self._schemas[number], None)
+        assert not stream.read(1), "bytes behind the value"
+        return value
+
+
+def _row(value: dict[str, Any] | None) -> Row | None:
+    return None if value is None else {name: _text(one) for name, one in value.items()}
+
+
+def _key(value: dict[str, Any]) -> Key:
+    return tuple((name, _text(one)) for name, one in value.items())
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    assert isinstance(value, int), f"no column of these tables is {type(value)}"
+    return str(value)
+
+
+class Live(threading.Thread):
+    """A read_committed reader during the faults; `seen` is what it was given."""
+
+    def __init__(self, topics: Topics, bootstrap: str) -> None:
+        super().__init__(name="live reader", daemon=True)
+        self._topics = topics
+        self._brokers = bootstrap
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, int, int], int] = {}
+        self.records = 0
+
+    def run(self) -> None:
+        """Read until `stop`; a broker that is away is waited for."""
+        reader = consumer(self._brokers)
+        assigned: set[Place] = set()
+        looked_s = 0.0
+        try:
+            while not self._over.is_set():
+                if time.monotonic() - looked_s > 2:
+                    looked_s = time.monotonic()
+                    self._assign(reader, assigned)
+                if not assigned:
+                    self._over.wait(0.1)
+                    continue
+                for message in reader.consume(1000, 0.2):
+                    if message.error() is None:
+                        self.records += 1
+                        with self._lock:
+                            place = (message.topic(), message.partition(), message.offset())
+                            self._seen[place] = digest(message)
+        finally:
+            reader.close()
+
+    def _assign(self, reader: Consumer, assigned: set[Place]) -> None:
+        try:
+            partitions = self._topics.partitions(reader)
+        except KafkaException:
+            return  # nobody is there to ask
+        new = {(name, number) for name, count in partitions.items() for number in range(count)} - assigned
+        if new:
+            reader.incremental_assign([TopicPartition(*place, 0) for place in sorted(new)])
+            assigned |= new
+
+    def taken(self) -> dict[tuple[str, int, int], int]:
+        """What was seen since the last call."""
+        with self._lock:
+            seen, self._seen = self._seen, {}
+        return seen
+
+    def stop(self) -> None:
+        """End it."""
+        self._over.set()
+        self.join(60)

@@ -1,0 +1,198 @@
+"""Servers, a daemon, load, readers, and the oracle, put together: a run that is judged block by block.
+
+In: running servers (and, where the daemon shall not go directly, proxies).  Out: findings.
+Invariant: the oracle's own ways to the servers are direct, so that a fault between cdcd and a server is none between
+the oracle and it. A block ends when all that was committed is durable in Kafka and confirmed, and nobody writes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.faults.facts import Block, Finding
+from tests.faults.oracle import CATCH_UP_WITHIN_S, Oracle
+from tests.faults.safety import Sampler
+from tests.faults.topics import Live, Topics
+from tests.faults.truth import SCRIPT, TABLES, Truth, publication_sql
+from tests.faults.workload import EVERYTHING, Writer, fill
+from tests.support.daemon import Daemon
+from tests.support.stack import confirmed_position
+from tests.support.waiting import eventually
+
+
+class World:
+    """One database with its daemon. `daemon_dsn` and the like: what cdcd is told, when it is not the servers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        server: PostgresServer,
+        dbname: str,
+        *,
+        bootstrap: str,
+        registry_url: str,
+        daemon_dsn: str | None = None,
+        daemon_bootstrap: str | None = None,
+        daemon_registry_url: str | None = None,
+        **over: Any,
+    ) -> None:
+        self.server, self.dbname = server, dbname
+        self.dsn = server.dsn(dbname)
+        self.daemon = Daemon(
+            folder,
+            name,
+            dsn=daemon_dsn or self.dsn,
+            bootstrap=daemon_bootstrap or bootstrap,
+            registry_url=daemon_registry_url or registry_url,
+            **over,
+        )
+        self._run(SCRIPT)
+        self._run(publication_sql(self.daemon.config["source"].get("publication", f"cdcd_{name}")))
+        self.truth = Truth(self.dsn)
+        self.topics = Topics(bootstrap, registry_url, name)
+        self.live = Live(self.topics, bootstrap)
+        self.sampler = Sampler(server.dsn(), self.daemon.slot, bootstrap, self.topics.progress_topic)
+        self.oracle = Oracle(TABLES)
+        self.writers: list[Writer] = []
+        self.catch_up_within_s = CATCH_UP_WITHIN_S
+        self.transactions = self.changes = self.records = 0
+        self.last_block: Block | None = None
+        """The last block that was judged."""
+
+    def _run(self, script: str) -> None:
+        connection = psycopg2.connect(self.dsn)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(script)
+        finally:
+            connection.close()
+
+    def __enter__(self) -> World:
+        self.sampler.start()
+        self.live.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for writer in self.writers:
+            writer.stop()
+        self.sampler.stop()
+        self.live.stop()
+        self.daemon.__exit__()
+
+    # --- load ---
+
+    def fill(self, seed: str) -> None:
+        """Rows before the daemon's first start."""
+        fill(self.dsn, seed)
+
+    def write(self, seed: str, count: int = 2, kinds: Mapping[str, int] = EVERYTHING, **options: Any) -> None:
+        """Let so many sessions write from now on."""
+        for number in range(count):
+            writer = Writer(self.dsn, f"{seed}.{number}", dict(kinds), **options)
+            self.writers.append(writer)
+            writer.start()
+
+    def wait_for_writes(self, count: int) -> None:
+        """Until so many transactions more have ended, one way or the other."""
+        target = self._writes() + count
+        eventually(lambda: self._writes() >= target, "the writers write", 120)
+
+    def _writes(self) -> int:
+        for writer in self.writers:
+            if writer.failure is not None:
+                raise writer.failure
+        return sum(sum(writer.done.values()) for writer in self.writers)
+
+    def rest(self) -> None:
+        """Nobody writes, and nothing is prepared that nobody will decide."""
+        for writer in self.writers:
+            writer.rest()
+        undecided = self.server.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", self.dbname)
+        for number, (gid,) in enumerate(undecided):
+            how = "COMMIT" if number % 2 else "ROLLBACK"
+            self.server.execute(f"{how} PREPARED %s", gid, dbname=self.dbname)
+
+    def go_on(self) -> None:
+        """They write again."""
+        for writer in self.writers:
+            writer.go_on()
+
+    # --- judging ---
+
+    def caught_up(self) -> float | None:
+        """Wait until all that is committed is confirmed; how long it took, None when it did not in time."""
+        began_s = time.monotonic()
+        self._run("SELECT truth.say('the end of a block')")
+        last_lsn = self._last_commit_end()
+        while time.monotonic() < began_s + self.catch_up_within_s:
+            if (confirmed_position(self.server, self.daemon.slot) or 0) >= last_lsn:
+                return time.monotonic() - began_s
+            self._must_run()
+            time.sleep(0.02)
+        return None
+
+    def _last_commit_end(self) -> int:
+        """Where the last commit ends."""
+        rows = self.server.execute(
+            "SELECT max(lsn) - '0/0'::pg_lsn FROM pg_logical_slot_peek_changes(%s, NULL, NULL,"
+            " 'skip-empty-xacts', 'on') WHERE data ~ '^COMMIT'",
+            self.truth.slot,
+            dbname=self.dbname,
+        )
+        return int(rows[0][0])
+
+    def _must_run(self) -> None:
+        process = self.daemon.process
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"cdcd ended with {process.returncode}:\n{self.daemon.log()[-4000:]}")
+
+    def lag_s(self) -> float | None:
+        """The metric, once it is what it stays at."""
+        found = None
+        for _ in range(50):
+            match = re.search(
+                r"^cdcd_replication_lag_seconds\S* (\S+)$", self.daemon.get("/metrics")[1], re.M
+            )
+            found = float(match[1]) if match else None
+            if found == 0:
+                break
+            time.sleep(0.1)
+        return found
+
+    def block(self) -> Block:
+        """Come to rest, wait, and take everything that happened since the last block."""
+        self.rest()
+        caught_up_s = self.caught_up()
+        transactions, rows = self.truth.taken(), self.truth.rows()
+        seen = self.live.taken()
+        samples = self.sampler.taken()
+        events, progress, partitions = self.topics.taken()
+        return Block(
+            transactions,
+            events,
+            progress,
+            samples,
+            rows,
+            partitions,
+            seen,
+            self.topics.digests,
+            caught_up_s,
+            self.lag_s(),
+        )
+
+    def judge(self) -> list[Finding]:
+        """One block more; what is wrong with it."""
+        block = self.block()
+        self.last_block = block
+        self.transactions += len(block.transactions)
+        self.changes += sum(len(one.changes) for one in block.transactions)
+        self.records += len(block.events)
+        return self.oracle.judge(block)
