@@ -17,7 +17,9 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["configure", "redact", "redact_text"]
+from cdcd.ops.log_thread import ThreadedHandler
+
+__all__ = ["configure", "flush", "redact", "redact_text"]
 
 Format = Literal["json", "console"]
 
@@ -39,8 +41,13 @@ _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _CHATTY = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio", "aiohttp.access")
 
 
-def configure(level: str = "info", form: Format = "json", stream: TextIO | None = None) -> None:
-    """Send all that is logged in this process to `stream` (stderr). Raises ValueError for the level."""
+def configure(
+    level: str = "info", form: Format = "json", stream: TextIO | None = None, *, is_threaded: bool = False
+) -> None:
+    """Send all that is logged in this process to `stream` (stderr). Raises ValueError for the level.
+
+    `is_threaded`: for a daemon, which must not stand still when nobody reads its log.
+    """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise ValueError(f"unknown log level {level!r}")
@@ -61,7 +68,7 @@ def configure(level: str = "info", form: Format = "json", stream: TextIO | None 
             render,
         ],
     )
-    handler = logging.StreamHandler(target)
+    handler = ThreadedHandler(target) if is_threaded else logging.StreamHandler(target)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -79,6 +86,12 @@ def configure(level: str = "info", form: Format = "json", stream: TextIO | None 
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def flush() -> None:
+    """Wait a moment for what is still to be written: before the process ends without ending its threads."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
 
 
 def redact(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:

@@ -19,7 +19,7 @@ from cdcd.config import Config
 from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import liveness, readiness, startup
-from cdcd.ops.log import configure
+from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.monitor import Monitor
@@ -38,7 +38,7 @@ TURN_INTERVAL_S = 1.0
 
 def run(config: Config) -> int:
     """Run until stopped; return the exit status."""
-    configure(config.log.level, config.log.format)
+    configure(config.log.level, config.log.format, is_threaded=True)
     return asyncio.run(_run(config))
 
 
@@ -119,11 +119,13 @@ def _wire_signals(supervisor: Supervisor, timeout_s: float) -> None:
 
     def expired() -> None:
         _LOG.error("stop_timed_out", timeout_s=timeout_s)
+        flush()
         os._exit(EXIT_FAILURE)
 
     def stop(name: str) -> None:
         if supervisor.stop.is_set():
             _LOG.warning("stopping_at_once", signal=name)
+            flush()
             os._exit(EXIT_FORCED)
         _LOG.info("stopping", signal=name)
         supervisor.stop.set()

@@ -1,0 +1,86 @@
+"""Write log lines from a thread, so that whoever does not read them stops nothing but the log.
+
+In: formatted records, from any thread.  Out: lines on a stream, in their order.
+Invariant: `emit` never waits for the stream: a full pipe, a full disk and a reader that has gone cost lines, which
+are counted, and told as soon as a line can be written. Up to WAITING_LINES wait in memory, later ones are lost.
+The stream is written to by its number: a lock of Python's own stream, held by a thread that waits for a full pipe,
+would hold up the end of the process.
+Must not: log anything itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from typing import TextIO
+
+WAITING_LINES = 10_000
+FLUSH_S = 1.0
+
+
+class ThreadedHandler(logging.Handler):
+    """A handler of the logging module. `lost` counts the lines that nobody will see."""
+
+    def __init__(self, stream: TextIO, waiting_lines: int = WAITING_LINES) -> None:
+        super().__init__()
+        self._descriptor = stream.fileno()
+        self._waiting_lines = waiting_lines
+        self._lines: deque[str] = deque()
+        self._changed = threading.Condition()
+        self._is_writing = False
+        self._untold = 0
+        self.lost = 0
+        threading.Thread(target=self._write, name="cdcd-log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record's line."""
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - as every handler does: a record that cannot be shown ends nothing
+            self.handleError(record)
+            return
+        with self._changed:
+            if len(self._lines) < self._waiting_lines:
+                self._lines.append(line)
+                self._changed.notify_all()
+            else:
+                self._lose()
+
+    def flush(self) -> None:
+        """Wait until all that waits is written, a moment at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lines and not self._is_writing, FLUSH_S)
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._lines)
+                self._is_writing = True
+                line, untold = self._lines.popleft(), self._untold
+            try:
+                if untold:
+                    self._put(self._told(untold))
+                self._put(line)
+            except OSError:  # nobody there, no room, or closed
+                with self._changed:
+                    self._lose()
+                continue
+            with self._changed:
+                self._untold -= untold
+
+    def _put(self, line: str) -> None:
+        left = memoryview((line + "\n").encode(errors="backslashreplace"))
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+    def _lose(self) -> None:
+        self.lost += 1
+        self._untold += 1
+
+    def _told(self, lost: int) -> str:
+        record = logging.LogRecord("cdcd.log", logging.WARNING, "", 0, "log_lines_lost: %d", (lost,), None)
+        return self.format(record)

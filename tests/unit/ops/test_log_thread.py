@@ -1,0 +1,67 @@
+"""A log that nobody reads holds up nothing; what was lost is told once somebody reads again."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+
+from cdcd.ops.log_thread import ThreadedHandler
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, TextIO]]:
+    """The reading end as a number, the writing end as a stream."""
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "w")
+    yield reading, stream
+    for end in (lambda: os.close(reading), stream.close):
+        try:
+            end()
+        except OSError:
+            pass
+
+
+def said(handler: logging.Handler, text: str) -> None:
+    handler.emit(logging.LogRecord("t", logging.INFO, "", 0, text, None, None))
+
+
+def test_lines_come_in_their_order(pipe: tuple[int, TextIO]) -> None:
+    reading, stream = pipe
+    handler = ThreadedHandler(stream)
+    for number in range(100):
+        said(handler, f"line {number}")
+    handler.flush()
+    assert os.read(reading, 1 << 16).decode().split("\n") == [*(f"line {n}" for n in range(100)), ""]
+
+
+def test_a_full_pipe_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> None:
+    reading, stream = pipe
+    handler = ThreadedHandler(stream, waiting_lines=10)
+    for _ in range(200):
+        said(handler, "x" * 1000)
+    lost = handler.lost
+    assert lost > 50
+    lines: list[str] = []
+
+    def told() -> bool:
+        said(handler, "again")
+        lines.extend(os.read(reading, 1 << 20).decode().splitlines())
+        return any(line.startswith("log_lines_lost") for line in lines)
+
+    eventually(told, "the loss is told")
+    assert f"log_lines_lost: {handler.lost}" in lines
+
+
+def test_a_reader_that_has_gone_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> None:
+    reading, stream = pipe
+    handler = ThreadedHandler(stream)
+    os.close(reading)
+    said(handler, "one")
+    eventually(lambda: handler.lost == 1, "it is counted")
+    said(handler, "two")
+    eventually(lambda: handler.lost == 2, "it goes on")
