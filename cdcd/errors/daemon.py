@@ -8,7 +8,7 @@ Must not: do anything but say it.
 
 from __future__ import annotations
 
-from cdcd.errors.tree import EXIT_CONFIG, CdcdError, Retry
+from cdcd.errors.tree import EXIT_CONFIG, EXIT_MEMORY, CdcdError, Retry
 
 
 class ConfigError(CdcdError):
@@ -36,6 +36,15 @@ class SecretUnreadable(CdcdError):
 
     code = "CDCD-SECRET"
     retry = Retry.AUTO  # a file that is being rotated is there again at the next attempt
+
+
+class MemoryShort(CdcdError):
+    """The system refuses memory. Ends the process: one that begins anew has what this one had taken."""
+
+    code = "CDCD-MEMORY"
+    retry = Retry.NEVER
+    exit_status = EXIT_MEMORY
+    hint = "give it more memory, or lower buffer.memory; nothing that is not durable was confirmed"
 
 
 class SpillError(CdcdError):

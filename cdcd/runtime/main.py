@@ -22,6 +22,7 @@ from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.memory import end_where_memory_is_short
 from cdcd.runtime.monitor import Monitor
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.served import Served
@@ -43,6 +44,7 @@ def run(config: Config) -> int:
 
 
 async def _run(config: Config) -> int:
+    end_where_memory_is_short()
     status = Status(Metrics(__version__), name=config.name, slot=config.source.slot.name)
     schemas = _schemas(config, status)
     supervisor = Supervisor(config, status, schemas)

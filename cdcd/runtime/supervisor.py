@@ -17,7 +17,7 @@ import time
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_OK, CdcdError, Retry, SlotActive
+from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive
 from cdcd.lsn import INVALID_LSN
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
@@ -97,6 +97,8 @@ class Supervisor:
             await self._running.run()
         except CdcdError as error:
             return self._ended_by(error)
+        except MemoryError:
+            return self._ended_by(MemoryShort("the system refuses memory"))
         except Exception as error:  # noqa: BLE001 - a defect halts, with its traceback, and skips nothing
             _LOG.exception("defect")
             return self._ended_by(Defect(f"{type(error).__name__} in a session"))

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    """Start `function(*args)` in a daemon thread; the future belongs to the running loop."""
+    """Start `function(*args)` in a daemon thread; the future belongs to the running loop. Raises MemoryError."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

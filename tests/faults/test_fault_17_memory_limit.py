@@ -17,6 +17,8 @@ from tests.support.stack import run
 from tests.support.waiting import eventually
 
 ROWS = 60_000
+PROBES = 3
+"""So many failures in a row make Kubernetes start another one."""
 MANY = f"INSERT INTO t SELECT g, repeat('n', 300) FROM generate_series(1, {ROWS}) g"
 
 
@@ -26,7 +28,7 @@ def address_space_bytes(pid: int) -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-@pytest.mark.parametrize("more_bytes", [0, 4 << 20, 24 << 20])
+@pytest.mark.parametrize("more_bytes", [0, 4 << 20])
 def test_memory_that_is_refused(
     more_bytes: int, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -42,12 +44,15 @@ def test_memory_that_is_refused(
         process = daemon.process
 
         def decided() -> bool:
-            """It has ended, says that it cannot go on, or has done it all the same."""
+            """It has ended, says that it cannot go on, has done it all the same, or its liveness probe fails."""
             if process.poll() is not None or daemon.events("halted") or daemon.events("retrying"):
                 return True
-            return daemon.status().get("rows_written", 0) >= ROWS
+            if daemon.status().get("rows_written", 0) >= ROWS:
+                return True
+            return all(daemon.get("/livez")[0] != 200 for _ in range(PROBES))
 
         eventually(decided, "the limit is met, or not", 60)
+        print(f"\n{more_bytes} bytes more: {process.poll()}, {daemon.status().get('state')}")
         if process.poll() is None:
             daemon.kill()
         daemon.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdcd import errors
-from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FENCED, CdcdError, ConfigError, Retry
+from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FENCED, EXIT_MEMORY, CdcdError, ConfigError, Retry
 
 
 def tree(root: type[CdcdError] = CdcdError) -> Iterator[type[CdcdError]]:
@@ -80,6 +80,7 @@ def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
         ("RegistryRefused", Retry.OPERATOR),  # F55
         ("SinkFenced", Retry.NEVER),  # F69
         ("ConfigError", Retry.NEVER),
+        ("MemoryShort", Retry.NEVER),
     ],
 )
 def test_an_error_is_mended_by(name: str, retry: Retry) -> None:
@@ -90,7 +91,7 @@ def test_an_error_is_mended_by(name: str, retry: Retry) -> None:
     "cls", [cls for cls in CLASSES if cls.retry is Retry.NEVER], ids=lambda c: c.__name__
 )
 def test_what_ends_the_process_has_an_exit_status_of_its_own(cls: type[CdcdError]) -> None:
-    assert cls.exit_status in {EXIT_CONFIG, EXIT_FENCED}
+    assert cls.exit_status in {EXIT_CONFIG, EXIT_FENCED, EXIT_MEMORY}
 
 
 def test_what_does_not_end_the_process_is_a_plain_failure() -> None:

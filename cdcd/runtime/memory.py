@@ -1,0 +1,46 @@
+"""What ends the process when memory is refused where nobody can take the error: in a thread, in a callback.
+
+In: errors that Python would only print.  Out: the end of the process with EXIT_MEMORY, when it is memory.
+Invariant: no call is waited for whose thread has died for want of memory: a daemon that stands still and says nothing
+is worse than one that begins anew.
+What not even a hook can run in is left to the liveness probe, which is not answered then.
+Must not: need memory itself, as far as that can be had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from typing import Any
+
+from cdcd.errors import EXIT_MEMORY
+
+_LAST_WORDS = b"cdcd: CDCD-MEMORY: the system refuses memory; it begins anew when it is started again\n"
+
+
+def end_where_memory_is_short() -> None:
+    """Take the hooks of the process and of the running loop."""
+    unraisable, in_thread = sys.unraisablehook, threading.excepthook
+
+    def on_unraisable(found: Any) -> None:
+        _end_for(found.exc_type)
+        unraisable(found)
+
+    def on_thread(found: threading.ExceptHookArgs) -> None:
+        _end_for(found.exc_type)
+        in_thread(found)
+
+    def on_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        _end_for(type(context.get("exception")))
+        loop.default_exception_handler(context)
+
+    sys.unraisablehook, threading.excepthook = on_unraisable, on_thread
+    asyncio.get_running_loop().set_exception_handler(on_loop)
+
+
+def _end_for(kind: type | None) -> None:
+    if kind is not None and issubclass(kind, MemoryError):
+        os.write(sys.stderr.fileno(), _LAST_WORDS)
+        os._exit(EXIT_MEMORY)
