@@ -223,7 +223,9 @@ async def test_the_catalog_reconnects_by_itself(pg_server: PostgresServers) -> N
         assert catalog.types([25])[25].name == "text"
 
 
-async def test_a_relation_that_is_gone_or_changed_begins_the_snapshot_anew(pg_server: PostgresServers) -> None:
+async def test_a_relation_that_is_gone_or_changed_begins_the_snapshot_anew(
+    pg_server: PostgresServers,
+) -> None:
     """DDL between the list of published tables and the look at each: nobody has to do anything about it."""
     with source_database(pg_server(18), "CREATE TABLE public.t (id int)") as settings:
         catalog = Catalog(settings)
