@@ -1,0 +1,192 @@
+"""The primary is killed under load and a standby promoted: what cdcd follows, and what it halts at (F56 to F62)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
+from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import PostgresServers, run_script
+from tests.support.standby import await_slot, copy_of, hosts_dsn, make_standby, promote
+from tests.support.waiting import eventually
+from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
+
+FAILOVER = {"slot": {"failover": True}}
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, body text)"
+
+
+@contextlib.contextmanager
+def writing(server: PostgresServer) -> Iterator[None]:
+    """Rows, one transaction after another, until the server dies."""
+
+    def write() -> None:
+        with contextlib.suppress(psycopg2.Error):
+            connection = psycopg2.connect(server.dsn())
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                for number in range(10, 1_000_000):
+                    cursor.execute("INSERT INTO t VALUES (%s, 'load')", (number,))
+                    cursor.execute("UPDATE t SET body = body || '+' WHERE id = 1")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        writer.join(60)
+
+
+@contextlib.contextmanager
+def pair(pg_server: PostgresServers, major: int) -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """A primary with a table, and a server that is not started yet."""
+    primary, standby = pg_server.fresh(major), pg_server.fresh(major)
+    try:
+        primary.start()
+        run_script(primary.dsn(), TABLE, "INSERT INTO t VALUES (1, 'copied')")
+        yield primary, standby
+    finally:
+        primary.stop("immediate")
+        standby.stop("immediate")
+
+
+@pytest.mark.parametrize("major", [17, 18])
+def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invented(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
+) -> None:
+    """F56, F57, F58, F59: the slot comes along, and the daemon finds the new primary by itself."""
+    with pair(pg_server, major) as (primary, standby):
+        daemon = new_daemon(primary, "postgres", source=FAILOVER)
+        daemon.start().wait_state("streaming")
+        make_standby(primary, standby)
+        daemon.config["source"]["dsn"] = hosts_dsn("postgres", standby, primary)
+        daemon.stop()
+        daemon.start().wait_state("streaming")
+        await_slot(standby, daemon.slot)
+        with writing(primary):
+            many = "SELECT 1 FROM t WHERE id = 110"
+            eventually(lambda: standby.execute(many), "a hundred rows are in both")
+            primary.kill()
+        promote(standby)
+        daemon.wait_state("streaming")
+        run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')", "DELETE FROM t WHERE id = 10")
+        events = equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
+        assert_each_once(events)
+        assert len(events) > 200
+        assert daemon.stop() == 0
+        assert daemon.start().wait_state("streaming"), "the new timeline is in the progress record"
+
+
+def test_a_server_promoted_without_the_slot_halts(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F56: what the slot would have sent is not there any more."""
+    with pair(pg_server, 18) as (primary, standby):
+        daemon = new_daemon(primary, "postgres")
+        daemon.start().wait_state("streaming")
+        make_standby(primary, standby, is_synchronised=False)
+        await_confirmed(primary, daemon)
+        assert daemon.stop() == 0
+        follows_everything(primary, standby)
+        primary.kill()
+        promote(standby)
+        daemon.config["source"]["dsn"] = hosts_dsn("postgres", primary, standby)
+        daemon.start()
+        assert "from_lsn=" in halts_with(daemon, "CDCD-SLOT-MISSING")
+        run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')")
+        assert audited(command(daemon, *RESNAPSHOT))["reason"] == "CDCD-SLOT-MISSING"
+        daemon.wait_state("streaming")
+        equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
+
+
+def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F58: without synchronized_standby_slots the topics may have what the new primary never had."""
+    with pair(pg_server, 18) as (primary, standby):
+        daemon = new_daemon(primary, "postgres", source=FAILOVER)
+        daemon.start().wait_state("streaming")
+        make_standby(primary, standby)
+        await_slot(standby, daemon.slot)
+        run_script(
+            primary.dsn(),
+            "ALTER SYSTEM RESET synchronized_standby_slots",
+            "SELECT pg_reload_conf()",
+            "INSERT INTO t VALUES (2, 'in both')",
+        )
+        await_confirmed(primary, daemon)
+        follows_everything(primary, standby)
+        cut_off(standby)
+        run_script(primary.dsn(), "INSERT INTO t VALUES (3, 'never happened')")
+        await_confirmed(primary, daemon)
+        primary.kill()
+        promote(standby)
+        daemon.config["source"]["dsn"] = standby.dsn()
+        daemon.kill()
+        daemon.start()
+        reason = halts_with(daemon, "CDCD-SOURCE-TIMELINE")
+        assert "switch_lsn=" in reason
+        line = audited(command(daemon, *ACCEPT_GAP))
+        daemon.wait_state("streaming")
+        run_script(standby.dsn(), "INSERT INTO t VALUES (4, 'after')")
+        topic = f"{daemon.name}.public.t"
+        events = reader.wait([topic], lambda events: any(one.key == {"id": 4} for one in events))
+        happened = sorted(one.key["id"] for one in events if one.op == "c" and one.key != {"id": 3})
+        assert happened == [2, 4], "none twice, none lost"
+        said = next(one for one in events if one.op == "g").source["special"]
+        assert said["gap.from_lsn"] == line["from_lsn"]
+        run_script(standby.dsn(), "SELECT pg_switch_wal()", "INSERT INTO t VALUES (5, 'later')")
+        assert daemon.stop() == 0
+        audited(command(daemon, *RESNAPSHOT))
+        daemon.start().wait_state("streaming")
+        assert 3 not in folded(equals_table(reader, topic, standby, "postgres")), (
+            "a new snapshot takes it away"
+        )
+
+
+def test_a_server_restored_to_an_earlier_state_halts(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """F62: a copy from before; F58: one that was promoted there."""
+    with pair(pg_server, 18) as (primary, earlier):
+        daemon = new_daemon(primary, "postgres")
+        copy_of(primary, earlier)
+        daemon.start().wait_state("streaming")
+        run_script(
+            primary.dsn(), "INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(10, 20000) n"
+        )
+        await_confirmed(primary, daemon)
+        assert daemon.stop() == 0
+        earlier.start()
+        daemon.config["source"]["dsn"] = earlier.dsn()
+        daemon.start()
+        halts_with(daemon, "CDCD-SOURCE-BEHIND")
+        for way in (ACCEPT_GAP, RESNAPSHOT):
+            assert "CDCD-RESUME" in command(daemon, *way).stderr
+        earlier.stop()
+        (earlier.data_folder / "standby.signal").touch()
+        earlier.start()
+        promote(earlier)
+        assert "CDCD-SOURCE-BEHIND" in command(daemon, "resume").stdout, "what it stood still for"
+        eventually(lambda: daemon.status()["reason"].startswith("CDCD-SOURCE-TIMELINE"), "another timeline")
+
+
+def follows_everything(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Wait until the standby has all that is written now."""
+    ((lsn,),) = primary.execute("SELECT pg_current_wal_flush_lsn()")
+    eventually(
+        lambda: standby.execute("SELECT pg_last_wal_receive_lsn() >= %s::pg_lsn", lsn) == [(True,)],
+        "the standby has it",
+    )
+
+
+def cut_off(standby: PostgresServer) -> None:
+    """Let the standby receive nothing any more."""
+    run_script(standby.dsn(), "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+    eventually(lambda: not standby.execute("SELECT 1 FROM pg_stat_wal_receiver"), "it receives nothing")
