@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from cdcd.lsn import Lsn
 
+HEARTBEAT_PREFIX = "cdcd.heartbeat"
+"""Prefix of the logical messages that cdcd itself writes; outside a transaction they are nobody's data (F12)."""
+
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 00:00:00 UTC in microseconds of the Unix epoch."""
 

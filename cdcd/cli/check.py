@@ -118,6 +118,7 @@ def _source(config: Config, begin: Beginning) -> list[Finding]:
         snapshot=config.snapshot.mode == "initial" and not isinstance(begin.verdict, Resume),
         wanted=config.wanted_options,
         gives_key=gives_key,
+        heartbeat=config.source.heartbeat_interval_ms > 0,
     )
 
 

@@ -24,13 +24,12 @@ from cdcd.config.values import (
     Whole,
     derived,
     format_size,
-    not_yet,
     refuse,
     secret_reader,
 )
 
 SLOT_NAME_LIMIT = 63  # NAMEDATALEN - 1
-SHORTEST_SILENCE_MS = 1000
+SHORTEST_INTERVAL_MS = 1000
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 FIRST_VERSION_STREAMING = 2
 FIRST_VERSION_PARALLEL = 4
@@ -66,14 +65,8 @@ def _tables(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _patience(value: int) -> int:
-    if 0 < value < SHORTEST_SILENCE_MS:
-        refuse(f"must be 0, or at least {SHORTEST_SILENCE_MS}")
-    return value
-
-
-def _no_heartbeat(value: int) -> int:
-    if value:
-        not_yet("a heartbeat", "use 0")
+    if 0 < value < SHORTEST_INTERVAL_MS:
+        refuse(f"must be 0, or at least {SHORTEST_INTERVAL_MS}")
     return value
 
 
@@ -253,10 +246,10 @@ class Source(Room):
         description="how long the stream may say nothing, though asked, until it is connected anew; "
         "0: twice the server's wal_sender_timeout, at least 60000",
     )
-    heartbeat_interval_ms: Annotated[Whole, AfterValidator(_no_heartbeat)] = Field(
+    heartbeat_interval_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
         default=0,
         ge=0,
-        description="write a heartbeat into the source this often; 0: never; not in this version",
+        description="write a heartbeat into the source this often while streaming; 0: never",
     )
 
     @model_validator(mode="after")

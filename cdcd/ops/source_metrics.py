@@ -47,6 +47,23 @@ class SourceMetrics:
             registry=registry,
         )
 
+        self._heartbeats = Counter(
+            "cdcd_heartbeats_sent_total", "Heartbeats written into the source.", registry=registry
+        )
+        self._round_trip = Gauge(
+            "cdcd_heartbeat_last_roundtrip_timestamp_seconds",
+            "When a heartbeat was last seen confirmed, 0 before the first.",
+            registry=registry,
+        )
+
+    def heartbeat_sent(self) -> None:
+        """A heartbeat is in the source's WAL."""
+        self._heartbeats.inc()
+
+    def heartbeat_back(self) -> None:
+        """Everything up to a heartbeat is confirmed."""
+        self._round_trip.set_to_current_time()
+
     def publication_changed(self, change: str) -> None:
         """A publication is otherwise than at the last look; kinds as in `CHANGES`."""
         self._changes.labels(change).inc()

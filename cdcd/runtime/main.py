@@ -22,6 +22,7 @@ from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.heartbeat import Heartbeat
 from cdcd.runtime.memory import end_where_memory_is_short
 from cdcd.runtime.monitor import Monitor
 from cdcd.runtime.publication_watch import PublicationWatch
@@ -61,6 +62,9 @@ async def _run(config: Config) -> int:
     publications = _publication_watch(config, status, supervisor)
     monitor = Monitor(config.source_settings(), status, publications, _wal_guard(config, status, supervisor))
     beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
+    if config.source.heartbeat_interval_ms:
+        heartbeat = Heartbeat(config.source_settings(), status, config.source.heartbeat_interval_ms / 1000)
+        beside.append(asyncio.ensure_future(heartbeat.run()))
     try:
         return await supervisor.run()
     finally:

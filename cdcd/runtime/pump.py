@@ -22,7 +22,16 @@ from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SourceUnavailable, StreamUnsure
 from cdcd.lsn import Lsn
-from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Part, Record, Relation, TransactionInfo
+from cdcd.model import (
+    HEARTBEAT_PREFIX,
+    POSTGRES_EPOCH_US,
+    Item,
+    Keepalive,
+    Part,
+    Record,
+    Relation,
+    TransactionInfo,
+)
 from cdcd.runtime.parts import WrittenPart
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
@@ -237,7 +246,7 @@ class Pump:
                 record = await self._plans.logical_message(event, self._tx)
                 if not self._written.covers(self._tx.tx_seq):
                     await self._hand_on([*begin, record], len(event.content))
-        elif event.lsn - 1 > self._commit_lsn:
+        elif event.lsn - 1 > self._commit_lsn and event.prefix != HEARTBEAT_PREFIX:  # F12: nobody's data
             await self._message_at_once(event)
 
     async def _message_at_once(self, event: LogicalMessage) -> None:

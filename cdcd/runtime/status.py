@@ -229,6 +229,11 @@ class Status:
         self._guarded = verdict
         self.metrics.source.guard_level(0 if verdict is None else int(verdict.level))
 
+    @property
+    def confirmed_lsn(self) -> Lsn:
+        """What PostgreSQL was last told to be durable."""
+        return self._confirmed_lsn
+
     def server_lsn(self, lsn: Lsn) -> None:
         """Where the server's WAL ends now."""
         self.metrics.positions(

@@ -16,6 +16,7 @@ from cdcd.findings import Finding
 from cdcd.lsn import format_lsn
 from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import connect_replication, connect_sql, fetch
+from cdcd.source.heartbeat import may_write_heartbeat
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.publication import (
     CONFLICT_MEND,
@@ -64,13 +65,15 @@ def preflight(
     snapshot: bool = True,
     wanted: Callable[[int], StreamOptions] | None = None,
     gives_key: Callable[[str], bool] = _gives_no_key,
+    heartbeat: bool = False,
 ) -> list[Finding]:
     """Return what a start would meet. Does not raise.
 
     `slot_create`: a start makes a missing slot. `publication_create`: `cdcd init` makes a missing publication;
     a start never does. `snapshot`: a start copies the tables, so the role has to be able to read them.
     `wanted`: the options that the configuration wants of a server of this version number. `gives_key`: whether the
-    configuration gives `schema.table` a key where its replica identity FULL has none.
+    configuration gives `schema.table` a key where its replica identity FULL has none. `heartbeat`: the daemon shall
+    write heartbeats.
     """
     try:
         connection = connect_sql(settings)
@@ -79,6 +82,7 @@ def preflight(
     try:
         return [
             *_server_findings(settings, connection, slot_create, wanted),
+            *(_heartbeat(connection) if heartbeat else ()),
             *_table_findings(settings, connection, publication_create, snapshot, gives_key),
         ]
     except CdcdError as error:
@@ -188,6 +192,17 @@ def _walsender(settings: SourceSettings) -> Iterator[Finding]:
         yield Finding("fail", "replication connection", error.message, mend)
     else:
         yield Finding("ok", "replication connection", "a replication connection is accepted")
+
+
+def _heartbeat(connection: Connection) -> Iterator[Finding]:
+    subject = "source.heartbeat_interval_ms"
+    if may_write_heartbeat(connection):
+        yield Finding("ok", subject, "the role may write heartbeats")
+        return
+    role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
+    mend = f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text{{}}) TO {role}, or set it to 0"
+    more = ", boolean" if connection.server_version >= 170_000 else ""
+    yield Finding("fail", subject, "the role may not call pg_logical_emit_message", mend.format(more))
 
 
 def _decoding(encoding: str, plugins: str | None) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ BEGIN;
 SELECT format('CREATE ROLE %I LOGIN REPLICATION CONNECTION LIMIT 10', :'role')
 WHERE NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = :'role') \gexec
 
--- Its sessions (snapshot, catalog, monitoring) only read. With heartbeat_interval_ms > 0 leave this line out.
+-- Its sessions (snapshot, catalog, monitoring) only read. Heartbeats are logical messages, which this does not forbid.
 ALTER ROLE :"role" SET default_transaction_read_only = on;
 
 SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), :'role') \gexec

@@ -235,8 +235,8 @@ CASES: tuple[Wrong, ...] = (
     ),
     Wrong(
         "heartbeat",
-        _source("heartbeat_interval_ms: 5000"),
-        ("source.heartbeat_interval_ms: a heartbeat is not in this version (from prod.yaml:2) - use 0",),
+        _source("heartbeat_interval_ms: 5"),
+        ("source.heartbeat_interval_ms: must be 0, or at least 1000 (from prod.yaml:2)",),
     ),
     Wrong(
         "servers",

@@ -1,0 +1,78 @@
+"""Heartbeats: a little WAL of one's own at intervals, and how long it takes until it is confirmed (F12).
+
+In: source settings, an interval.  Out: heartbeats in the source while the stream is open, two metrics.
+Invariant: a heartbeat that cannot be written harms nothing else: it is told once and tried again. None is written
+while nothing streams, so that a halted or waiting cdcd adds no WAL to what its slot keeps back.
+Must not: end a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from cdcd.errors import CdcdError
+from cdcd.lsn import Lsn
+from cdcd.runtime.status import Status
+from cdcd.runtime.threads import in_thread
+from cdcd.source.connection import connect_sql
+from cdcd.source.heartbeat import write_heartbeat
+from cdcd.source.settings import SourceSettings
+
+CHECK_INTERVAL_S = 1.0
+_LOG = structlog.stdlib.get_logger("cdcd.heartbeat")
+
+
+class Heartbeat:
+    """One for the process; `run` goes on until it is cancelled."""
+
+    def __init__(self, settings: SourceSettings, status: Status, interval_s: float) -> None:
+        self._settings = settings
+        self._status = status
+        self._interval_s = interval_s
+        self._connection: Any = None
+        self._written_lsn: Lsn | None = None
+        self._is_failing = False
+
+    async def run(self) -> None:
+        """Write one each interval, and look in between whether the last was confirmed."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            if loop.time() >= due_s:
+                due_s = loop.time() + self._interval_s
+                if self._status.health.is_source_streaming:
+                    await self._beat()
+            self._look()
+            await asyncio.sleep(min(CHECK_INTERVAL_S, max(0.0, due_s - loop.time())))
+
+    async def _beat(self) -> None:
+        try:
+            written_lsn = await in_thread(self._write)
+        except CdcdError as error:
+            self._drop_connection()
+            if not self._is_failing:
+                _LOG.warning("heartbeat_failed", error=str(error), code=error.code)
+            self._is_failing = True
+            return
+        self._is_failing = False
+        self._status.metrics.source.heartbeat_sent()
+        if self._written_lsn is None:  # else the one before is still on its way: its time counts
+            self._written_lsn = written_lsn
+
+    def _look(self) -> None:
+        if self._written_lsn is not None and self._status.confirmed_lsn >= self._written_lsn:
+            self._written_lsn = None
+            self._status.metrics.source.heartbeat_back()
+
+    def _write(self) -> Lsn:
+        if self._connection is None:
+            self._connection = connect_sql(self._settings)
+        return write_heartbeat(self._connection)
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,109 @@
+"""F11, F12, fault 34: an idle database beside a busy one keeps no WAL back, with heartbeats and without."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import psycopg2
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.source.heartbeat import may_write_heartbeat
+from cdcd.source.preflight import preflight
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.reader import Reader
+from tests.support.source import settings_for
+from tests.support.stack import PostgresServers, wal_position
+from tests.support.waiting import eventually
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
+BEHIND = "SELECT restart_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+FUNCTION = "pg_logical_emit_message(boolean, text, text, boolean)"
+
+
+def kept_from(server: PostgresServer, daemon: Daemon) -> int:
+    """The slot's restart_lsn; the checkpoint tells the decoding what runs, which lets it move."""
+    server.execute("CHECKPOINT")
+    return int(server.execute(BEHIND, daemon.slot)[0][0])
+
+
+def samples(daemon: Daemon) -> dict[str, float]:
+    lines = (line.rpartition(" ") for line in daemon.get("/metrics")[1].splitlines() if line[:1] != "#")
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_a_slot_of_an_idle_database_moves_on_beside_a_busy_one(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    with pg_server.fresh(17) as server:
+        for name in ("idle", "busy"):
+            server.create_database(name)
+            server.execute(TABLE, dbname=name)
+        every_second = {"heartbeat_interval_ms": 1000}
+        with (
+            new_daemon(server, "idle") as without,
+            new_daemon(server, "idle", source=every_second) as beating,
+        ):
+            for daemon in (without, beating):
+                daemon.start().wait_state("streaming")
+            server.execute("INSERT INTO t SELECT generate_series(1, 200000)", dbname="busy")
+            end_lsn = wal_position(server)
+            for daemon in (without, beating):
+                eventually(lambda one=daemon: kept_from(server, one) >= end_lsn, "nothing is kept back", 60)
+            returned = "cdcd_heartbeat_last_roundtrip_timestamp_seconds"
+            eventually(lambda: samples(beating)[returned] > 0, "a heartbeat went the whole way")
+            assert samples(beating)["cdcd_heartbeats_sent_total"] >= 2
+            assert samples(without)["cdcd_heartbeats_sent_total"] == 0
+            # The same prefix inside a transaction is somebody's data, and another outside of any.
+            for transactional, prefix in (
+                (False, "cdcd.heartbeat"),
+                (True, "cdcd.heartbeat"),
+                (False, "app"),
+            ):
+                server.execute(
+                    "SELECT pg_logical_emit_message(%s, %s, 'x')", transactional, prefix, dbname="idle"
+                )
+            for daemon in (without, beating):
+                events = reader.wait([f"{daemon.name}.message"], lambda events: len(events) >= 2)
+                found = {(event.value["transactional"], event.value["prefix"]) for event in events}
+                assert found == {(True, "cdcd.heartbeat"), (False, "app")}
+                assert daemon.stop() == 0
+
+
+def test_a_role_that_may_not_write_them_is_told_and_a_read_only_one_may(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    with pg_server.fresh(17) as server:
+        server.create_database("shop")
+        server.execute(TABLE, dbname="shop")
+        server.create_role("reads")
+        server.execute("ALTER ROLE reads SET default_transaction_read_only = on")
+        dsn = server.dsn("shop", user="reads")
+        with contextlib.closing(psycopg2.connect(dsn)) as connection:
+            assert may_write_heartbeat(connection)
+        with new_daemon(server, "shop", source={"heartbeat_interval_ms": 1000}) as daemon:
+            daemon.config["source"]["dsn"] = dsn
+            daemon.config["snapshot"] = {"mode": "never"}
+            daemon.start().wait_state("streaming")
+            eventually(lambda: samples(daemon)["cdcd_heartbeats_sent_total"] >= 1, "it writes them")
+            server.execute(f"REVOKE EXECUTE ON FUNCTION {FUNCTION} FROM PUBLIC", dbname="shop")
+            eventually(lambda: daemon.events("heartbeat_failed"), "it says that it may not")
+            sent = samples(daemon)["cdcd_heartbeats_sent_total"]
+            server.execute(f"GRANT EXECUTE ON FUNCTION {FUNCTION} TO reads", dbname="shop")
+            eventually(lambda: samples(daemon)["cdcd_heartbeats_sent_total"] > sent, "it goes on by itself")
+            assert daemon.status()["state"] == "streaming"
+            assert len(daemon.events("heartbeat_failed")) == 1
+            assert daemon.stop() == 0
+        server.execute(f"REVOKE EXECUTE ON FUNCTION {FUNCTION} FROM reads", dbname="shop")
+        settings = settings_for(server, "shop")
+        found = {
+            (one.level, one.mend)
+            for one in preflight(replace(settings, dsn=dsn), heartbeat=True)
+            if one.subject == "source.heartbeat_interval_ms"
+        }
+        ((level, mend),) = found
+        assert level == "fail"
+        server.execute(mend.partition(", or ")[0], dbname="shop")
+        with contextlib.closing(psycopg2.connect(dsn)) as connection:
+            assert may_write_heartbeat(connection)
