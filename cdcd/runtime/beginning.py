@@ -49,8 +49,8 @@ class Begun:
 
     @property
     def part(self) -> Part | None:
-        """What of the first transaction is written already; after an accepted gap it may not come again."""
-        return None if self.stored is None or self.stored.gap is not None else self.stored.part
+        """What of the first transaction is written already."""
+        return None if self.stored is None else self.stored.part
 
 
 def boundary_before(begin: Resume, begun: Begun, before: PreparedBefore) -> Boundary:

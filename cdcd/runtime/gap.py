@@ -19,7 +19,7 @@ from cdcd.ack.group import Boundary, Chunk
 from cdcd.avro.encode import encode_gap
 from cdcd.avro.transaction import TransactionContext
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import POSTGRES_EPOCH_US, Gap, Progress, Relation, TransactionInfo
+from cdcd.model import POSTGRES_EPOCH_US, Gap, Progress, Record, Relation, TransactionInfo
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.writer import Writer
 from cdcd.snapshot.table import CopiedTable
@@ -63,10 +63,10 @@ async def mark_gap(
     now_us = time.time_ns() // 1000
     info = TransactionInfo(xid=0, commit_lsn=marker_lsn(stored, gap), commit_pg_us=now_us - POSTGRES_EPOCH_US)
     tx = new_context(info)
+    markers: list[Record] = []
     for _, relation in tables:
         plan = await plans.plan(relation)
-        records = encode_gap(plan, lsn=info.commit_lsn, said=told(gap), tx=tx)
-        await writer.add(Chunk(records, _BYTES_OF_A_MARKER * len(records)))
+        markers += encode_gap(plan, lsn=info.commit_lsn, said=told(gap), tx=tx)
     after = Boundary(
         stored.commit_lsn,
         stored.end_lsn,
@@ -75,8 +75,10 @@ async def mark_gap(
         phase=stored.phase,
         snapshot_tables=stored.snapshot_tables,
         prepared_before=stored.prepared_before,
+        part=stored.part,
     )
-    await writer.add(Chunk((), 0, after))
+    # One chunk, because it must not be cut, however many tables there are.
+    await writer.add(Chunk(markers, _BYTES_OF_A_MARKER * len(markers), after))
     await writer.flush()
     _LOG.warning(
         "gap_marked",

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from cdcd.errors import CdcdError, ResumeRefused
 from cdcd.lsn import Lsn
-from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
 from cdcd.runtime.halts import Way, ways_on
 from cdcd.runtime.recovery import Server, Slot
 
@@ -70,7 +70,7 @@ def after_gap(
         offsets={},
         snapshot_tables=(),
         prepared_before=prepared_before,
-        part=None,
+        part=_part_that_comes(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
     )
 
@@ -105,6 +105,12 @@ def before_snapshot(
         part=None,
         gap=Gap(_from_lsn(stored), None, reason, now_us),
     )
+
+
+def _part_that_comes(stored: Progress, to_lsn: Lsn) -> Part | None:
+    """Return the part of a transaction that is written already, if the server sends that transaction again."""
+    part = stored.part
+    return part if part is not None and stored.end_lsn < to_lsn <= part.commit_lsn else None
 
 
 def _from_lsn(stored: Progress) -> Lsn:

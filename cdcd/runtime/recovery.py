@@ -109,6 +109,9 @@ def verdict(
     if stored is not None:
         _check_source(stored, server)
         stored = on_timeline(stored, server.timeline, history or {})
+        if stored.end_lsn > server.wal_lsn:
+            # Whatever the slot is: what begins here would have LSNs that the topics have already (F62).
+            raise halts.server_behind(stored.end_lsn, server.wal_lsn)
         if stored.phase == "snapshot":
             _check_finishable(stored, wanted)
             # The exported snapshot died with its connection (F37): what was copied is copied again, and the
@@ -154,8 +157,6 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
 
 
 def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) -> Resume:
-    if stored.end_lsn > server.wal_lsn:
-        raise halts.server_behind(stored.end_lsn, server.wal_lsn)
     if slot is None:
         raise halts.slot_missing(wanted.slot, stored.end_lsn, server.wal_lsn)
     confirmed_lsn = slot.confirmed_flush_lsn

@@ -52,6 +52,19 @@ def test_a_gap_is_accepted(
     assert (now.identity, now.phase, now.offsets, now.part) == (NOW, "streaming", {}, None)
 
 
+@pytest.mark.parametrize(
+    ("part_lsn", "halt", "is_kept"),
+    [(700, AHEAD, True), (600, AHEAD, True), (599, AHEAD, False), (700, PARTED, False)],
+)
+def test_what_is_written_of_a_transaction_that_still_comes_is_not_written_again(
+    part_lsn: int, halt: CdcdError, is_kept: bool
+) -> None:
+    slot_lsn = 600 if halt is AHEAD else 400
+    part = Part(part_lsn, 3)
+    now = after_gap(replace(STORED, part=part), halt, slot_lsn, NOW, PreparedBefore(), 8)
+    assert now.part == (part if is_kept else None)
+
+
 @pytest.mark.parametrize("halt", [None, SourceSetup("x"), SlotActive("x")])
 def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
     with pytest.raises(ResumeRefused):

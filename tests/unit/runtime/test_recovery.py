@@ -129,6 +129,8 @@ def test_a_session_begins(
         (MADE, Slot(confirmed_flush_lsn=449), Server(), WANTED, SourceBehind),  # a copy from before the slot (F62)
         (STORED, Slot(), Server(wal_lsn=499), WANTED, SourceBehind),  # F62
         (STORED, None, Server(wal_lsn=499), WANTED, SourceBehind),  # F62: a new slot there would not mend it
+        (STORED, LOST, Server(wal_lsn=499), WANTED, SourceBehind),
+        (replace(BEGUN, end_lsn=9001), None, Server(), WANTED, SourceBehind),  # F62
         (STORED, SYNCED_LATE, Server(), WANTED, SlotUnsynchronised),  # F57
         (STORED, Slot(temporary=True), Server(), WANTED, SlotUnusable),
         (STORED, Slot(synced=True, invalidation_reason="rows_removed"), Server(), WANTED, SlotLost),  # F57
