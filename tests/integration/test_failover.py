@@ -177,6 +177,30 @@ def test_a_server_restored_to_an_earlier_state_halts(
         eventually(lambda: daemon.status()["reason"].startswith("CDCD-SOURCE-TIMELINE"), "another timeline")
 
 
+def test_a_server_that_has_replaced_the_other_is_copied_where_its_wal_is_further(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F61, F62: another system identifier halts; readers put changes in the order of their LSNs."""
+    with pair(pg_server, 18) as (primary, other):
+        daemon = new_daemon(primary, "postgres")
+        daemon.start().wait_state("streaming")
+        await_confirmed(primary, daemon)
+        assert daemon.stop() == 0
+        ((lsn,),) = primary.execute("SELECT pg_current_wal_lsn()")
+        other.start()
+        run_script(other.dsn(), TABLE, "INSERT INTO t VALUES (7, 'other')")
+        other.execute(f"CREATE PUBLICATION {daemon.slot} FOR ALL TABLES")
+        daemon.config["source"]["dsn"] = other.dsn()
+        daemon.start()
+        halts_with(daemon, "CDCD-SOURCE-IDENTITY")
+        assert "CDCD-RESUME" in command(daemon, *ACCEPT_GAP).stderr
+        while other.execute("SELECT pg_current_wal_lsn() <= %s::pg_lsn", lsn) == [(True,)]:
+            run_script(other.dsn(), "SELECT pg_switch_wal()", "INSERT INTO t SELECT max(id) + 1 FROM t")
+        audited(command(daemon, *RESNAPSHOT))
+        daemon.wait_state("streaming")
+        equals_table(reader, f"{daemon.name}.public.t", other, "postgres")
+
+
 def follows_everything(primary: PostgresServer, standby: PostgresServer) -> None:
     """Wait until the standby has all that is written now."""
     ((lsn,),) = primary.execute("SELECT pg_current_wal_flush_lsn()")

@@ -1,0 +1,39 @@
+"""The history of a promoted server's timeline, asked over a walsender (F58)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from cdcd.source.connection import connect_replication
+from cdcd.source.identity import identify
+from cdcd.source.timeline import read_history
+from tests.support.source import settings_for
+from tests.support.stack import PostgresServers
+from tests.support.standby import promote
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_a_promoted_server_says_where_its_timeline_began(pg_server: PostgresServers, major: int) -> None:
+    """Until 14 the answer claims to be bytea, later text; the server's own file is the judge."""
+    with pg_server.fresh(major) as server:
+        for timeline in (2, 3):
+            server.stop()
+            (server.data_folder / "standby.signal").touch()
+            server.start()
+            promote(server)
+            with contextlib.closing(connect_replication(settings_for(server, "postgres"))) as connection:
+                assert identify(connection).timeline == timeline
+                history = read_history(connection, timeline)
+                assert read_history(connection, 1) == {}
+                assert read_history(connection, 9) == {}, "a history that is not there tells nothing"
+            ((text,),) = server.execute(f"SELECT pg_read_file('pg_wal/{timeline:08X}.history')")
+            lines = [line.split("\t") for line in text.splitlines() if line]
+            expected = server.execute(
+                "SELECT tli, lsn::pg_lsn - '0/0' FROM unnest(%s::int[], %s::text[]) AS t (tli, lsn)",
+                [int(line[0]) for line in lines],
+                [line[1] for line in lines],
+            )
+            assert history == {tli: int(lsn) for tli, lsn in expected}
+            assert list(history) == list(range(1, timeline))
