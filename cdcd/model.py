@@ -231,3 +231,5 @@ class Progress:
     prepared_before: PreparedBefore = field(default_factory=PreparedBefore)
     part: Part | None = None
     gap: Gap | None = None
+    topics_at: int = -1
+    """The offset of the record, in the same topic, of what is counted on in the topics; -1 where there is none."""

@@ -46,6 +46,13 @@ def add_ways_on(commands: Any, add_config: Add) -> None:
     resume.add_argument(
         "--accept-gap", action="store_true", help="go on without the changes that are missing"
     )
+    resume.add_argument(
+        "--accept-topic",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="go on with a topic that was made again, has other partitions, or is gone and is to be made again",
+    )
     resnapshot: argparse.ArgumentParser = commands.add_parser(
         "resnapshot", help="copy the tables anew", description=_RESNAPSHOT, allow_abbrev=False
     )

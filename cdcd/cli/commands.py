@@ -71,8 +71,12 @@ def _config(options: argparse.Namespace) -> int:
 
 def _resume(options: argparse.Namespace) -> int:
     config = _loaded(options).config
-    from cdcd.cli.resume import accept_gap, look_again
+    from cdcd.cli.resume import accept_gap, accept_topics, look_again
 
+    if options.accept_topic:
+        print("\n".join(accept_topics(config, options.accept_topic, is_dry=options.dry_run)))
+        if not options.accept_gap:
+            return EXIT_OK
     if not options.accept_gap:
         print("\n".join(look_again(config, is_dry=options.dry_run)))
         return EXIT_OK

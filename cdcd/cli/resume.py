@@ -30,6 +30,7 @@ from cdcd.runtime.beginning import identity_of, needed_history, wanted_of
 from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
 from cdcd.runtime.recovery import Snapshot, check_primary, verdict
 from cdcd.sink.producer import KafkaSink
+from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, identify
@@ -71,6 +72,27 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         now = after_gap(stored, halt, slot_lsn, identity, before, time.time_ns() // 1000)
         _write(sink, now)
     return [_audit(config, "gap_accepted", now), _tell(config) or _NOT_RUNNING]
+
+
+def accept_topics(config: Config, names: list[str], *, is_dry: bool = False) -> list[str]:
+    """Go on with these topics as they are. Raises ResumeRefused for one that is not known, Source and Sink errors."""
+    if is_dry:
+        return [f"would take these topics as they are: {', '.join(names)}"]
+    with _opened(config) as (sink, stored):
+        kept = read_kept_topics(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
+        unknown = sorted(set(names) - set(kept.names()))
+        if unknown:
+            raise ResumeRefused(
+                f"cdcd has written nothing to {', '.join(unknown)}, so there is nothing to accept",
+                hint="give the topics that the halt names",
+            )
+        kept.forget(names)
+        sink.kept = kept
+        _write(sink, stored)
+    configure(config.log.level, config.log.format)
+    who, slot = getpass.getuser(), config.source.slot.name
+    _LOG.warning("topics_accepted", who=who, slot=slot, topics=names)
+    return [f"topics_accepted by {who}: {', '.join(names)}", _tell(config) or _NOT_RUNNING]
 
 
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:

@@ -53,6 +53,7 @@ from cdcd.errors.sink import (
     SinkUnavailable,
     TopicMismatch,
     TopicMissing,
+    TopicReplaced,
     TransactionExpired,
     TransactionTooLarge,
 )
@@ -164,6 +165,7 @@ __all__ = [
     "TextUnreadable",
     "TopicMismatch",
     "TopicMissing",
+    "TopicReplaced",
     "TransactionExpired",
     "TransactionTooLarge",
     "ValueUnencodable",

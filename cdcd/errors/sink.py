@@ -62,6 +62,12 @@ class TopicMismatch(SinkError):
     code = "CDCD-TOPIC-MISMATCH"
 
 
+class TopicReplaced(SinkError):
+    """A topic has the name of one that held records, and is another (F67)."""
+
+    code = "CDCD-TOPIC-REPLACED"
+
+
 class RecordTooLarge(SinkError):
     """A record is larger than the broker or the topic takes (F65)."""
 

@@ -28,6 +28,7 @@ from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, verdict
 from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
 from cdcd.sink.producer import KafkaSink
+from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
 from cdcd.source.catalog import Catalog
@@ -92,6 +93,8 @@ class Beginning:
         policies = self._config.format.policies()
         options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
         decided, slot = await in_thread(self._decide, stored, server)
+        if isinstance(decided, Snapshot) and self._topics.kept is not None:
+            self._topics.kept.forget(self._topics.kept.names())  # all of it is written anew
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
         two_phase = options.two_phase or (isinstance(decided, Resume) and slot is not None and slot.two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
@@ -104,6 +107,10 @@ class Beginning:
         if isinstance(self._schemas, SchemaTopic):
             await in_thread(self._topics.ensure_schemas, self._config.schema_topic)
             await in_thread(self._schemas.open, self._sink, self._config.sink_settings())
+        at = -1 if stored is None else stored.topics_at
+        self._sink.kept = self._topics.kept = await in_thread(
+            read_kept_topics, self._config.sink_settings(), at
+        )
         self._status.sink_opened()
         if stored is not None:
             _LOG.info(

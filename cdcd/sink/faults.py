@@ -166,8 +166,8 @@ def _by_code() -> dict[int, type[SinkError]]:
 _CLASSES = _by_code()
 _HINTS: dict[type[SinkError], str] = {
     SinkAuthorization: "grant the principal what `cdcd check` lists, or mend its credentials",
-    TopicMissing: "create the topic, or set sink.topics.create",
-    TopicMismatch: "the number of partitions changed while cdcd ran; restart it",
+    TopicMissing: "create the topic, or set sink.topics.create; if it held records, look again with `cdcd resume`",
+    TopicMismatch: "the number of partitions changed while cdcd ran; `cdcd resume` looks again and says the ways on",
 }
 COLLISION_HINT = (
     "Kafka takes . and _ in topic names for one character: put another between schema and table in "

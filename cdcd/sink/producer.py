@@ -22,6 +22,7 @@ from cdcd.errors import CdcdError, RecordTooLarge, SinkError, SinkUnavailable
 from cdcd.findings import Finding
 from cdcd.model import Progress, Record
 from cdcd.sink.faults import error_of, translate
+from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.progress import dump, key_of
 from cdcd.sink.reader import read_last
 from cdcd.sink.settings import SinkSettings, producer_properties
@@ -46,6 +47,8 @@ class KafkaSink:
         self._torn_error: SinkError | None = None
         self._broker_error: KafkaError | None = None
         self._begun_s: float | None = None
+        self.kept: KeptTopics | None = None
+        """What the records count on in their topics; None: the progress record keeps what it says of it."""
         self.progress_offset = -1
         """Of the last progress record that was read or written here; whose is beyond it is somebody else's."""
 
@@ -163,6 +166,8 @@ class KafkaSink:
         producer = self._usable()
         self._flush(producer, "flushing a group")
         progress = dataclasses.replace(progress, offsets=self._offsets())
+        if self.kept is not None:
+            progress = dataclasses.replace(progress, topics_at=self._write_topics(self.kept))
         self._produce_progress(producer, progress)
         if self._settings.is_exactly_once:
             try:
@@ -279,6 +284,13 @@ class KafkaSink:
                     cause.advice = _TORN_HINT
             raise cause from failure
         self._raise_kept()
+
+    def _write_topics(self, kept: KeptTopics) -> int:
+        """Write down what is new about the topics, within the group; return the offset where it stands."""
+        if kept.is_changed:
+            key, topic = key_of_topics(self._settings.slot), self._settings.progress_topic
+            kept.at = self.write_ahead(topic, [(key, kept.dump())]) - 1
+        return kept.at
 
     def _note_progress(self) -> None:
         """Remember how far the progress topic is known to be our own: also when the result is unknown (F76)."""

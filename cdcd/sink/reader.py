@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from cdcd.errors import SinkUnavailable
+from cdcd.errors import ProgressUnreadable, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.sink.faults import error_of, kafka_errors, translate
+from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import SinkSettings, admin_properties, reader_properties
 
-__all__ = ["Last", "bounds", "position_of", "read_last", "read_last_progress"]
+__all__ = ["Last", "bounds", "position_of", "read_kept_topics", "read_last", "read_last_progress"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _FIRST_WINDOW = 1_000
@@ -62,12 +63,32 @@ def read_last(settings: SinkSettings) -> Last | None:
         window, upper = _FIRST_WINDOW, end
         while True:
             lower = max(low, upper - window)
-            last = _last_in(consumer, settings, lower, upper, deadline)
+            last = _last_in(consumer, settings, lower, upper, deadline, key_of(settings.slot))
             if last is not None or lower == low:
                 return last
             upper, window = lower, window * _WINDOW_GROWTH
     finally:
         consumer.close()
+
+
+def read_kept_topics(settings: SinkSettings, at: int) -> KeptTopics:
+    """Return what the slot's records count on in their topics, from the offset that its progress names (-1: none).
+
+    Raises SinkUnavailable at the deadline, ProgressUnreadable, TopicMissing, SinkAuthorization.
+    """
+    if at < 0:
+        return KeptTopics()
+    deadline = time.monotonic() + settings.operation_timeout_s
+    consumer = Consumer(reader_properties(settings), logger=_LOG)
+    try:
+        last = _last_in(consumer, settings, at, at + 1, deadline, key_of_topics(settings.slot))
+    finally:
+        consumer.close()
+    if last is None or last.value is None:
+        raise ProgressUnreadable(
+            "the record of the topics is not at the offset that the progress names", offset=at
+        )
+    return KeptTopics.load(last.value, at)
 
 
 def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
@@ -101,10 +122,9 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
 
 
 def _last_in(
-    consumer: Consumer, settings: SinkSettings, lower: int, upper: int, deadline: float
+    consumer: Consumer, settings: SinkSettings, lower: int, upper: int, deadline: float, key: bytes
 ) -> Last | None:
-    """Return the slot's last record in [lower, upper)."""
-    key = key_of(settings.slot)
+    """Return the last record under this key in [lower, upper)."""
     last, reached = None, lower
     consumer.assign([TopicPartition(settings.progress_topic, _PARTITION, lower)])
     while reached < upper:

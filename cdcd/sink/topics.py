@@ -12,12 +12,13 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
 from cdcd.sink.faults import COLLISION_HINT, error_of, kafka_errors, translate
+from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics
 from cdcd.sink.settings import SinkSettings, TopicSettings, admin_properties
 
 __all__ = ["PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
@@ -41,10 +42,19 @@ class Topics:
         self._topics = topic_settings
         with kafka_errors("librdkafka refuses sink.properties"):
             self._admin = AdminClient(admin_properties(settings), logger=_LOG)
+        self.kept: KeptTopics | None = None
+        """What was counted on before, which `ensure` and `verify` compare; None: nothing is compared."""
 
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions by topic, creating what is missing when that is allowed."""
-        return self._ensure({name: self._new(name) for name in names})
+        wanted = {name: self._new(name) for name in names}
+        if self.kept is not None:
+            self.kept.refuse_missing(wanted.keys() - self.partitions(wanted).keys())
+        found = self._ensure(wanted)
+        if self.kept is not None:
+            for name, now in self._described(found).items():
+                self.kept.take(name, now)
+        return found
 
     def ensure_progress(self, name: str) -> None:
         """Make sure that the progress topic is there, with the one partition that orders its records."""
@@ -82,17 +92,22 @@ class Topics:
         return found
 
     def verify(self, expected: Mapping[str, int]) -> None:
-        """Raise TopicMissing or TopicMismatch when a topic no longer has the partitions it had (F66)."""
+        """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic is no longer what it was (F66)."""
         found = self.partitions(expected)
         for name, partitions in expected.items():
             if name not in found:
-                raise TopicMissing("the topic is gone", hint="its records are lost to readers", topic=name)
+                raise TopicMissing(
+                    "the topic is gone: its records are lost to readers", hint=WAYS_ON, topic=name
+                )
             if found[name] != partitions:
                 raise TopicMismatch(
                     f"the topic has {found[name]} partitions, keys were hashed over {partitions}",
-                    hint="restart cdcd to use the new number; the order per key breaks at that point",
+                    hint=f"the order per key breaks where the number changes (F66): {WAYS_ON}",
                     topic=name,
                 )
+        if self.kept is not None:
+            for name, now in self._described(expected).items():
+                self.kept.check(name, now)
 
     def check(
         self, names: Iterable[str], *, progress_topic: str | None = None, schema_topic: str | None = None
@@ -119,6 +134,19 @@ class Topics:
         return findings
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _described(self, names: Iterable[str]) -> dict[str, KeptTopic]:
+        """Return the topics as they are now. Raises TopicMissing and what asking met."""
+        timeout_s = self._settings.operation_timeout_s
+        found: dict[str, KeptTopic] = {}
+        if not (names := list(names)):
+            return found
+        asked = self._admin.describe_topics(TopicCollection(names), request_timeout=timeout_s)
+        for name, future in asked.items():
+            with kafka_errors("describing a topic", topic=name):
+                topic = future.result()
+            found[name] = KeptTopic(str(topic.topic_id), len(topic.partitions))
+        return found
 
     def _new(self, name: str) -> NewTopic:
         return NewTopic(

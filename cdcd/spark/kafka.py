@@ -129,7 +129,8 @@ class ProgressReader:
             for message in self._fetch():
                 deadline = time.monotonic() + STALL_TIMEOUT_S
                 self._next = max(self._next, next_offset(message))
-                if message.error() is None and message.value() is not None:
+                is_progress = b"/" not in (message.key() or b"")  # else it is about a slot, not its progress
+                if message.error() is None and message.value() is not None and is_progress:
                     self.first_offset = message.offset() if self.first_offset is None else self.first_offset
                     commits.append(parse_progress(message.value()))
             if time.monotonic() > deadline:

@@ -1,0 +1,122 @@
+"""What the records of a slot count on in their topics: which topic it was, and over how many partitions keys go.
+
+In: the topics as the brokers describe them.  Out: an error where one is no longer what it was when it got records.
+Invariant: a topic that has held records is never made again silently, nor written to as another than it was (F66,
+F67). What is known is one JSON record in the progress topic, under the key `<slot>/topics`, written in the Kafka
+transaction of the first records that count on it; the progress record names its offset.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
+
+__all__ = ["KeptTopic", "KeptTopics", "key_of_topics"]
+
+FORMAT = 1
+WAYS_ON = (
+    "`cdcd resume --accept-topic NAME` goes on with it as it is; `cdcd resnapshot` has the tables copied anew"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTopic:
+    """A topic's id, which a topic of the same name that is made later does not have, and its partitions."""
+
+    topic_id: str
+    partitions: int
+
+
+class KeptTopics:
+    """The topics of one slot. `is_changed`: something is to be written; `at`: the offset of what was written."""
+
+    def __init__(self, known: dict[str, KeptTopic] | None = None, at: int = -1) -> None:
+        self._known = known or {}
+        self.at = at
+        self.is_changed = False
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the topics that are known."""
+        return tuple(self._known)
+
+    def refuse_missing(self, missing: Iterable[str]) -> None:
+        """Raise TopicMissing for a topic that has held records and is gone."""
+        for name in missing:
+            if name in self._known:
+                raise TopicMissing(
+                    "the topic has held records and is gone: readers can no longer have them",
+                    hint=WAYS_ON,
+                    topic=name,
+                )
+
+    def check(self, name: str, now: KeptTopic) -> None:
+        """Raise what is wrong with a topic. One that is not known yet is right as it is."""
+        was = self._known.get(name)
+        failure = None if was is None else difference(name, was, now)
+        if failure is not None:
+            raise failure
+
+    def take(self, name: str, now: KeptTopic) -> None:
+        """Check a topic, and keep it in mind when it is new."""
+        self.check(name, now)
+        if name not in self._known:
+            self._known[name] = now
+            self.is_changed = True
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Take these topics as they are from now on."""
+        for name in names:
+            self.is_changed |= self._known.pop(name, None) is not None
+
+    def dump(self) -> bytes:
+        """Return the record's value; nothing is to be written any more but what changes from now on."""
+        self.is_changed = False
+        known = sorted(dict(self._known).items())
+        topics = {name: {"id": kept.topic_id, "partitions": kept.partitions} for name, kept in known}
+        return json.dumps({"format": FORMAT, "topics": topics}, separators=(",", ":")).encode()
+
+    @classmethod
+    def load(cls, value: bytes, at: int) -> KeptTopics:
+        """Return what `dump` has written. Raises ProgressUnreadable."""
+        try:
+            document = json.loads(value)
+            if document["format"] != FORMAT:
+                raise ProgressUnreadable(
+                    f"the record of the topics has format {document['format']!r}, this version reads {FORMAT}",
+                    hint="run the version of cdcd that wrote it, or a newer one",
+                )
+            known = {
+                str(name): KeptTopic(str(kept["id"]), int(kept["partitions"]))
+                for name, kept in document["topics"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProgressUnreadable("the record of the topics is not what its format says") from error
+        return cls(known, at)
+
+
+def key_of_topics(slot: str) -> bytes:
+    """Return the record key of a slot's topics. No slot has a / in its name, so it is no slot's progress."""
+    return f"{slot}/topics".encode()
+
+
+def difference(name: str, was: KeptTopic, now: KeptTopic) -> SinkError | None:
+    """Return the error of a topic that is another than it was, None when it is the same."""
+    if was.topic_id != now.topic_id:
+        return TopicReplaced(
+            "the topic was deleted and made again: what it held before is lost to readers",
+            hint=WAYS_ON,
+            topic=name,
+            was=was.topic_id,
+            now=now.topic_id,
+        )
+    if was.partitions != now.partitions:
+        return TopicMismatch(
+            f"the topic has {now.partitions} partitions, keys were hashed over {was.partitions}",
+            hint=f"the order per key breaks where the number changes (F66): {WAYS_ON}",
+            topic=name,
+        )
+    return None

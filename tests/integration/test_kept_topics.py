@@ -1,0 +1,123 @@
+"""A topic that held records is deleted, made again, or gets partitions: a halt, and a way on (F66, F67)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import TopicMismatch, TopicMissing, TopicReplaced
+from cdcd.sink.kept_topics import KeptTopics
+from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.topics import Topics
+from tests.integration.conftest import NewDaemon
+from tests.support.reader import Reader
+from tests.support.topics import create_topic, new_name
+from tests.support.waiting import eventually
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone")
+
+
+def replace(bootstrap: str, topic: str) -> None:
+    delete(bootstrap, topic)
+
+    def made() -> bool:
+        try:
+            create_topic(bootstrap, topic, partitions=2)
+        except KafkaException:
+            return False
+        return True
+
+    eventually(made, "the topic is there again")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    eventually(lambda: topic in admin.list_topics(timeout=10).topics, "the broker knows it")
+
+
+def widen(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    eventually(lambda: len(admin.list_topics(timeout=10).topics[topic].partitions) == 3, "it has three")
+
+
+CASES = pytest.mark.parametrize(
+    ("change", "cls", "held"),
+    [(delete, TopicMissing, 0), (replace, TopicReplaced, 0), (widen, TopicMismatch, 1)],
+    ids=["deleted", "replaced", "widened"],
+)
+
+
+@CASES
+def test_a_running_daemon_finds_it_when_it_looks(
+    kafka: KafkaBroker, change: Callable[[str, str], None], cls: type[Exception], held: int
+) -> None:
+    """What the session asks from time to time, and what a start asks before the first record of a topic."""
+    settings = SinkSettings(kafka.bootstrap, "exactly_once", "x", "x", "progress", "slot")
+    topics = Topics(settings, TopicSettings(create=True, partitions=2, replication_factor=1))
+    topics.kept = KeptTopics()
+    name = new_name("kept")
+    expected = topics.ensure([name])
+    topics.verify(expected)
+    change(kafka.bootstrap, name)
+    with pytest.raises(cls):
+        topics.verify(expected)
+    with pytest.raises(cls):
+        topics.ensure([name])
+    topics.kept.forget([name])
+    topics.ensure([name])
+
+
+@CASES
+def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    kafka: KafkaBroker,
+    change: Callable[[str, str], None],
+    cls: type[Exception],
+    held: int,
+) -> None:
+    """It is never made again silently; what waited is written once the topic is accepted as it is."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        reader.wait([topic], lambda events: len(events) == 1)
+        assert daemon.stop() == 0
+        change(kafka.bootstrap, topic)
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+        daemon.wait_state("halted")
+        assert daemon.events("halted")[-1]["code"] == cls.code  # type: ignore[attr-defined]
+        assert (topic in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics().topics) == (
+            change is not delete
+        )
+        command = [sys.executable, "-m", "cdcd", "resume", "--config", str(daemon.config_path)]
+        done = subprocess.run(
+            [*command, "--accept-topic", topic], capture_output=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        events = eventually(lambda: _events(reader, topic, held + 1), "the row that waited", 60)
+        assert sorted(event.value["after"]["id"] for event in events) == ([1, 2] if held else [2])
+        assert daemon.stop() == 0
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
+        eventually(lambda: _events(reader, topic, held + 2), "it is known as it is now", 60)
+
+
+def _events(reader: Reader, topic: str, at_least: int) -> list:
+    if topic not in reader.topics(topic.split(".")[0]):
+        return []
+    events = reader.read(topic)
+    return events if len(events) >= at_least else []

@@ -1,0 +1,70 @@
+"""What records count on in their topics: which topic it was, over how many partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
+from cdcd.sink.kept_topics import KeptTopic, KeptTopics, difference, key_of_topics
+
+WAS = KeptTopic("id-1", 6)
+
+
+@pytest.mark.parametrize(
+    ("now", "cls"),
+    [
+        (KeptTopic("id-1", 6), None),
+        (KeptTopic("id-2", 6), TopicReplaced),
+        (KeptTopic("id-2", 7), TopicReplaced),
+        (KeptTopic("id-1", 7), TopicMismatch),
+    ],
+)
+def test_a_topic_is_the_one_that_it_was(now: KeptTopic, cls: type[SinkError] | None) -> None:
+    """F66, F67; the error names the way on."""
+    failure = difference("t", WAS, now)
+    assert (None if failure is None else type(failure)) is cls
+    assert failure is None or "--accept-topic" in str(failure)
+
+
+def test_what_is_known_is_written_once_and_read_back() -> None:
+    kept = KeptTopics()
+    kept.take("a", WAS)
+    kept.take("b", KeptTopic("id-9", 1))
+    assert kept.is_changed
+    again = KeptTopics.load(kept.dump(), 7)
+    assert not kept.is_changed
+    kept.take("a", WAS)
+    assert not kept.is_changed
+    assert (again.names(), again.at, again.is_changed) == (("a", "b"), 7, False)
+    with pytest.raises(TopicReplaced):
+        again.take("a", KeptTopic("id-2", 6))
+
+
+def test_a_topic_that_held_records_is_not_made_again() -> None:
+    kept = KeptTopics({"a": WAS})
+    kept.refuse_missing(["b"])
+    with pytest.raises(TopicMissing):
+        kept.refuse_missing(["b", "a"])
+
+
+def test_what_is_accepted_counts_from_then_on() -> None:
+    kept = KeptTopics({"a": WAS})
+    kept.forget(["a"])
+    assert kept.is_changed
+    kept.refuse_missing(["a"])
+    kept.take("a", KeptTopic("id-2", 7))
+    with pytest.raises(TopicMismatch):
+        kept.check("a", KeptTopic("id-2", 6))
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b'{"format":2,"topics":{}}', b'{"format":1,"topics":{"a":{"id":"x"}}}']
+)
+def test_a_record_that_is_not_understood_is_an_error(value: bytes) -> None:
+    with pytest.raises(ProgressUnreadable):
+        KeptTopics.load(value, 0)
+
+
+def test_its_key_is_no_slots() -> None:
+    """Readers of the progress topic pass over keys with a slash."""
+    assert key_of_topics("cdcd_shop") == b"cdcd_shop/topics"
