@@ -1,0 +1,156 @@
+"""Faults 29, 31: passwords and certificates that are changed on disk count from the next connection on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import PostgresServers
+from tests.support.waiting import eventually
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
+
+
+def hang_up(server: PostgresServer) -> None:
+    """End every connection of the role, the stream's too."""
+    server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'cdcd'")
+
+
+def assert_once(reader: Reader, daemon: Daemon, ids: list[int]) -> None:
+    events = reader.read(f"{daemon.name}.public.t")
+    assert_each_once(events)
+    assert [event.value["after"]["id"] for event in events] == ids
+
+
+def test_a_password_that_was_changed_is_read_at_the_next_connection(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("first")
+    with pg_server.fresh(17, authentication="scram-sha-256") as server:
+        server.create_database("shop")
+        server.execute(TABLE, dbname="shop")
+        server.create_role("cdcd", "first")
+        server.execute("GRANT SELECT ON t TO cdcd", dbname="shop")
+        one_partition = {"topics": {"partitions": 1}}
+        with new_daemon(server, "shop", sink=one_partition) as daemon:
+            plain = f"postgresql://cdcd@{server.host}:{server.port}/shop"
+            daemon.config["source"] |= {"dsn": plain, "password_file": str(secret)}
+            daemon.start().wait_state("streaming")
+            server.execute("INSERT INTO t VALUES (1)", dbname="shop")
+            await_confirmed(server, daemon)
+            server.execute("ALTER ROLE cdcd PASSWORD 'second'")
+            hang_up(server)
+            page = daemon.wait_state("backoff")
+            eventually(lambda: "CDCD-SOURCE-AUTH" in daemon.status()["reason"], "the old one is refused")
+            assert "first" not in page["reason"]
+            server.execute("INSERT INTO t VALUES (2)", dbname="shop")
+            secret.write_text("second")
+            daemon.wait_state("streaming")
+            await_confirmed(server, daemon)
+            assert daemon.stop() == 0
+            assert not {"first", "second"} & set(daemon.log().replace('"', " ").split())
+            assert_once(reader, daemon, [1, 2])
+
+
+def openssl(*arguments: str, folder: Path) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def authority(folder: Path) -> None:
+    """A new CA, and a certificate of it for the server and one for the role."""
+    folder.mkdir()
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(
+        "req",
+        "-x509",
+        *key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.crt",
+        "-subj",
+        "/CN=ca",
+        "-days",
+        "2",
+        folder=folder,
+    )
+    (folder / "server.ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
+    for who, name in (("server", "127.0.0.1"), ("client", "cdcd")):
+        openssl(
+            "req", *key, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={name}", folder=folder
+        )
+        signing = (
+            "-CA",
+            "ca.crt",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            f"{who}.ext",
+        )
+        openssl("x509", "-req", "-in", f"{who}.csr", *signing, "-out", f"{who}.crt", folder=folder)
+
+
+def install(source: Path, target: Path, *names: str) -> None:
+    """Put files in place as a rotation does: each is replaced whole, and keys are their owner's alone."""
+    owner = target.stat()
+    for name in names:
+        beside = target / f"{name}.new"
+        shutil.copyfile(source / name, beside)
+        beside.chmod(0o600)
+        shutil.chown(beside, owner.st_uid, owner.st_gid)
+        beside.rename(target / name)
+
+
+def test_certificates_and_authorities_that_were_changed_are_read_at_the_next_connection(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    for generation in ("one", "two"):
+        authority(tmp_path / generation)
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    server = pg_server.fresh(17, settings={"ssl_cert_file": "server.crt", "ssl_key_file": "server.key"})
+    with server:
+        install(tmp_path / "one", server.data_folder, "server.crt", "server.key", "ca.crt")
+        rules = server.data_folder / "pg_hba.conf"
+        rules.write_text(
+            "hostssl all cdcd 127.0.0.1/32 cert\nhostnossl all cdcd all reject\n" + rules.read_text()
+        )
+        for option in ("ssl_ca_file = 'ca.crt'", "ssl = on"):
+            server.execute(f"ALTER SYSTEM SET {option}")
+        server.execute("SELECT pg_reload_conf()")
+        server.create_database("shop")
+        server.execute(TABLE, dbname="shop")
+        server.create_role("cdcd")
+        server.execute("GRANT SELECT ON t TO cdcd", dbname="shop")
+        install(tmp_path / "one", ours, "client.crt", "client.key", "ca.crt")
+        files = f"sslrootcert={ours}/ca.crt&sslcert={ours}/client.crt&sslkey={ours}/client.key"
+        with new_daemon(server, "shop", sink={"topics": {"partitions": 1}}) as daemon:
+            plain = f"postgresql://cdcd@127.0.0.1:{server.port}/shop"
+            daemon.config["source"]["dsn"] = f"{plain}?sslmode=verify-full&{files}"
+            daemon.start().wait_state("streaming")
+            server.execute("INSERT INTO t VALUES (1)", dbname="shop")
+            await_confirmed(server, daemon)
+            install(tmp_path / "two", server.data_folder, "server.crt", "server.key", "ca.crt")
+            server.execute("SELECT pg_reload_conf()")
+            hang_up(server)
+            eventually(lambda: daemon.status()["state"] == "backoff", "neither side knows the other")
+            server.execute("INSERT INTO t VALUES (2)", dbname="shop")
+            install(tmp_path / "two", ours, "client.crt", "client.key", "ca.crt")
+            daemon.wait_state("streaming")
+            await_confirmed(server, daemon)
+            ((used,),) = server.execute(
+                "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_replication USING (pid) WHERE client_dn = '/CN=cdcd'"
+            )
+            assert used == 1
+            assert daemon.stop() == 0
+            assert_once(reader, daemon, [1, 2])
