@@ -214,6 +214,8 @@ def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any,
         value = event.value
         if event.op == "t":
             rows.clear()
+        elif event.op == "g":
+            continue
         elif event.op == "d":
             deleted = rows.pop(key(value["before"]), {})
         else:

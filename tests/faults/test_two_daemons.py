@@ -1,0 +1,98 @@
+"""Two daemons on one slot for a minute, the one that writes frozen and woken again and again (fault 25)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import EXIT_FENCED
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader, assert_each_once
+from tests.support.waiting import eventually
+
+MINUTE_S = 60.0
+
+
+class Inserting:
+    """Rows with rising ids, one transaction each, until it is ended; `last` is the last id that was committed."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._is_over = threading.Event()
+        self.last = 0
+        self._thread = threading.Thread(target=self._insert)
+
+    def __enter__(self) -> Inserting:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _insert(self) -> None:
+        with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            while not self._is_over.wait(0.005):
+                cursor.execute("INSERT INTO t VALUES (%s)", (self.last + 1,))
+                self.last += 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_one_of_them_writes_at_any_time(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F69, F74: no row twice, none missing; the other one waits, or says that it was fenced and is started again."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    pair = [new_daemon(postgres, database) for _ in range(2)]
+    for daemon in pair:
+        daemon.config["name"] = pair[0].name
+        daemon.config["source"]["dsn"] += "?options=-c%20wal_sender_timeout%3D2s"
+    pair[0].start().wait_state("streaming")
+    pair[1].start().wait_state("waiting_slot")
+    became: Counter[str] = Counter()
+    with Inserting(postgres.dsn(database)) as rows:
+        end_s = time.monotonic() + MINUTE_S
+        while time.monotonic() < end_s:
+            first = eventually(lambda: streaming(pair), "one of them streams", 60)
+            assert first.process is not None
+            os.kill(first.process.pid, signal.SIGSTOP)
+            other = pair[1 - pair.index(first)]
+            other.wait_state("streaming")
+            os.kill(first.process.pid, signal.SIGCONT)
+            became[settled(first)] += 1
+    await_confirmed(postgres, pair[0], 120)  # it is the slot that is looked at
+    events = reader.read(f"{pair[0].name}.public.t")
+    assert_each_once(events)
+    assert sorted(event.value["after"]["id"] for event in events) == list(range(1, rows.last + 1))
+    print(f"\n{rows.last} rows, each once; frozen and woken: {dict(became)}")
+
+
+def streaming(pair: list[Daemon]) -> Daemon | None:
+    """The one that streams now, if exactly one says so."""
+    found = [daemon for daemon in pair if daemon.status().get("state") == "streaming"]
+    return found[0] if len(found) == 1 else None
+
+
+def settled(daemon: Daemon) -> str:
+    """What became of the one that was woken; who was fenced is started again, as its supervisor would do it."""
+    process = daemon.process
+    assert process is not None
+    eventually(
+        lambda: process.poll() is not None or daemon.status().get("state") == "waiting_slot", "it knows", 60
+    )
+    if process.poll() is None:
+        return "waits"
+    assert process.returncode == EXIT_FENCED
+    daemon.start()
+    return "fenced"
