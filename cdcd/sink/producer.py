@@ -210,9 +210,7 @@ class KafkaSink:
             # Reports of one partition come in order of offset: the last one is the highest.
             self._next_offsets[message.topic(), message.partition()] = message.offset() + 1
         elif self._delivery_error is None:
-            self._delivery_error = translate(
-                error, "delivering a record", topic=message.topic(), partition=message.partition()
-            )
+            self._delivery_error = _undelivered(error, message)
 
     def _errored(self, error: KafkaError) -> None:
         """Error callback: a fatal one ends the producer, others only explain a later timeout."""
@@ -363,6 +361,21 @@ class KafkaSink:
         if self._broker_error is None:
             return SinkUnavailable(message)
         return translate(self._broker_error, message)
+
+
+def _undelivered(error: KafkaError, message: Message) -> SinkError:
+    """Return why a record was not delivered; of one that is too large, which of the three limits it was (F65)."""
+    place = {"topic": message.topic(), "partition": message.partition()}
+    failure = translate(error, "delivering a record", **place)
+    if not isinstance(failure, RecordTooLarge):
+        return failure
+    size_bytes = len(message.key() or b"") + len(message.value() or b"")
+    return RecordTooLarge(
+        "delivering a record: the broker refuses its batch, which is larger than the topic's max.message.bytes, or "
+        "the broker's message.max.bytes where the topic has none",
+        **place,
+        size_bytes=size_bytes,
+    )
 
 
 def _now_s() -> float:

@@ -260,6 +260,9 @@ def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
     with pytest.raises(RecordTooLarge) as caught:
         write(sink, [large], progress(place.slot))
     assert caught.value.context["topic"] == topic
+    assert int(str(caught.value.context["size_bytes"])) == 1 + len(large.value or b"")
+    named = {"client": "message.max.bytes", "topic": "topic's max.message.bytes", "queue": "whole queue"}
+    assert named[limit] in caught.value.message
     assert "canary" not in str(caught.value)
     sink.abort()
     assert place.committed() == []
