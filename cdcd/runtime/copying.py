@@ -113,6 +113,8 @@ class Snapshotter:
                 self._counts.snapshot_rows(plan.table, run)
                 await self._add(Chunk(records, len(run.frames) + 128 * len(records), self._so_far()))
         finally:
+            if step is not None and not step.done():
+                self._reader.abandon()
             await settled(step)
             await in_thread(_close, runs)
 

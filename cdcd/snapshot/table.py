@@ -85,6 +85,7 @@ class SnapshotReader:
         self._translate = translate
         self._snapshot_name = snapshot_name
         self._cancelled = threading.Event()
+        self._abandoned = threading.Event()
         self._connection = connect()
 
     def _enter(self, cursor: Any) -> None:
@@ -127,7 +128,7 @@ class SnapshotReader:
         worker = threading.Thread(target=self._copy, args=(table, collector), daemon=True)
         worker.start()
         try:
-            while (item := runs.get()) is not None:
+            while (item := self._next(runs)) is not None:
                 if isinstance(item, psycopg2.Error):
                     raise _stale(table) if item.pgcode in _GONE else self._translate(item) from item
                 if isinstance(item, BaseException):
@@ -156,6 +157,17 @@ class SnapshotReader:
         except BaseException as error:  # noqa: BLE001 - raised again by the reader
             with contextlib.suppress(_Cancelled):
                 collector.put(error)
+
+    def _next(self, runs: queue.Queue[Run | BaseException | None]) -> Run | BaseException | None:
+        """Wait for what comes next; None when nobody wants it any more."""
+        while not self._abandoned.is_set():
+            with contextlib.suppress(queue.Empty):
+                return runs.get(timeout=0.1)
+        return None
+
+    def abandon(self) -> None:
+        """Let whoever waits for the next run go: the server may say nothing for ever. From any thread."""
+        self._abandoned.set()
 
     def _hang_up(self) -> None:
         """Shut the socket down under the thread that waits on it."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SourceUnavailable
-from cdcd.source.connection import connect_sql, fetch
+from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.source.connection import connect_sql, fetch, translate
 from cdcd.source.deadline import within
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
@@ -148,3 +151,35 @@ def test_a_slow_and_a_flapping_link_only_take_longer(
         events = reader.read(f"{daemon.name}.public.t")
         assert_each_once(events)
         assert len(events) == 1500
+
+
+def test_who_waits_for_a_copy_that_says_nothing_is_let_go(postgres: PostgresServer) -> None:
+    """All that had come was taken, so the waiting is for the server alone."""
+    with source_database(postgres, TABLE) as settings, Proxy(postgres.port) as proxy:
+        run(
+            postgres,
+            settings.slot,
+            "INSERT INTO t SELECT g, repeat('p', 1000) FROM generate_series(1, 20000) g",
+        )
+        behind = replace(settings, dsn=through(settings.dsn, postgres, proxy))
+        with (
+            contextlib.closing(psycopg2.connect(settings.dsn)) as exporting,
+            exporting.cursor() as cursor,
+        ):
+            exporting.set_session(isolation_level="REPEATABLE READ")
+            cursor.execute("SELECT pg_export_snapshot(), 't'::regclass::oid::int")
+            snapshot, relid = cursor.fetchone() or ("", 0)
+            reader = SnapshotReader(lambda: connect_sql(behind), translate, snapshot)
+            table = CopiedTable(relid, "public", "t", ("id", "pad"), None, is_partitioned=False)
+            proxy.slow(bytes_per_s=2_000_000)
+            runs = reader.copy(table, 1)
+            next(runs)
+            proxy.hold()
+            taken: list[object] = []
+            waiting = threading.Thread(target=lambda: taken.extend(runs), daemon=True)
+            waiting.start()
+            waiting.join(1)
+            assert waiting.is_alive(), "it waits for the server"
+            reader.abandon()
+            waiting.join(10)
+            assert not waiting.is_alive()
