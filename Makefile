@@ -33,8 +33,8 @@ check: $(STAMP) ## lint, format, types, import rules
 bench: ## throughput (comes with the performance work)
 	@echo "make bench: there is no benchmark yet; it comes with the performance work" >&2; exit 2
 
-faults: $(STAMP) ## simulated servers against the pure core: make faults ARGS="--first SEED --count N" (10,000)
-	$(BIN)/python -m tests.simulator $(ARGS)
+faults: $(STAMP) ## kills, cuts and crashes under load, judged: make faults ROUNDS=1000 SEED=7 (none: a fixed selection)
+	$(BIN)/python -m tests.faults $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 matrix: $(STAMP) ## every version and option against test_decoding: make matrix ARGS="--majors 17,18 --seed N"
 	$(BIN)/python -m tests.matrix $(ARGS)

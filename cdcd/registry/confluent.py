@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
+from cdcd.crash_points import reach
 from cdcd.errors import (
     CdcdError,
     ConfigError,
@@ -275,8 +276,10 @@ class Registry:
             if refusal.context.get("status") != 404:
                 raise
             schema_id = self._register(subject, schema)
+            reach("schema_level_set")
             self._set_level(subject, self._settings.compatibility)
             return schema_id
+        reach("schema_level_set")
         return self._register(subject, schema)
 
     def _register(self, subject: str, schema: Schema) -> int:

@@ -23,6 +23,7 @@ from cdcd.ack.group import Boundary, Chunk
 from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.crash_points import reach
 from cdcd.errors import SlotActive, SlotUnusable
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Relation, Run, TransactionInfo
@@ -112,6 +113,7 @@ class Snapshotter:
                 records = encode_run(run, self._plans.by_relid, self._tx)
                 self._counts.snapshot_rows(plan.table, run)
                 await self._add(Chunk(records, len(run.frames) + 128 * len(records), self._so_far()))
+                reach("in_snapshot")
         finally:
             if step is not None and not step.done():
                 self._reader.abandon()

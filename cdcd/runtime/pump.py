@@ -20,6 +20,7 @@ from cdcd.ack.shutdown import ShutdownWatch
 from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.crash_points import reach
 from cdcd.errors import SourceUnavailable, StreamUnsure
 from cdcd.lsn import Lsn
 from cdcd.model import (
@@ -217,6 +218,7 @@ class Pump:
         records = begin + encode_run(run, self._plans.by_relid, self._tx)
         self._counts.run(operations)
         await self._hand_on(records, len(run.frames))
+        reach("in_transaction")
         # The writer takes the records of this run before there are those of the next.
         await self._give_way()
 

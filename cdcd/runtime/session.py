@@ -18,6 +18,7 @@ import structlog
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
+from cdcd.crash_points import reach
 from cdcd.errors import (
     CdcdError,
     RegistryUnavailable,
@@ -222,6 +223,7 @@ class Session:
         now_us = time.time_ns() // 1000
         marker = Boundary(0, INVALID_LSN, now_us, 0, "snapshot", begin.begun_topics)
         await in_thread(self._write_marker, writer, marker)
+        reach("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
         created = await made_slot(self._source, begin.drop_slot, has_snapshot)
         try:
@@ -239,6 +241,7 @@ class Session:
     async def _copy_tables(self, begin: Snapshot, writer: Writer, created: CreatedSlot) -> None:
         point = created.consistent_point
         writer.made_slot(point)
+        reach("slot_made")
         if created.snapshot_name is None:
             now_us = time.time_ns() // 1000
             await writer.add(Chunk((), 0, Boundary(point - 1, point, now_us, transactions=0)))
@@ -262,6 +265,7 @@ class Session:
             finally:
                 reader.close()
         await writer.flush()
+        reach("snapshot_copied")
         _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
 
     # --- the stream ---
@@ -347,6 +351,7 @@ class Session:
         try:
             while True:
                 items = await or_stop(stream.read(), self._stop)
+                reach("received")
                 self._status.received(stream.received_bytes - counted_bytes)
                 counted_bytes = stream.received_bytes
                 # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).

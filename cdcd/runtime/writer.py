@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.crash_points import reach
 from cdcd.errors import TransactionTooLarge
 from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.runtime.threads import settled, start_in_thread
@@ -227,11 +228,13 @@ class Writer:
         started_us = _now_us()
         self._commit = self._start(self._sink.commit, self.progress(boundary))
         await asyncio.shield(self._commit)
+        reach("committed")
         self._is_open = False
         if self._ahead is not None:
             self._ahead.decided()
         self._idle_due_us = _now_us() + IDLE_PROGRESS_INTERVAL_US
         self._confirm(self._safe.durable(boundary.end_lsn))
+        reach("confirmed")
         seconds = (_now_us() - started_us) / 1e6
         self._observer.committed(boundary, rows=rows, transactions=transactions, seconds=seconds)
 

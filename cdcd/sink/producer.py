@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, RecordTooLarge, SinkError, SinkUnavailable
 from cdcd.findings import Finding
 from cdcd.model import Progress, Record
@@ -164,11 +165,14 @@ class KafkaSink:
         Raises before anything is visible, except when the result is unknown; then the sink is torn (F76).
         """
         producer = self._usable()
+        reach("produced")
         self._flush(producer, "flushing a group")
+        reach("flushed")
         progress = dataclasses.replace(progress, offsets=self._offsets())
         if self.kept is not None:
             progress = dataclasses.replace(progress, topics_at=self._write_topics(self.kept))
         self._produce_progress(producer, progress)
+        reach("progress_produced")
         if self._settings.is_exactly_once:
             try:
                 self._commit_transaction(producer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import psycopg2
 import psycopg2.errors
 
 from tests.faults.truth import INSERT_ONLY
+from tests.support.waiting import eventually
 
 Cursor = Any
 EXPECTED = (
@@ -78,7 +80,7 @@ class Writer(threading.Thread):
         """Stop writing after the transaction that is open now, and wait for that."""
         self._idle.clear()
         self._may_go.clear()
-        assert self._idle.wait(60), "a writer does not come to rest"
+        eventually(lambda: self._idle.is_set() or not self.is_alive(), "a writer comes to rest", 60)
         if self.failure is not None:
             raise self.failure
 
@@ -303,7 +305,8 @@ def altered(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
     if len(columns) > 3 or (columns and dice.random() < 0.4):
         cursor.execute(f'ALTER TABLE shape DROP COLUMN "{dice.choice(columns)}"')
     else:
-        cursor.execute(f"ALTER TABLE shape ADD COLUMN c_{writer.number} text DEFAULT 'of old'")
+        name = re.sub(r"\W", "_", f"c_{writer.gid()}")  # never one that there was before
+        cursor.execute(f"ALTER TABLE shape ADD COLUMN {name} text DEFAULT 'of old'")
     cursor.execute("INSERT INTO shape (id, n) VALUES (nextval('ids'), 2)")
 
 

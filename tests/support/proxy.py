@@ -198,9 +198,12 @@ class Proxy:
             await asyncio.Event().wait()
         far_reader, far_writer = await asyncio.open_connection(*self._target)
         link.writers.append(far_writer)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._pump("up", link, reader, far_writer))
-            group.create_task(self._pump("down", link, far_reader, writer))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump("up", link, reader, far_writer))
+                group.create_task(self._pump("down", link, far_reader, writer))
+        except* OSError:
+            link.reset()  # a side broke off, or this side was told to
 
     async def _pump(
         self, way: Way, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
