@@ -23,6 +23,8 @@ from cdcd.runtime.threads import settled, start_in_thread
 
 QUEUE_FULL_PAUSE_S = 0.002
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
+FIRST_IDLE_PROGRESS_US = 1_000_000
+"""After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
 STALL_US = 1_000_000
 """A producer that takes nothing for this long is not slow but stands still."""
 
@@ -232,7 +234,7 @@ class Writer:
         self._is_open = False
         if self._ahead is not None:
             self._ahead.decided()
-        self._idle_due_us = _now_us() + IDLE_PROGRESS_INTERVAL_US
+        self._idle_due_us = _now_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         self._confirm(self._safe.durable(boundary.end_lsn))
         reach("confirmed")
         seconds = (_now_us() - started_us) / 1e6

@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
-from contextlib import closing
 
-import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import EXIT_FENCED
+from tests.faults.inserting import Inserting, assert_all_there
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.reader import Reader, assert_each_once
+from tests.support.reader import Reader
 from tests.support.waiting import eventually
 
 MINUTE_S = 60.0
-
-
-class Inserting:
-    """Rows with rising ids, one transaction each, until it is ended; `last` is the last id that was committed."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._is_over = threading.Event()
-        self.last = 0
-        self._thread = threading.Thread(target=self._insert)
-
-    def __enter__(self) -> Inserting:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _insert(self) -> None:
-        with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
-            connection.autocommit = True
-            while not self._is_over.wait(0.005):
-                cursor.execute("INSERT INTO t VALUES (%s)", (self.last + 1,))
-                self.last += 1
 
 
 @pytest.mark.long
@@ -73,8 +46,7 @@ def test_one_of_them_writes_at_any_time(
             became[settled(first)] += 1
     await_confirmed(postgres, pair[0], 120)  # it is the slot that is looked at
     events = reader.read(f"{pair[0].name}.public.t")
-    assert_each_once(events)
-    assert sorted(event.value["after"]["id"] for event in events) == list(range(1, rows.last + 1))
+    assert_all_there(events, rows)
     print(f"\n{rows.last} rows, each once; frozen and woken: {dict(became)}")
 
 

@@ -437,13 +437,23 @@ async def test_an_idle_position_that_is_not_urgent_waits_its_interval() -> None:
 async def test_an_idle_position_is_written_when_its_interval_is_over_also_if_nothing_more_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F11: the server keeps WAL until then."""
-    monkeypatch.setattr(writer_module, "IDLE_PROGRESS_INTERVAL_US", 100_000)
+    """F11: the server keeps WAL until then; the first after rows comes soon."""
+    monkeypatch.setattr(writer_module, "FIRST_IDLE_PROGRESS_US", 50_000)
     async with world() as one:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
         one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
         await one.until_confirmed(900)
+        one.writer.idle(Boundary(100, 1000, 5, transactions=0), is_urgent=False)
+        await turns()
+        assert one.confirmed == [108, 900]
+        monkeypatch.setattr(writer_module, "IDLE_PROGRESS_INTERVAL_US", 100_000)
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        for lsn in (900, 1000):
+            one.writer.idle(Boundary(100, lsn, 5, transactions=0), is_urgent=False)
+            await one.until_confirmed(lsn)
 
 
 async def test_an_idle_position_that_is_durable_already_writes_nothing() -> None:

@@ -1,0 +1,44 @@
+"""Rows that come all the time, one transaction each, so that whatever strikes strikes under load.
+
+In: a database with a table t (id int PRIMARY KEY).  Out: rising ids, from 1 on, each committed before the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import psycopg2
+
+from tests.support.reader import Event, assert_each_once
+
+
+class Inserting:
+    """Rows with rising ids, one transaction each, until it is ended; `last` is the last id that was committed."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._is_over = threading.Event()
+        self.last = 0
+        self._thread = threading.Thread(target=self._insert)
+
+    def __enter__(self) -> Inserting:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _insert(self) -> None:
+        with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            while not self._is_over.wait(0.005):
+                cursor.execute("INSERT INTO t VALUES (%s)", (self.last + 1,))
+                self.last += 1
+
+
+def assert_all_there(events: list[Event], rows: Inserting) -> None:
+    """Each row that was committed is there once, and nothing else."""
+    assert_each_once(events)
+    assert sorted(event.value["after"]["id"] for event in events) == list(range(1, rows.last + 1))

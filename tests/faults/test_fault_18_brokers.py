@@ -1,0 +1,114 @@
+"""Fault 18: brokers that are restarted, killed, all away, and a controller that moves, while rows come all the time.
+
+F63, F64: what was not acknowledged is written again by a producer of the next session, in order, and never twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.inserting import Inserting, assert_all_there
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader
+from tests.support.waiting import eventually
+
+TOPICS = {"partitions": 3, "replication_factor": 3}
+
+
+@pytest.fixture
+def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Three brokers, all there before and after."""
+    for broker in kafka_cluster.brokers:
+        broker.launch()
+    for broker in kafka_cluster.brokers:
+        broker.wait_ready()
+    yield kafka_cluster
+    for broker in kafka_cluster.brokers:
+        broker.launch()
+
+
+def controller_of(cluster: KafkaCluster) -> KafkaBroker:
+    """The node that leads the controllers' quorum, as the cluster's description of itself says."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    node = admin.describe_cluster().result(30).controller
+    return next(broker for broker in cluster.brokers if broker.node_id == node.id)
+
+
+def leader_of_progress(cluster: KafkaCluster, daemon: Daemon) -> KafkaBroker:
+    """The broker that leads the partition that each Kafka transaction writes to."""
+    topic = f"{daemon.name}.__progress"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    leader = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+    return next(broker for broker in cluster.brokers if broker.node_id == leader)
+
+
+def one_after_another(cluster: KafkaCluster, _daemon: Daemon) -> None:
+    """A rolling restart."""
+    for broker in cluster.brokers:
+        broker.stop()
+        broker.start()
+
+
+def the_leader(cluster: KafkaCluster, daemon: Daemon) -> None:
+    """Killed, and back after its place was taken."""
+    broker = leader_of_progress(cluster, daemon)
+    broker.kill()
+    eventually(lambda: leader_of_progress(cluster, daemon) is not broker, "another leads", 60)
+    broker.start()
+
+
+def the_controller(cluster: KafkaCluster, _daemon: Daemon) -> None:
+    """Killed, so that another takes over."""
+    broker = controller_of(cluster)
+    broker.kill()
+    broker.start()
+
+
+def all_of_them(cluster: KafkaCluster, daemon: Daemon) -> None:
+    """Down until the daemon has given a session up; its slot keeps what comes."""
+    cluster.kill()
+    eventually(
+        lambda: daemon.status()["state"] != "streaming" or daemon.events("retrying"), "it notices", 120
+    )
+    cluster.start()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("strike", [one_after_another, the_leader, the_controller, all_of_them])
+def test_rows_flow_again(
+    strike: Callable[[KafkaCluster, Daemon], None],
+    cluster: KafkaCluster,
+    registry: SchemaRegistry,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+) -> None:
+    """The process goes on, nobody has to do anything, and each row is there once."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    sink = {
+        "bootstrap_servers": cluster.bootstrap,
+        "topics": TOPICS,
+        "properties": {"socket.timeout.ms": "10000"},
+    }
+    with new_daemon(postgres, database, sink=sink) as daemon:
+        daemon.start().wait_state("streaming")
+        assert daemon.process is not None
+        pid = daemon.process.pid
+        with Inserting(postgres.dsn(database)) as rows:
+            before = daemon.status()["rows_written"]
+            eventually(lambda: daemon.status()["rows_written"] > before, "rows flow")
+            strike(cluster, daemon)
+            daemon.wait_state("streaming", deadline_s=120)
+            before = daemon.status()["rows_written"]
+            eventually(lambda: daemon.status().get("rows_written", 0) > before, "rows flow again", 60)
+        await_confirmed(postgres, daemon, 120)
+        assert daemon.process.pid == pid
+        assert not daemon.events("halted")
+        assert_all_there(Reader(cluster.bootstrap, registry.url).read(f"{daemon.name}.public.t"), rows)

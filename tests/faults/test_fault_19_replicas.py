@@ -1,0 +1,55 @@
+"""Fault 19: too few replicas in sync for acks=all. Nothing is confirmed; the daemon waits until they are back.
+
+Unclean leader election is off in Kafka since 0.11, and cdcd cannot make up for one: docs/reliability.md says so.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaCluster
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.test_fault_18_brokers import TOPICS, cluster
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed, await_received
+from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import confirmed_position
+
+__all__ = ["cluster"]
+
+
+@pytest.mark.timeout(300)
+def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
+    cluster: KafkaCluster,
+    registry: SchemaRegistry,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+) -> None:
+    """F63: min.insync.replicas is all three, and one of them is away."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    sink = {
+        "bootstrap_servers": cluster.bootstrap,
+        "topics": TOPICS | {"properties": {"min.insync.replicas": "3"}},
+        "properties": {"delivery.timeout.ms": "5000", "request.timeout.ms": "2000"},
+    }
+    reader = Reader(cluster.bootstrap, registry.url)
+    with new_daemon(postgres, database, sink=sink) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        reader.wait([topic], lambda events: len(events) == 1)
+        cluster.brokers[2].stop()
+        postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+        await_received(postgres, daemon)
+        daemon.wait_state("backoff", deadline_s=60)
+        before = confirmed_position(postgres, daemon.slot)
+        assert [event.value["after"]["id"] for event in reader.read(topic)] == [1]
+        assert confirmed_position(postgres, daemon.slot) == before
+        cluster.brokers[2].start()
+        await_confirmed(postgres, daemon, 120)
+        events = reader.read(topic)
+        assert_each_once(events)
+        assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
+        assert not daemon.events("halted")
