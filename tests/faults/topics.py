@@ -47,8 +47,9 @@ def consumer(bootstrap: str, isolation: str = "read_committed") -> Consumer:
 class Topics:
     """The topics of one daemon."""
 
-    def __init__(self, bootstrap: str, registry_url: str, name: str) -> None:
+    def __init__(self, bootstrap: str, registry_url: str, name: str, slot: str) -> None:
         self._brokers = bootstrap
+        self._slot = slot
         self._decoder = Decoder(registry_url, name)
         self._name = name
         self._next: dict[Place, int] = {}
@@ -82,7 +83,10 @@ class Topics:
         for one in messages:
             self.digests[one.topic(), one.partition(), one.offset()] = digest(one)
         events = [self._decoder.event(one) for one in messages if one.topic() != self.progress_topic]
-        records = [progress_of(one) for one in messages if one.topic() == self.progress_topic]
+        key = self._slot.encode()  # what else is kept there has other keys
+        records = [
+            progress_of(one) for one in messages if one.topic() == self.progress_topic and one.key() == key
+        ]
         return tuple(events), tuple(records), partitions
 
     def _read(self, reader: Consumer, places: Iterable[Place]) -> list[Message]:

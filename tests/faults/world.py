@@ -57,7 +57,7 @@ class World:
         self._run(SCRIPT)
         self._run(publication_sql(self.daemon.config["source"].get("publication", f"cdcd_{name}")))
         self.truth = Truth(self.dsn)
-        self.topics = Topics(bootstrap, registry_url, name)
+        self.topics = Topics(bootstrap, registry_url, name, self.daemon.slot)
         self.live = Live(self.topics, bootstrap)
         self.sampler = Sampler(server.dsn(), self.daemon.slot, bootstrap, self.topics.progress_topic)
         self.oracle = Oracle(TABLES)
