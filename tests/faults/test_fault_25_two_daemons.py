@@ -6,9 +6,6 @@ reason to end.
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -176,31 +173,6 @@ def test_a_young_transaction_that_is_fenced_was_taken_over(
         assert "CDCD-SINK-FENCED" in daemon.log()
 
 
-def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_on(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, reader: Reader
-) -> None:
-    """F69: its walsender still holds the slot, so nobody has taken over: no exit status 75, no row twice."""
-    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    over = {"sink": {"transaction_timeout_ms": 10000, "commit": {"max_wait_ms": 2000}}}
-    with new_daemon(postgres, database, **over) as daemon:
-        topic = f"{daemon.name}.public.t"
-        daemon.start().wait_state("streaming")
-        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
-        reader.wait([topic], lambda events: len(events) == 1)
-        ends = Ends(kafka.bootstrap, topic)
-        before = ends.written
-        postgres.execute("INSERT INTO t SELECT g FROM generate_series(2, 20) g", dbname=database)
-        eventually(lambda: ends.written > before, "the rows are on the broker")
-        assert daemon.process is not None
-        os.kill(daemon.process.pid, signal.SIGSTOP)
-        written = ends.written
-        eventually(lambda: ends.stable > written, "the broker aborts it", pause_s=0.2)
-        os.kill(daemon.process.pid, signal.SIGCONT)
-        events = reader.wait([topic], lambda events: len(events) >= 20)
-        assert_each_once(events)
-        assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SINK-EXPIRED"]
-
-
 def beside(new_daemon: NewDaemon, server: PostgresServer, database: str) -> tuple[Daemon, Daemon]:
     """Two daemons with one slot; a frozen one loses it after two seconds."""
     over = {"sink": {"commit": {"max_wait_ms": 300}}}
@@ -229,43 +201,3 @@ def test_a_second_daemon_waits_and_fences_nobody(
     events = reader.wait([topic], lambda events: len(events) >= 2)
     assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
     assert_each_once(events)
-
-
-def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
-) -> None:
-    """F69, F74: with a Kafka transaction open, which the successor's init_transactions ends."""
-    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    first, second = beside(new_daemon, postgres, database)
-    first.config["sink"]["commit"]["max_wait_ms"] = 3000
-    topic = f"{first.name}.public.t"
-    first.start().wait_state("streaming")
-    second.start().wait_state("waiting_slot")
-    before = first.status()["received_lsn"]
-    postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
-    eventually(lambda: first.status()["received_lsn"] != before, "the first has the row")
-    assert first.process is not None
-    os.kill(first.process.pid, signal.SIGSTOP)
-    second.wait_state("streaming")
-    postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
-    reader.wait([topic], lambda events: len(events) >= 2)
-    os.kill(first.process.pid, signal.SIGCONT)
-    assert _ended_or_waits(first) in ("fenced", "waits")
-    postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
-    events = reader.wait([topic], lambda events: len(events) >= 3)
-    assert sorted(event.value["after"]["id"] for event in events) == [1, 2, 3]
-    assert_each_once(events)
-
-
-def _ended_or_waits(daemon: Daemon) -> str:
-    """It finds out by Kafka, or first by its walsender, which has gone."""
-    assert daemon.process is not None
-    give_up = time.monotonic() + 60
-    while time.monotonic() < give_up:
-        if (status := daemon.process.poll()) is not None:
-            assert status == 75
-            return "fenced"
-        if daemon.status().get("state") == "waiting_slot":
-            return "waits"
-        time.sleep(0.05)
-    raise AssertionError(daemon.log()[-3000:])

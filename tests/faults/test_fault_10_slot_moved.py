@@ -1,4 +1,4 @@
-"""A slot that cannot go on: the halt it names, and the two ways on, seen by an independent reader (F3, F10, F23)."""
+"""Fault 10: a slot that cannot go on: the halt it names, and the two ways on, seen by an independent reader (F3, F10, F23)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader
-from tests.support.stack import PostgresServers, run_script
-from tests.support.waiting import eventually
+from tests.support.stack import run_script
 from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
 
 Break = Callable[[PostgresServer, str, Daemon], None]
@@ -35,18 +34,6 @@ def advanced(server: PostgresServer, database: str, daemon: Daemon) -> None:
     server.execute(
         f"SELECT pg_replication_slot_advance('{daemon.slot}', pg_current_wal_lsn())", dbname=database
     )
-
-
-def outgrown(server: PostgresServer, database: str, daemon: Daemon) -> None:
-    """F23: more WAL than max_slot_wal_keep_size."""
-    run_script(
-        server.dsn(),
-        "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'",
-        "SELECT pg_reload_conf()",
-        *["SELECT pg_logical_emit_message(false, 'x', 'x'), pg_switch_wal()", "CHECKPOINT"] * 3,
-    )
-    eventually(lambda: wal_status(server, daemon) == "lost", "the slot is lost")
-    run_script(server.dsn(), "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
 
 
 def wal_status(server: PostgresServer, daemon: Daemon) -> str:
@@ -102,41 +89,6 @@ def test_the_tables_are_copied_anew(
     daemon = new_daemon(postgres, database)
     halted(postgres, database, daemon, breaks, code)
     is_copied_anew(postgres, database, daemon, reader, code)
-
-
-@pytest.mark.parametrize("way", [ACCEPT_GAP, RESNAPSHOT])
-def test_a_slot_that_the_server_gave_up_is_made_anew(
-    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, way: tuple[str, ...]
-) -> None:
-    """F23: max_slot_wal_keep_size; its cause is in the halt."""
-    with pg_server.fresh(18, settings={"max_wal_size": "32MB", "min_wal_size": "32MB"}) as server:
-        daemon = new_daemon(server, "postgres")
-        assert "wal_removed" in halted(server, "postgres", daemon, outgrown, "CDCD-SLOT-LOST")
-        if way == RESNAPSHOT:
-            is_copied_anew(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
-        else:
-            goes_on_with_a_marked_gap(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
-        daemon.stop()
-
-
-@pytest.mark.long
-def test_a_slot_that_was_idle_for_too_long_is_copied_anew(
-    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
-) -> None:
-    """F23: idle_replication_slot_timeout of PostgreSQL 18, a minute at least."""
-    with pg_server.fresh(18, settings={"idle_replication_slot_timeout": "1min"}) as server:
-        daemon = new_daemon(server, "postgres")
-
-        def idle(server: PostgresServer, database: str, daemon: Daemon) -> None:
-            def is_lost() -> bool:
-                server.execute("CHECKPOINT")
-                return wal_status(server, daemon) == "lost"
-
-            eventually(is_lost, "the slot was idle for too long", 150)
-
-        assert "idle_timeout" in halted(server, "postgres", daemon, idle, "CDCD-SLOT-LOST")
-        is_copied_anew(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
-        daemon.stop()
 
 
 def goes_on_with_a_marked_gap(

@@ -1,86 +1,16 @@
-"""The primary is killed under load and a standby promoted: what cdcd follows, and what it halts at (F56 to F62)."""
+"""Fault 9: servers promoted without the slot, lacking what was written, restored, replaced (F56 to F62)."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
-
-import psycopg2
-import pytest
-
 from cdcd.demo.stack.postgres import PostgresServer
+from tests.faults.test_fault_08_failover import FAILOVER, TABLE, pair
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
-from tests.support.reader import Reader, assert_each_once
+from tests.support.reader import Reader
 from tests.support.stack import PostgresServers, run_script
 from tests.support.standby import await_slot, copy_of, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
 from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
-
-FAILOVER = {"slot": {"failover": True}}
-TABLE = "CREATE TABLE t (id int PRIMARY KEY, body text)"
-
-
-@contextlib.contextmanager
-def writing(server: PostgresServer) -> Iterator[None]:
-    """Rows, one transaction after another, until the server dies."""
-
-    def write() -> None:
-        with contextlib.suppress(psycopg2.Error):
-            connection = psycopg2.connect(server.dsn())
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                for number in range(10, 1_000_000):
-                    cursor.execute("INSERT INTO t VALUES (%s, 'load')", (number,))
-                    cursor.execute("UPDATE t SET body = body || '+' WHERE id = 1")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        writer.join(60)
-
-
-@contextlib.contextmanager
-def pair(pg_server: PostgresServers, major: int) -> Iterator[tuple[PostgresServer, PostgresServer]]:
-    """A primary with a table, and a server that is not started yet."""
-    primary, standby = pg_server.fresh(major), pg_server.fresh(major)
-    try:
-        primary.start()
-        run_script(primary.dsn(), TABLE, "INSERT INTO t VALUES (1, 'copied')")
-        yield primary, standby
-    finally:
-        primary.stop("immediate")
-        standby.stop("immediate")
-
-
-@pytest.mark.parametrize("major", [17, 18])
-def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invented(
-    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
-) -> None:
-    """F56, F57, F58, F59: the slot comes along, and the daemon finds the new primary by itself."""
-    with pair(pg_server, major) as (primary, standby):
-        daemon = new_daemon(primary, "postgres", source=FAILOVER)
-        daemon.start().wait_state("streaming")
-        make_standby(primary, standby)
-        daemon.config["source"]["dsn"] = hosts_dsn("postgres", standby, primary)
-        daemon.stop()
-        daemon.start().wait_state("streaming")
-        await_slot(standby, daemon.slot)
-        with writing(primary):
-            many = "SELECT 1 FROM t WHERE id = 110"
-            eventually(lambda: standby.execute(many), "a hundred rows are in both")
-            primary.kill()
-        promote(standby)
-        daemon.wait_state("streaming")
-        run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')", "DELETE FROM t WHERE id = 10")
-        events = equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
-        assert_each_once(events)
-        assert len(events) > 200
-        assert daemon.stop() == 0
-        assert daemon.start().wait_state("streaming"), "the new timeline is in the progress record"
 
 
 def test_a_server_promoted_without_the_slot_halts(
