@@ -1,4 +1,4 @@
-"""Fault 8: the primary is killed under load and a standby promoted: what cdcd follows, and what it halts at (F56 to F62)."""
+"""Fault 8: the primary is killed under load and a standby promoted, and what cdcd makes of it (F56 to F59)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fault 10: a slot that cannot go on: the halt it names, and the two ways on, seen by an independent reader (F3, F10, F23)."""
+"""Fault 10: a slot that cannot go on: its halt, and the two ways on, seen by an independent reader (F3, F10)."""
 
 from __future__ import annotations
 

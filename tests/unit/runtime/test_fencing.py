@@ -1,4 +1,4 @@
-"""Who has ended the producer: the table of cases. The real thing is in tests/integration/test_fencing.py."""
+"""Who has ended the producer: the table of cases. The real thing is in tests/faults/test_fault_25_two_daemons.py."""
 
 from __future__ import annotations
 
