@@ -115,6 +115,11 @@ class Session:
         """How far this session has come: what is durable in Kafka, 0 before it knows."""
         return INVALID_LSN if self._writer is None else self._writer.safe_lsn
 
+    @property
+    def has_advanced(self) -> bool:
+        """Whether it has made anything of the stream durable."""
+        return self._writer is not None and self._writer.has_advanced
+
     def fail(self, error: CdcdError) -> None:
         """End the session with an error that was found beside it."""
         self._failure = error

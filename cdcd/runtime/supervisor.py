@@ -30,7 +30,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
 TRIES = 3
 """So often an error of the class AGAIN is met at one place before it is believed."""
 STABLE_S = 60.0
-"""A session that lived this long starts the back-off anew."""
+"""A session that lived this long starts the back-off anew, and so does one that made anything new durable."""
 
 
 class Defect(CdcdError):
@@ -52,6 +52,7 @@ class Supervisor:
         self._running: Session | None = None
         self._after: CdcdError | None = None
         self._durable_lsn = self._met_lsn = INVALID_LSN
+        self._has_advanced = False
         self._met = 0
         self._pending: CdcdError | None = None
 
@@ -82,13 +83,15 @@ class Supervisor:
                 await self._halt(error)
                 failures = self._met = 0
                 continue
-            failures = 1 if time.monotonic() - started_s > STABLE_S else failures + 1
+            has_worked = self._has_advanced or time.monotonic() - started_s > STABLE_S
+            failures = 1 if has_worked else failures + 1
             await self._back_off(error, failures)
         self._status.state("stopping")
         _LOG.info("stopped")
         return EXIT_OK
 
     async def _session(self) -> CdcdError | None:
+        self._has_advanced = False
         pending, self._pending = self._pending, None
         if pending is not None:
             return pending
@@ -117,6 +120,7 @@ class Supervisor:
     def _ended_by(self, error: CdcdError) -> CdcdError:
         """Keep for the next session what this one, or the last that has streamed, ended with."""
         has_streamed = self._running is not None and self._running.has_streamed
+        self._has_advanced = self._running is not None and self._running.has_advanced
         self._durable_lsn = INVALID_LSN if self._running is None else self._running.durable_lsn
         self._after = to_remember(self._after, error, has_streamed=has_streamed)
         return error

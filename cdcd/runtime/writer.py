@@ -94,6 +94,8 @@ class Writer:
         self._announcing: asyncio.Future[None] | None = None
         self._idle_due_us = 0
         self._stalled_us = 0
+        self.has_advanced = False
+        """Whether anything of the stream has become durable: rows, a part of a transaction, or an idle position."""
 
     @property
     def safe_lsn(self) -> int:
@@ -235,6 +237,8 @@ class Writer:
         if self._ahead is not None:
             self._ahead.decided()
         self._idle_due_us = _now_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
+        if boundary.phase == "streaming":  # a snapshot that was cut off counts for nothing, it begins anew
+            self.has_advanced |= rows > 0 or boundary.end_lsn > self._safe.lsn
         self._confirm(self._safe.durable(boundary.end_lsn))
         reach("confirmed")
         seconds = (_now_us() - started_us) / 1e6

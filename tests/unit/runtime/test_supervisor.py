@@ -64,8 +64,15 @@ class Durable:
     lsn: int
 
 
+@dataclass(frozen=True)
+class Advanced:
+    """An ending: with this error, after something new was made durable."""
+
+    error: CdcdError
+
+
 class Ending:
-    has_streamed = False
+    has_streamed = has_advanced = False
 
     def __init__(self, ending: object, stop: asyncio.Event) -> None:
         self.durable_lsn = ending.lsn if isinstance(ending, Durable) else 0
@@ -78,6 +85,9 @@ class Ending:
     async def run(self) -> None:
         if isinstance(self.ending, Streamed):
             self.has_streamed = True
+            raise self.ending.error
+        if isinstance(self.ending, Advanced):
+            self.has_advanced = True
             raise self.ending.error
         if isinstance(self.ending, Durable):
             raise self.ending.error
@@ -175,6 +185,18 @@ async def test_a_session_that_lived_long_starts_the_pauses_anew(monkeypatch: pyt
     async with daemon(monkeypatch, gone, gone, gone, STREAM) as one:
         await one.until(lambda: one.sessions.started == 4)
         assert tries == [1, 1, 1]
+
+
+async def test_a_session_that_made_something_durable_starts_the_pauses_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that works for half a minute and is then cut off, again and again, does not climb to long pauses."""
+    tries: list[int] = []
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: tries.append(n) or 0.0)
+    gone = SourceUnavailable("gone")
+    async with daemon(monkeypatch, gone, gone, Advanced(gone), Advanced(gone), gone, gone, STREAM) as one:
+        await one.until(lambda: one.sessions.started == 7)
+        assert tries == [1, 2, 1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

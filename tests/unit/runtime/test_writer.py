@@ -16,7 +16,7 @@ import pytest
 
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
 from cdcd.errors import SchemaIdTaken, SinkUnavailable
-from cdcd.model import PreparedBefore, Progress, Record, SourceIdentity
+from cdcd.model import Part, PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.runtime import writer as writer_module
 from cdcd.runtime.writer import Writer
 
@@ -122,6 +122,7 @@ class World:
         max_rows: int = 1000,
         waiting_limit_bytes: int = 1000,
         has_schemas: bool = False,
+        durable_lsn: int = 0,
     ) -> None:
         self.sink = MemorySink()
         self.schemas = MemorySchemas(self.sink) if has_schemas else None
@@ -137,6 +138,7 @@ class World:
             waiting_limit_bytes=waiting_limit_bytes,
             confirm=self._confirm,
             observer=self,
+            durable_lsn=durable_lsn,
             ahead=self.schemas,
         )
         self.task = asyncio.ensure_future(self.writer.run())
@@ -474,6 +476,26 @@ async def test_an_idle_position_does_not_hurry_a_group() -> None:
 
 
 # --- flush ---
+
+
+@pytest.mark.parametrize(
+    ("chunk", "has_advanced"),
+    [
+        (Chunk((), 0, boundary(100)), True),
+        (Chunk((Record("t", 0, b"k", b"v"),), 10, boundary(5, part=Part(100, 3))), True),
+        (Chunk((Record("t", 0, b"k", b"v"),), 10, boundary(100, phase="snapshot")), False),
+        (Chunk((), 0, boundary(5)), False),
+    ],
+    ids=["a position", "a part", "rows of a snapshot", "nothing new"],
+)
+async def test_it_has_advanced_when_something_of_the_stream_is_durable(
+    chunk: Chunk, has_advanced: bool
+) -> None:
+    async with world(durable_lsn=boundary(5).end_lsn) as one:
+        assert not one.writer.has_advanced
+        await one.writer.add(chunk)
+        await one.writer.flush()
+        assert one.writer.has_advanced is has_advanced
 
 
 async def test_flush_does_not_wait_for_a_groups_time() -> None:
