@@ -43,6 +43,10 @@ class Status:
         self._protocol_version: int | None = None
         self._streaming: str | None = None
         self._oldest_us: int | None = None
+        self._open_us: int | None = None
+        self._ended_lsn: Lsn = 0
+        self._durable_lsn: Lsn = 0
+        self._is_of_before = False
         self._boundary: Boundary | None = None
         self._held: Held | None = None
         self._may_be_lost = 0
@@ -99,7 +103,14 @@ class Status:
         self._streaming = streaming
         self.health = replace(self.health, is_source_streaming=True)
         self.metrics.source_connected(True)
+        self._forget_what_was_open()
         self.state("streaming")
+
+    def _forget_what_was_open(self) -> None:
+        """What is not durable comes again (F9, F27); what is, does not, also where its commit was never answered."""
+        if self._confirmed_lsn >= self._ended_lsn:
+            self._outstanding(None)
+        self._open_us, self._ended_lsn, self._durable_lsn, self._is_of_before = None, 0, 0, True
 
     def source_closed(self) -> None:
         """The replication stream is closed."""
@@ -153,14 +164,24 @@ class Status:
 
     def began(self, commit_us: int) -> None:
         """A transaction that is not durable yet came in."""
-        if self._oldest_us is None:
-            self._oldest_us = commit_us
-            self.metrics.outstanding(commit_us)
+        self._open_us = commit_us
+        if self._oldest_us is None or self._is_of_before:
+            self._is_of_before = False
+            self._outstanding(commit_us)
 
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None:
         """A transaction is complete."""
         self._received_lsn = max(self._received_lsn, end_lsn)
+        self._open_us = None
+        if not is_empty:
+            self._ended_lsn = end_lsn
+        elif self._durable_lsn >= self._ended_lsn:
+            self._outstanding(None)  # F7: empty, it is done when those before it are
         self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
+
+    def _outstanding(self, oldest_us: int | None) -> None:
+        self._oldest_us = oldest_us
+        self.metrics.outstanding(oldest_us)
 
     def aborted(self, count: int) -> None:
         """So many transactions, of which something was received, were rolled back."""
@@ -177,11 +198,12 @@ class Status:
         self._boundary = boundary
         self._rows += rows
         self._transactions += transactions
-        if max(boundary.end_lsn, boundary.covered_lsn) >= self._received_lsn:
-            self._oldest_us = None
+        self._durable_lsn = max(boundary.end_lsn, boundary.covered_lsn)
+        # Not the received LSN: keepalives raise that beyond the last transaction, and nothing waits for them.
+        if self._durable_lsn >= self._ended_lsn:
+            self._outstanding(self._open_us)
         elif self._oldest_us is not None:
-            self._oldest_us = max(self._oldest_us, boundary.commit_us)
-        self.metrics.outstanding(self._oldest_us)
+            self._outstanding(max(self._oldest_us, boundary.commit_us))
         self.metrics.group_committed(commit_us=boundary.commit_us if rows else 0, duration_s=seconds)
 
     def given_up(self) -> None:

@@ -121,3 +121,71 @@ def test_what_a_prepare_holds_back_is_no_lag_of_what_is_written(status: Status) 
     status.ended(208, is_empty=False)
     status.committed(Boundary(200, 150, 5, covered_lsn=208), rows=1, transactions=1, seconds=0.1)
     assert status.metrics.snapshot()["cdcd_replication_lag_seconds"] == 0
+
+
+def _lags(status: Status) -> bool:
+    return status.metrics.snapshot()["cdcd_replication_lag_seconds"] > 0
+
+
+def _one_is_received(status: Status, end_lsn: int = 108) -> None:
+    status.began(5)
+    status.ended(end_lsn, is_empty=False)
+
+
+def _one_is_written(status: Status, end_lsn: int = 108) -> None:
+    status.committed(Boundary(end_lsn - 8, end_lsn, 5), rows=1, transactions=1, seconds=0.1)
+
+
+def test_wal_behind_the_last_transaction_is_no_lag(status: Status) -> None:
+    """F11: a keepalive's WAL end is other databases' WAL too, and waits for nothing but the next idle position."""
+    _one_is_received(status)
+    status.turned([Keepalive(500, 0, False)], 0)
+    assert _lags(status)
+    _one_is_written(status)
+    assert not _lags(status)
+
+
+def test_what_comes_behind_the_durable_one_lags_from_its_beginning(status: Status) -> None:
+    _one_is_received(status)
+    status.began(7)  # a long one: its rows are still coming
+    _one_is_written(status)
+    assert _lags(status)
+    status.ended(300, is_empty=False)
+    assert _lags(status)
+    _one_is_written(status, 300)
+    assert not _lags(status)
+
+
+def test_an_empty_transaction_lags_only_behind_others(status: Status) -> None:
+    """F7: nothing of it has to become durable."""
+    status.began(5)
+    status.ended(50, is_empty=True)
+    assert not _lags(status)
+    _one_is_received(status)
+    status.began(6)
+    status.ended(200, is_empty=True)
+    assert _lags(status)
+    _one_is_written(status)
+    assert not _lags(status)
+
+
+def test_a_commit_that_nobody_answered_lags_until_the_next_session_finds_it_durable(status: Status) -> None:
+    """F76: its transaction comes again and is dropped, and nothing else may come for long."""
+    _one_is_received(status)
+    status.source_closed()
+    assert _lags(status)
+    status.confirmed(108)
+    status.streaming(180_000, 4, "parallel")
+    assert not _lags(status)
+
+
+def test_what_a_session_left_undone_lags_until_it_is_durable(status: Status) -> None:
+    _one_is_received(status)
+    status.source_closed()
+    status.confirmed(50)
+    status.streaming(180_000, 4, "parallel")
+    assert _lags(status)
+    _one_is_received(status)
+    assert _lags(status)
+    _one_is_written(status)
+    assert not _lags(status)
