@@ -112,7 +112,8 @@ class AdminServer:
 
 def _is_local(request: web.Request) -> bool:
     """Whether it comes from this machine, under this machine's name (a name of others may be made to lead here)."""
-    host = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
+    named = request.headers.get("Host", "")  # not `request.host`: without the header that asks a name server
+    host = named if named.endswith("]") else named.rsplit(":", 1)[0]
     try:
         is_loopback = ipaddress.ip_address(request.remote or "").is_loopback
     except ValueError:

@@ -24,7 +24,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import refuse_held, which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
-from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, verdict
+from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, on_timeline, verdict
 from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
 from cdcd.sink.producer import KafkaSink
@@ -40,13 +40,23 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a session begins with. `identity` is what its progress records say."""
+    """What a session begins with: the stored position as it is on the server's timeline (F58).
+
+    `identity` is what its progress records say.
+    """
 
     stored: Progress | None
     server: ServerIdentity
     options: StreamOptions
     verdict: Resume | Snapshot
     identity: SourceIdentity
+
+    @property
+    def durable_lsn(self) -> Lsn:
+        """What may be confirmed before anything was received: nothing behind the point where a timeline was left."""
+        if self.stored is None or isinstance(self.verdict, Snapshot):
+            return INVALID_LSN
+        return self.verdict.start_lsn
 
     @property
     def part(self) -> Part | None:
@@ -92,7 +102,7 @@ class Beginning:
         options = self._granted(server)  # refused before anything is made
         policies = self._config.format.policies()
         options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
-        decided, slot = await in_thread(self._decide, stored, server)
+        stored, decided, slot = await in_thread(self._decide, stored, server)
         if isinstance(decided, Snapshot) and self._topics.kept is not None:
             self._topics.kept.forget(self._topics.kept.names())  # all of it is written anew
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
@@ -131,10 +141,13 @@ class Beginning:
 
     def _decide(
         self, stored: Progress | None, server: ServerIdentity
-    ) -> tuple[Resume | Snapshot, Slot | None]:
+    ) -> tuple[Progress | None, Resume | Snapshot, Slot | None]:
         slot = which_slot(self._source)
-        wanted = wanted_of(self._config)
-        return verdict(stored, slot, server, wanted, needed_history(self._source, stored, server)), slot
+        history = needed_history(self._source, stored, server)
+        decided = verdict(stored, slot, server, wanted_of(self._config), history)
+        if stored is not None:
+            stored = on_timeline(stored, server.timeline, history or {})
+        return stored, decided, slot
 
 
 def needed_history(

@@ -17,6 +17,7 @@ from typing import Any
 
 from cdcd.errors import EXIT_MEMORY
 
+_STDERR = 2
 _LAST_WORDS = b"cdcd: CDCD-MEMORY: the system refuses memory; it begins anew when it is started again\n"
 
 
@@ -42,5 +43,8 @@ def end_where_memory_is_short() -> None:
 
 def _end_for(kind: type | None) -> None:
     if kind is not None and issubclass(kind, MemoryError):
-        os.write(sys.stderr.fileno(), _LAST_WORDS)
-        os._exit(EXIT_MEMORY)
+        try:
+            os.set_blocking(_STDERR, False)  # nobody may read them
+            os.write(_STDERR, _LAST_WORDS)
+        finally:
+            os._exit(EXIT_MEMORY)

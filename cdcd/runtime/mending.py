@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cdcd.errors import CdcdError, ResumeRefused
+from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
 from cdcd.lsn import Lsn
 from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
 from cdcd.runtime.halts import Way, ways_on
@@ -53,24 +53,29 @@ def after_gap(
     """Return the record that goes on where the slot stands now, at `slot_lsn`.
 
     After a promotion that what was written does not survive (F58), the timelines are one up to the switch point, and
-    all of that was written: the position is there, if the slot is not beyond it.
+    all of that was written: what comes from there on is new, if the slot is not beyond it. It is read from before
+    where a PREPARE holds the position back (F33).
     """
     switch_lsn = halt.context.get("switch_lsn")
-    to_lsn = max(slot_lsn, switch_lsn) if isinstance(switch_lsn, int) else slot_lsn
-    is_back = to_lsn <= stored.end_lsn
+    to_lsn, end_lsn = slot_lsn, slot_lsn
+    if isinstance(switch_lsn, int):
+        to_lsn, end_lsn = max(slot_lsn, switch_lsn), max(slot_lsn, min(switch_lsn, stored.end_lsn))
+    is_parted, written_lsn = isinstance(halt, SourceTimeline), _written_lsn(stored)
+    is_back = to_lsn <= stored.end_lsn or (is_parted and to_lsn <= written_lsn)
     # What goes back is marked behind all that the topics have, or a reader would take it for known.
-    from_lsn = max(_from_lsn(stored), stored.commit_lsn + 1) if is_back else _from_lsn(stored)
+    from_lsn = max(_from_lsn(stored), written_lsn + 1) if is_back else _from_lsn(stored)
     return replace(
         stored,
         identity=identity,
         phase="streaming",
         commit_lsn=to_lsn - 1 if is_back else max(stored.commit_lsn, to_lsn - 1),
-        end_lsn=to_lsn,
+        end_lsn=end_lsn,
         commit_us=now_us,
         offsets={},
         snapshot_tables=(),
         prepared_before=prepared_before,
-        part=_part_that_comes(stored, to_lsn),
+        # F58: what is written in part on another timeline does not come again, whatever has its LSN on this one.
+        part=None if is_parted else _part_that_comes(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
     )
 
@@ -84,7 +89,8 @@ def before_snapshot(
     now_us: int,
 ) -> Progress:
     """Return the record that begins a new snapshot, which empties `topics` first. Raises ResumeRefused."""
-    last_lsn = max(stored.commit_lsn + 1, stored.end_lsn)
+    written_lsn = _written_lsn(stored)
+    last_lsn = max(written_lsn + 1, stored.end_lsn)
     # Equal is enough: the slot that is made next writes WAL, and its consistent point lies behind that.
     if server.wal_lsn < last_lsn:
         raise ResumeRefused(
@@ -98,6 +104,7 @@ def before_snapshot(
         stored,
         identity=identity,
         phase="snapshot",
+        commit_lsn=written_lsn,
         commit_us=now_us,
         offsets={},
         snapshot_tables=tuple(sorted({*stored.snapshot_tables, *topics})),
@@ -111,6 +118,11 @@ def _part_that_comes(stored: Progress, to_lsn: Lsn) -> Part | None:
     """Return the part of a transaction that is written already, if the server sends that transaction again."""
     part = stored.part
     return part if part is not None and stored.end_lsn < to_lsn <= part.commit_lsn else None
+
+
+def _written_lsn(stored: Progress) -> Lsn:
+    """Return the highest commit LSN that a topic has: of the last whole transaction, or of one written in part."""
+    return max(stored.commit_lsn, stored.part.commit_lsn if stored.part is not None else 0)
 
 
 def _from_lsn(stored: Progress) -> Lsn:

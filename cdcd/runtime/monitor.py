@@ -67,6 +67,11 @@ class Monitor:
                 self._guard.tell(None, None, 0)
                 self._drop_connection()
                 _LOG.debug("slot_unknown", error=str(error))
+            except Exception:  # noqa: BLE001 - a defect here must not take the WAL guard away for good
+                self._status.metrics.slot(None)
+                self._guard.tell(None, None, 0)
+                self._drop_connection()
+                _LOG.exception("monitor_failed")
             is_urgent = self._guard.is_giving_up or not self._publications.has_looked
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 

@@ -190,7 +190,7 @@ class Session:
                 continue  # who needs it meets it as well, and says so
 
     def _new_writer(self, begun: Begun) -> Writer:
-        commit, stored = self._config.sink.commit, begun.stored
+        commit = self._config.sink.commit
         return Writer(
             self._sink,
             begun.identity,
@@ -200,7 +200,7 @@ class Session:
             waiting_limit_bytes=half_of(self._config.buffer.memory),
             confirm=_confirm_nothing,
             observer=self._status,
-            durable_lsn=stored.end_lsn if stored is not None else INVALID_LSN,
+            durable_lsn=begun.durable_lsn,
             ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
         )
 

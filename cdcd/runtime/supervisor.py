@@ -55,6 +55,7 @@ class Supervisor:
         self._has_advanced = False
         self._met = 0
         self._pending: CdcdError | None = None
+        self._told: CdcdError | None = None
 
     def found(self, error: CdcdError) -> None:
         """End the session for what was found beside it (F21, F72); between two tries, let it end the next.
@@ -62,6 +63,7 @@ class Supervisor:
         While it is halted somebody is looking already, and the next start looks again.
         """
         if self._running is not None:
+            self._told = error
             self._running.fail(error)
         elif self._status.health.state in ("backoff", "waiting_slot"):
             self._pending = error
@@ -92,6 +94,7 @@ class Supervisor:
 
     async def _session(self) -> CdcdError | None:
         self._has_advanced = False
+        self._told = None
         pending, self._pending = self._pending, None
         if pending is not None:
             return pending
@@ -123,6 +126,9 @@ class Supervisor:
         self._has_advanced = self._running is not None and self._running.has_advanced
         self._durable_lsn = INVALID_LSN if self._running is None else self._running.durable_lsn
         self._after = to_remember(self._after, error, has_streamed=has_streamed)
+        # A session that was closing already when it was told raises what it was closing for.
+        if self._told is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
+            return self._told
         return error
 
     async def _halt(self, error: CdcdError) -> None:

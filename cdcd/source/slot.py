@@ -163,8 +163,9 @@ def drop_own_slot(connection: Connection, settings: SourceSettings) -> Lsn | Non
     Raises SlotActive while a walsender holds it.
     """
     slot = read_slot(connection, settings.slot)
-    ((database,),) = fetch(connection, "SELECT current_database()::text")
-    if slot is None or slot.synced or (slot.plugin, slot.database) != ("pgoutput", database):
+    ((database, is_standby),) = fetch(connection, "SELECT current_database()::text, pg_is_in_recovery()")
+    # A standby's copy is the server's own; after a promotion `synced` says no more than where it came from.
+    if slot is None or (slot.synced and is_standby) or (slot.plugin, slot.database) != ("pgoutput", database):
         return None
     drop_slot(connection, settings.slot)
     return slot.confirmed_flush_lsn or 0

@@ -1,9 +1,9 @@
 """Where a batch may end: offsets of all topics at one PostgreSQL commit.
 
 In: progress records in their order and the offsets a batch starts at.  Out: the offsets it ends at.
-Invariant: a cut is the sum of whole progress records, and never ends behind one that marks a part, so it never tears
-a PostgreSQL transaction; offsets never move back. Offsets are {topic: {partition as text: next offset}}, the JSON
-that Spark keeps in its checkpoint.
+Invariant: a cut is the sum of whole progress records, and never ends behind one that marks a part or a gap, so it
+never tears a PostgreSQL transaction; offsets never move back. Offsets are {topic: {partition as text: next offset}},
+the JSON that Spark keeps in its checkpoint.
 Must not: do I/O.
 """
 
@@ -23,7 +23,8 @@ PROGRESS_FORMATS = (1, 2)
 class Commit:
     """One progress record: what its Kafka transaction touched, as next offsets.
 
-    `is_part`: a PostgreSQL transaction is written up to somewhere inside it, so nobody may stop reading here.
+    `is_part`: a PostgreSQL transaction is written up to somewhere inside it, or a gap is accepted that the topics
+    have still to be told of, so nobody may stop reading here.
     """
 
     commit_lsn: str
@@ -42,7 +43,7 @@ def parse_progress(value: bytes) -> Commit:
                 str(topic): {str(int(partition)): int(offset) for partition, offset in partitions.items()}
                 for topic, partitions in fields["offsets"].items()
             },
-            is_part=fields.get("part") is not None,
+            is_part=fields.get("part") is not None or fields.get("gap") is not None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressUnreadable("a progress record is not what this version reads") from error

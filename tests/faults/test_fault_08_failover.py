@@ -10,6 +10,9 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.source.connection import connect_sql
+from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import drop_own_slot
 from tests.integration.conftest import NewDaemon
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import PostgresServers, run_script
@@ -80,3 +83,7 @@ def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invent
         assert len(events) > 200
         assert daemon.stop() == 0
         assert daemon.start().wait_state("streaming"), "the new timeline is in the progress record"
+        assert daemon.stop() == 0
+        settings = SourceSettings(standby.dsn(), lambda: None, daemon.slot, (), "guard")
+        with contextlib.closing(connect_sql(settings)) as connection:
+            assert drop_own_slot(connection, settings), "F21: the WAL guard saves a promoted primary as well"

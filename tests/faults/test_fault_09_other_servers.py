@@ -80,6 +80,36 @@ def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
         )
 
 
+def test_what_only_an_idle_stream_has_confirmed_is_not_confirmed_on_the_promoted_server(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F3, F58: the position lies behind the point where the timelines part, and other changes take its LSNs."""
+    with pair(pg_server, 18) as (primary, standby):
+        daemon = new_daemon(primary, "postgres", source=FAILOVER)
+        daemon.start().wait_state("streaming")
+        make_standby(primary, standby)
+        await_slot(standby, daemon.slot)
+        run_script(primary.dsn(), "ALTER SYSTEM RESET synchronized_standby_slots", "SELECT pg_reload_conf()")
+        await_confirmed(primary, daemon)
+        follows_everything(primary, standby)
+        cut_off(standby)
+        run_script(primary.dsn(), "SELECT pg_switch_wal()", "SELECT pg_create_restore_point('idle')")
+        await_confirmed(primary, daemon)
+        daemon.kill()
+        primary.kill()
+        promote(standby)
+        daemon.config["source"]["dsn"] = standby.dsn()
+        daemon.start().wait_state("streaming")
+        run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')")
+        topic = f"{daemon.name}.public.t"
+        reader.wait([topic], lambda events: any(one.key == {"id": 2} for one in events))
+        ahead = "SELECT 1 FROM pg_replication_slots WHERE confirmed_flush_lsn > pg_current_wal_lsn()"
+        assert standby.execute(ahead) == []
+        daemon.kill()
+        daemon.start().wait_state("streaming")
+        equals_table(reader, topic, standby, "postgres")
+
+
 def test_a_server_restored_to_an_earlier_state_halts(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -122,3 +124,16 @@ async def test_only_a_command_on_this_machine_tells_it_to_look_again(
             assert await answer.json() == found
     assert told.resumed == (status == 200)
     assert (await _get(f"{url}/resume"))[0] == 405
+
+
+async def test_a_request_without_a_host_asks_no_name_server(
+    url: str, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F14: a name server that does not answer would hold up the status updates to PostgreSQL."""
+    monkeypatch.setattr(socket, "getfqdn", lambda: pytest.fail("asked"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    writer.write(f"POST /resume HTTP/1.0\r\n{RESUME_HEADER}: 1\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.0 403")
+    assert not told.resumed

@@ -17,6 +17,7 @@ HELD_BACK = replace(STORED, commit_lsn=900)
 EARLIER = Gap(100, 200, "CDCD-SLOT-LOST", 3)
 LOST, AHEAD = SlotLost("lost"), SlotAhead("ahead")
 PARTED = SourceTimeline("parted", switch_lsn=450)
+PARTED_LATER = SourceTimeline("parted", switch_lsn=700)
 UNKNOWN = SourceTimeline("unknown")
 
 
@@ -41,6 +42,9 @@ class Server:
         (STORED, PARTED, 470, (469, 470), (500, 470)),
         (STORED, UNKNOWN, 400, (399, 400), (500, 400)),
         (HELD_BACK, PARTED, 400, (449, 450), (901, 450)),
+        # F33: what comes after the switch point is new, and a PREPARE before it is read once more
+        (HELD_BACK, PARTED_LATER, 400, (699, 500), (901, 700)),
+        (HELD_BACK, PARTED_LATER, 600, (699, 600), (901, 700)),
     ],
 )  # fmt: skip
 def test_a_gap_is_accepted(
@@ -65,6 +69,21 @@ def test_what_is_written_of_a_transaction_that_still_comes_is_not_written_again(
     assert now.part == (part if is_kept else None)
 
 
+@pytest.mark.parametrize("slot_lsn", [400, 540, 560, 690])
+@pytest.mark.parametrize("halt", [SourceTimeline("parted", switch_lsn=550), UNKNOWN])
+def test_what_was_written_in_part_on_another_timeline_does_not_come_again(
+    halt: SourceTimeline, slot_lsn: int
+) -> None:
+    """F58: its commit LSN may be that of another transaction now, and the markers go behind what readers have."""
+    stored = replace(STORED, part=Part(700, 3))
+    now = after_gap(stored, halt, slot_lsn, NOW, PreparedBefore(), 8)
+    to_lsn = max(slot_lsn, halt.context.get("switch_lsn", 0))
+    assert now.gap is not None
+    assert (now.part, now.commit_lsn) == (None, to_lsn - 1)
+    assert now.end_lsn == max(slot_lsn, min(stored.end_lsn, to_lsn))
+    assert (now.gap.from_lsn, now.gap.to_lsn, marker_lsn(now, now.gap)) == (701, to_lsn, 701)
+
+
 @pytest.mark.parametrize("halt", [None, SourceSetup("x"), SlotActive("x")])
 def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
     with pytest.raises(ResumeRefused):
@@ -78,15 +97,24 @@ def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
         (replace(STORED, gap=EARLIER), 100),
         (replace(STORED, end_lsn=9000), 9000),  # an idle server
         (replace(STORED, part=Part(490, 3)), 500),  # what is written of it is emptied with the rest
+        (replace(STORED, part=Part(700, 3)), 500),
     ],
 )
 def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
     now = before_snapshot(stored, Server(), NOW, ["b", "a"], "requested", 8)
     assert (now.phase, now.snapshot_tables, now.part) == ("snapshot", ("a", "b"), None)
     assert now.gap == Gap(from_lsn, None, "requested", 8)
+    assert marker_lsn(now, now.gap) > max(stored.commit_lsn, stored.part.commit_lsn if stored.part else 0)
 
 
-@pytest.mark.parametrize("stored", [replace(STORED, end_lsn=9001), replace(STORED, commit_lsn=9000)])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        replace(STORED, end_lsn=9001),
+        replace(STORED, commit_lsn=9000),
+        replace(STORED, part=Part(9000, 3)),
+    ],
+)
 def test_a_snapshot_that_readers_would_put_before_what_they_have_is_refused(stored: Progress) -> None:
     """F62: the LSNs of a restored or replaced server may lie behind those of the topics."""
     with pytest.raises(ResumeRefused, match="name"):

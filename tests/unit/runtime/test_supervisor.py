@@ -71,6 +71,13 @@ class Advanced:
     error: CdcdError
 
 
+@dataclass(frozen=True)
+class Closing:
+    """An ending: with this error, which was met already when it was told to fail."""
+
+    error: CdcdError
+
+
 class Ending:
     has_streamed = has_advanced = False
 
@@ -93,6 +100,10 @@ class Ending:
             raise self.ending.error
         if isinstance(self.ending, Exception):
             raise self.ending
+        if isinstance(self.ending, Closing):
+            await asyncio.wait([self.told])
+            self.told.exception()
+            raise self.ending.error
         stopping = asyncio.ensure_future(self.stop.wait())
         await asyncio.wait([stopping, self.told], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -270,6 +281,17 @@ async def test_what_is_found_beside_the_stream_ends_the_session(monkeypatch: pyt
         one.supervisor.found(PublicationMissing("gone"))
         await one.until(lambda: one.state == "halted")
         assert PublicationMissing.code in one.status.page()["reason"]
+
+
+async def test_what_is_found_while_a_session_closes_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F39, F42: a change of a publication is seen once only."""
+    async with daemon(monkeypatch, Closing(SourceUnavailable("gone")), STREAM) as one:
+        await one.until(lambda: one.sessions.started == 1)
+        one.supervisor.found(PublicationMissing("gone"))
+        await one.until(lambda: one.state == "halted")
+        assert PublicationMissing.code in one.status.page()["reason"]
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)
 
 
 async def test_what_is_found_between_two_tries_ends_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
