@@ -25,6 +25,8 @@ __all__ = ["PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _LOOK_AGAIN_S = 0.05
+_HEARD_OF_WITHIN_S = 5.0
+"""A broker may hear of a topic later than the one that was asked first, and says until then that there is none."""
 
 PROGRESS_PROPERTIES: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -93,7 +95,7 @@ class Topics:
 
     def verify(self, expected: Mapping[str, int]) -> None:
         """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic is no longer what it was (F66)."""
-        found = self.partitions(expected)
+        found = self._found_at_last(expected)
         for name, partitions in expected.items():
             if name not in found:
                 raise TopicMissing(
@@ -135,16 +137,37 @@ class Topics:
 
     # --- inside ------------------------------------------------------------------------------------------
 
+    def _found_at_last(self, names: Mapping[str, int]) -> dict[str, int]:
+        """Return the number of partitions of those topics that exist, also where one broker has not heard of it."""
+        deadline = time.monotonic() + _HEARD_OF_WITHIN_S
+        while (found := self.partitions(names)).keys() != names.keys() and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
+        return found
+
     def _described(self, names: Iterable[str]) -> dict[str, KeptTopic]:
-        """Return the topics as they are now. Raises TopicMissing and what asking met."""
-        timeout_s = self._settings.operation_timeout_s
+        """Return topics that were just found, as they are now. Raises TopicMissing and what asking met."""
         found: dict[str, KeptTopic] = {}
-        if not (names := list(names)):
-            return found
+        deadline = time.monotonic() + _HEARD_OF_WITHIN_S
+        missing = list(names)
+        while missing:
+            found |= self._described_once(missing, is_last=time.monotonic() > deadline)
+            if missing := [name for name in missing if name not in found]:
+                time.sleep(_LOOK_AGAIN_S)
+        return found
+
+    def _described_once(self, names: list[str], *, is_last: bool) -> dict[str, KeptTopic]:
+        """Return those that the broker knows; the last time, raise TopicMissing for the others."""
+        found = {}
+        timeout_s = self._settings.operation_timeout_s
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=timeout_s)
         for name, future in asked.items():
-            with kafka_errors("describing a topic", topic=name):
-                topic = future.result()
+            try:
+                with kafka_errors("describing a topic", topic=name):
+                    topic = future.result()
+            except TopicMissing:
+                if is_last:
+                    raise
+                continue
             found[name] = KeptTopic(str(topic.topic_id), len(topic.partitions))
         return found
 

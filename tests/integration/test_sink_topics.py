@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
+from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics
 from tests.support.topics import create_topic, new_name
@@ -44,6 +47,29 @@ def test_missing_topics_are_made_with_their_settings(bootstrap: str) -> None:
     names = [new_name("a"), new_name("b")]
     assert make(bootstrap, retention_ms="12345678").ensure(names) == dict.fromkeys(names, 3)
     assert config_of(bootstrap, names[0])["retention.ms"] == "12345678"
+
+
+def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen with three brokers on a busy machine. Here the answers come early: the topic is made after the first."""
+    topics, name, times = make(bootstrap), new_name("late"), []
+    topics.kept = KeptTopics()
+    describe = topics._admin.describe_topics
+
+    def early(*asked: Any, **options: Any) -> Any:
+        times.append(1)
+        if len(times) == 1:
+            answers = describe(*asked, **options)
+            assert answers[name].exception() is not None, "no broker knows it yet"
+            make(bootstrap).ensure([name])
+            return answers
+        return describe(*asked, **options)
+
+    monkeypatch.setattr(topics._admin, "describe_topics", early)
+    monkeypatch.setattr(topics, "_ensure", lambda wanted: dict.fromkeys(wanted, 3))
+    assert topics.ensure([name]) == {name: 3}
+    assert topics.kept.names() == (name,)
 
 
 def test_a_topic_that_exists_is_used_as_it_is(bootstrap: str) -> None:
