@@ -137,7 +137,7 @@ def _last_in(
                 reached=reached,
                 end=upper,
             )
-        for message in consumer.consume(num_messages=500, timeout=min(remaining_s, 1.0)):
+        for message in _next(consumer, min(remaining_s, 1.0)):
             position = position_of(message, settings.progress_topic)
             if position is None:
                 continue
@@ -145,6 +145,12 @@ def _last_in(
             if message.error() is None and position <= upper and message.key() == key:
                 last = Last(position - 1, message.value())
     return last
+
+
+def _next(consumer: Consumer, timeout_s: float) -> list[Message]:
+    """Return what there is, at the latest after the timeout: `consume` alone would wait it out for a full batch."""
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(num_messages=499, timeout=0)]
 
 
 def position_of(message: Message, topic: str) -> int | None:
