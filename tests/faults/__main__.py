@@ -1,6 +1,6 @@
 """`make faults`: random faults under load, judged block by block. `python -m tests.faults --rounds 1000 --seed 7`.
 
-Without --rounds: the fixed selection: simulations, every crash point, and some random rounds.
+Without --rounds: a fixed selection: simulations, every crash point, the oracle's planted bugs, some random rounds.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from cdcd.demo.stack.kafka import KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.facts import Finding
-from tests.faults.strikes import Scene, strike
-from tests.faults.workload import EVERYTHING
+from tests.faults.forked import Forks
+from tests.faults.rounds import begin, one_block, summary
+from tests.faults.strikes import Scene
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors, registry_through, through
 from tests.support.proxy import Proxy
 
-FIXED_ROUNDS = 40
+FIXED_ROUNDS = 100
 FIXED_SEED = 1
-KINDS = {
-    "lost": "a", "invented": "b", "repeated": "c", "reordered": "d", "torn": "e", "fold": "f", "altered": "g",
-    "schema": "h", "confirmed early": "i", "snapshot": "j", "not caught up": "k",
-}  # fmt: skip
-"""What the last line calls the oracle's assertions."""
+SIMULATIONS = 2000
+ALONE = [
+    "tests/faults/test_fault_01_crash_points.py",
+    "tests/faults/test_fault_02_random_kills.py",
+    "tests/faults/test_oracle.py",
+]
+"""Of the fault tests, those that put the oracle to work; `make test` runs them all."""
 
 
 def main() -> int:
@@ -42,57 +45,50 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("--rounds", type=int, default=0, help="so many random faults, and nothing else")
     parser.add_argument("--seed", type=int, default=FIXED_SEED, help="of faults and load")
-    parser.add_argument("--block", type=int, default=20, help="judge after so many faults")
+    parser.add_argument("--block", type=int, default=50, help="judge after so many faults")
     parser.add_argument("--major", type=int, default=18, help="of PostgreSQL")
     options = parser.parse_args()
     if options.rounds:
         return rounds(options.rounds, options.seed, options.block, options.major)
-    for command in (["tests.simulator", "--count", "500"], ["pytest", "-q", "-s", "tests/faults"]):
-        if code := subprocess.call([sys.executable, "-m", *command]):
+    for name, command in (
+        ("simulations", ["tests.simulator", "--count", str(SIMULATIONS)]),
+        ("fault tests", ["pytest", "-q", "-s", *ALONE]),
+    ):
+        begun_s = time.monotonic()
+        code = subprocess.call([sys.executable, "-m", *command])
+        print(f"{name}: {time.monotonic() - begun_s:.0f} s", flush=True)
+        if code:
             return code
     return rounds(FIXED_ROUNDS, options.seed, options.block, options.major)
 
 
 def rounds(count: int, seed: int, block: int, major: int) -> int:
-    """Random faults; 1 at the first block with findings."""
+    """So many faults that strike; 1 at the first block with findings."""
     struck: Counter[str] = Counter()
     findings: list[Finding] = []
-    begun_s, done = time.monotonic(), 0
-    with scene_of(seed, major) as scene:
+    begun_s = time.monotonic()
+    with scene_of(seed, major) as scene, Forks() as forks:
         world = scene.world
-        world.fill(str(seed))
-        world.daemon.start().wait_state("streaming")
-        world.write(str(seed), 2, kinds=EVERYTHING, big_rows=500, pause_s=0.03)
-        while done < count and not findings:
-            for _ in range(min(block, count - done)):
-                name, is_real = strike(scene)
-                struck[name] += is_real
-                done += 1
-            for link in scene.links():
-                link.heal()
-            findings = world.judge()
+        world.daemon.spawn = forks.spawn
+        begin(scene, seed)
+        while (left := count - struck.total()) > 0 and not findings:
+            findings = one_block(scene, struck, min(block, left))
             judged = world.last_block
             print(
-                f"round {done}: {len(judged.transactions) if judged else 0} transactions,"
-                f" {len(judged.events) if judged else 0} records, {len(judged.samples) if judged else 0} samples,"
-                f" caught up in {judged.caught_up_s if judged else None} s, {len(findings)} findings",
+                f"round {struck.total()}: {len(judged.transactions)} transactions, {len(judged.events)} records,"
+                f" {len(judged.samples)} samples, caught up in {judged.caught_up_s} s, {len(findings)} findings,"
+                f" {time.monotonic() - begun_s:.0f} s"
+                if judged is not None
+                else f"round {struck.total()}: not judged",
                 flush=True,
             )
-            world.go_on()
         if findings:
             print(world.daemon.log()[-6000:], file=sys.stderr)
-    took_s = time.monotonic() - begun_s
-    print(f"struck: {', '.join(f'{name} {times}' for name, times in struck.most_common())}")
-    letters = Counter(one.assertion for one in findings)
-    print(
-        f"{done} rounds, {sum(struck.values())} faults struck, {world.transactions} transactions,"
-        f" {world.changes} changes, {world.records} records, {world.sampler.count} samples, {took_s:.0f} s:"
-        f" {', '.join(f'{name} {letters[letter]}' for name, letter in KINDS.items())}; seed {seed}"
-    )
+    print(summary(world, struck, findings, time.monotonic() - begun_s, seed))
     for one in findings[:40]:
         print(one)
     if findings:
-        print(f"again: python -m tests.faults --rounds {count} --seed {seed}")
+        print(f"again: make faults ROUNDS={count} SEED={seed}")
     return 1 if findings else 0
 
 

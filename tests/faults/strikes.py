@@ -1,6 +1,7 @@
 """The random faults: each strikes once and is over when it returns, apart from what cdcd has to do about it.
 
 In: a world whose daemon goes through proxies, a seeded generator.  Out: whether it really struck.
+Invariant: what has met nobody (a link that nobody used, a process that was not there) has not struck.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg2
 
-from cdcd.demo.stack.kafka import KafkaCluster
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors
 from tests.support.proxy import Proxy
+
+WITHIN_S = 3.0
 
 
 @dataclass
@@ -26,7 +30,8 @@ class Scene:
     """The world, its servers, and the links in front of them."""
 
     world: World
-    kafka: KafkaCluster
+    kafka: Any
+    """What has `brokers`."""
     registry: SchemaRegistry
     doors: KafkaDoors
     to_postgres: Proxy
@@ -42,6 +47,27 @@ class Scene:
     def links(self) -> list[Proxy]:
         return [self.to_postgres, self.to_registry, *self.doors.proxies]
 
+    def link(self) -> Proxy | None:
+        """One that is used just now."""
+        used = [link for link in self.links() if link.open_connections]
+        return self.dice.choice(used) if used else None
+
+    def a_while(self, longest_s: float = 0.6) -> None:
+        """For so long a fault lasts."""
+        time.sleep(self.dice.uniform(0.02, longest_s))
+
+    def heal(self) -> None:
+        """Every server is there, and every link open."""
+        for link in self.links():
+            link.heal()
+            link.accept()
+        for broker in self.kafka.brokers:
+            broker.launch()
+            broker.wait_ready()
+
+
+# --- the daemon ----------------------------------------------------------------------------------------------
+
 
 def killed(scene: Scene) -> bool:
     """SIGKILL, and a new start."""
@@ -56,20 +82,86 @@ def frozen(scene: Scene) -> bool:
     """SIGSTOP for a while."""
     if (pid := scene.pid) is None:
         return False
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(scene.dice.uniform(0.2, 1.5))
-    os.kill(pid, signal.SIGCONT)
+    with stopped_for_a_while(pid):
+        scene.a_while()
     return True
 
 
 def stopped(scene: Scene) -> bool:
     """SIGTERM, and a new start."""
-    if scene.pid is None:
+    if scene.pid is None or not streams(scene):
         return False
     status = scene.world.daemon.stop()
-    assert status == 0, f"SIGTERM ended in {status}"
+    assert status == 0, f"SIGTERM ended in {status}:\n{scene.world.daemon.log()[-4000:]}"
     scene.world.daemon.start()
     return True
+
+
+@contextmanager
+def stopped_for_a_while(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+# --- the links -----------------------------------------------------------------------------------------------
+
+
+def cut(scene: Scene) -> bool:
+    """Reset every connection of one server."""
+    if (link := scene.link()) is None:
+        return False
+    link.cut()
+    return True
+
+
+def cut_in_the_middle(scene: Scene) -> bool:
+    """A connection is reset after some more bytes, in the middle of whatever they are."""
+    if (link := scene.link()) is None:
+        return False
+    way = scene.dice.choice(("up", "down"))
+    link.cut_after(way, scene.dice.randrange(1, 3000))
+    end_s = time.monotonic() + WITHIN_S
+    while not link.has_cut(way) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    has_cut = link.has_cut(way)
+    link.heal()
+    return has_cut
+
+
+def held(scene: Scene) -> bool:
+    """A link that lets nothing through for a while, one way or both."""
+    if (link := scene.link()) is None:
+        return False
+    link.hold(*scene.dice.choice(((), ("up",), ("down",))))
+    scene.a_while()
+    link.heal()
+    return True
+
+
+def lost(scene: Scene) -> bool:
+    """A black hole for a while, one way or both, and then a reset."""
+    if (link := scene.link()) is None:
+        return False
+    link.lose(*scene.dice.choice(((), ("up",), ("down",))))
+    scene.a_while()
+    link.heal()
+    return True
+
+
+def refused(scene: Scene) -> bool:
+    """A server that is away for a moment."""
+    if (link := scene.link()) is None:
+        return False
+    link.refuse()
+    scene.a_while()
+    link.accept()
+    return True
+
+
+# --- the servers ---------------------------------------------------------------------------------------------
 
 
 def walsender_ended(scene: Scene) -> bool:
@@ -94,76 +186,88 @@ def postgres_restarted(scene: Scene) -> bool:
 
 
 def broker_killed(scene: Scene) -> bool:
-    """SIGKILL one of the three, and its start."""
+    """SIGKILL one of the three, while the others are well; it is back while other faults strike.
+
+    Never a single broker: after a SIGKILL that one may forget the markers of the last transactions.
+    """
+    if len(scene.kafka.brokers) < 3 or not all(broker._serves() for broker in scene.kafka.brokers):
+        return False
     broker = scene.dice.choice(scene.kafka.brokers)
     broker.kill()
-    time.sleep(scene.dice.uniform(0, 1))
-    broker.start()
+    broker.launch()
     return True
 
 
-def cut(scene: Scene) -> bool:
-    """Reset every connection of one server."""
-    link = scene.dice.choice(scene.links())
-    was_open = link.open_connections
-    link.cut()
-    return was_open > 0
-
-
-def held(scene: Scene) -> bool:
-    """A link that lets nothing through for a while, one way or both."""
-    link = scene.dice.choice(scene.links())
-    ways = scene.dice.choice(((), ("up",), ("down",)))
-    was_open = link.open_connections
-    link.hold(*ways)
-    time.sleep(scene.dice.uniform(0.2, 1.5))
-    link.heal()
-    return was_open > 0
-
-
-def cut_in_the_middle(scene: Scene) -> bool:
-    """A connection is reset after some more bytes, in the middle of whatever they are."""
-    link = scene.dice.choice(scene.links())
-    way, count = scene.dice.choice(("up", "down")), link.accepted
-    before = link.passed_bytes[way]
-    link.cut_after(way, scene.dice.randrange(1, 20_000))
-    time.sleep(0.5)
-    link.heal()
-    return link.passed_bytes[way] > before or link.accepted > count
-
-
-def refused(scene: Scene) -> bool:
-    """A server that is away for a moment."""
-    link = scene.dice.choice(scene.links())
-    link.refuse()
-    time.sleep(scene.dice.uniform(0.1, 1))
-    link.heal()
-    link.accept()
+def broker_frozen(scene: Scene) -> bool:
+    """SIGSTOP one of the three for a while."""
+    if (pid := scene.dice.choice(scene.kafka.brokers).pid) is None:
+        return False
+    with stopped_for_a_while(pid):
+        scene.a_while()
     return True
+
+
+def registry_away(scene: Scene) -> bool:
+    """The registry answers nobody while cdcd starts."""
+    if scene.pid is None or scene.registry.pid is None:
+        return False
+    accepted = scene.to_registry.accepted
+    with stopped_for_a_while(scene.registry.pid):
+        scene.world.daemon.kill()
+        scene.world.daemon.start()
+        end_s = time.monotonic() + WITHIN_S
+        while scene.to_registry.accepted == accepted and time.monotonic() < end_s:
+            time.sleep(0.01)
+        scene.a_while()
+    return scene.to_registry.accepted > accepted
 
 
 STRIKES: dict[Callable[[Scene], bool], int] = {
     killed: 60,
-    frozen: 6,
-    stopped: 6,
-    walsender_ended: 6,
+    frozen: 5,
+    stopped: 4,
     cut: 8,
-    cut_in_the_middle: 6,
-    held: 6,
-    refused: 4,
-    postgres_crashed: 2,
+    cut_in_the_middle: 5,
+    held: 4,
+    lost: 3,
+    refused: 3,
+    walsender_ended: 6,
+    postgres_crashed: 1,
     postgres_restarted: 1,
     broker_killed: 1,
+    broker_frozen: 2,
+    registry_away: 2,
 }
 """How often each is chosen."""
 
 
-def strike(scene: Scene) -> tuple[str, bool]:
-    """One fault of the seed's choice, in the middle of things: its name, and whether it struck."""
-    time.sleep(scene.dice.expovariate(1.5))
-    chosen = scene.dice.choices(list(STRIKES), list(STRIKES.values()))[0]
-    try:
-        struck = chosen(scene)
-    except psycopg2.OperationalError:
-        struck = False  # the server is not up again from the fault before
-    return chosen.__name__, struck
+def strike(scene: Scene) -> str:
+    """One fault of the seed's choice, in the middle of things: the name of the one that struck."""
+    moment(scene)
+    while True:
+        chosen = scene.dice.choices(list(STRIKES), list(STRIKES.values()))[0]
+        try:
+            if chosen(scene):
+                return chosen.__name__
+        except psycopg2.OperationalError:
+            continue  # the server is not up again from the fault before
+
+
+def moment(scene: Scene) -> None:
+    """Wait for a moment of the seed's choice: while it starts, once it streams, or once it has written something."""
+    kind = scene.dice.choices(("any", "streams", "writes"), (3, 7, 10))[0]
+    if kind == "any":
+        time.sleep(scene.dice.uniform(0, 0.5))
+        return
+    end_s = time.monotonic() + WITHIN_S
+    while time.monotonic() < end_s and not streams(scene, writes=kind == "writes"):
+        time.sleep(0.02)
+    time.sleep(scene.dice.expovariate(8))
+
+
+def streams(scene: Scene, *, writes: bool = False) -> bool:
+    """Whether it reads the stream, and has written; what waits for its next try is told to make it now."""
+    page = scene.world.daemon.status()
+    if page.get("state") in ("backoff", "waiting_slot"):
+        scene.world.daemon.reload()
+    return page.get("state") == "streaming" and (not writes or page["transactions_written"] > 0)

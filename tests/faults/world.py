@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,7 @@ class World:
     def caught_up(self) -> float | None:
         """Wait until all that is committed is confirmed; how long it took, None when it did not in time."""
         began_s = time.monotonic()
-        self._run("SELECT truth.say('the end of a block')")
-        last_lsn = self._last_commit_end()
+        last_lsn = self._committed_until()
         while time.monotonic() < began_s + self.catch_up_within_s:
             if (confirmed_position(self.server, self.daemon.slot) or 0) >= last_lsn:
                 return time.monotonic() - began_s
@@ -139,20 +139,22 @@ class World:
             time.sleep(0.02)
         return None
 
-    def _last_commit_end(self) -> int:
-        """Where the last commit ends."""
-        rows = self.server.execute(
-            "SELECT max(lsn) - '0/0'::pg_lsn FROM pg_logical_slot_peek_changes(%s, NULL, NULL,"
-            " 'skip-empty-xacts', 'on') WHERE data ~ '^COMMIT'",
-            self.truth.slot,
-            dbname=self.dbname,
-        )
-        return int(rows[0][0])
+    def _committed_until(self) -> int:
+        """Where one commit more ends: right behind it, for nobody else writes."""
+        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT truth.say('the end of a block')")
+            connection.commit()
+            cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+            row = cursor.fetchone()
+            assert row is not None
+            return int(row[0])
 
     def _must_run(self) -> None:
         process = self.daemon.process
         if process is not None and process.poll() is not None:
             raise AssertionError(f"cdcd ended with {process.returncode}:\n{self.daemon.log()[-4000:]}")
+        if self.daemon.status().get("state") == "halted":
+            raise AssertionError(f"cdcd has halted: {self.daemon.status()['reason']}")
 
     def lag_s(self) -> float | None:
         """The metric, once it is what it stays at."""

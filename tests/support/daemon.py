@@ -14,8 +14,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -26,6 +27,12 @@ from tests.support.stack import confirmed_position, wal_position, written_positi
 from tests.support.waiting import eventually
 
 DEADLINE_S = 60.0
+
+Spawn = Callable[[list[str], IO[bytes], dict[str, str]], Any]
+
+
+def _as_process(command: list[str], log: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 class Daemon:
@@ -52,6 +59,7 @@ class Daemon:
         """What Python runs."""
         self.environment: dict[str, str] = {}
         """Variables that it gets besides ours."""
+        self.spawn: Spawn = _as_process
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "cdcd.log"
 
@@ -66,9 +74,8 @@ class Daemon:
         """Start the process."""
         log = self.log_path.open("ab")
         command = [sys.executable, *self.entry, "--config", str(self.config_path)]
-        self.process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, **self.environment}
-        )
+        self.process = self.spawn(command, log, {**os.environ, **self.environment})
+        log.close()
         return self
 
     def kill(self) -> None:

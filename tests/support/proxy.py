@@ -89,6 +89,10 @@ class Proxy:
         """Let so many more bytes through this way, of all connections together; then reset that connection, once."""
         self._budget_bytes[way] = size_bytes
 
+    def has_cut(self, way: Way) -> bool:
+        """Whether what `cut_after` allowed has passed."""
+        return way not in self._budget_bytes
+
     @contextlib.contextmanager
     def flapping(self, up_s: float, down_s: float) -> Iterator[None]:
         """Refuse and cut for `down_s`, accept for `up_s`, and again, until the block is left."""

@@ -1,0 +1,126 @@
+"""Daemons that need no second for Python's imports: a process that has imported everything forks one for each start.
+
+In: what `Daemon.start` would run.  Out: a process like subprocess's.
+Invariant: what is forked has opened nothing and has no thread but the first; from `cdcd.cli.main` on it is a daemon
+like any other. They end with the process that forks them, and that ends with the test.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import IO, Any
+
+PAUSE_S = 0.005
+
+
+class Forks:
+    """The process that forks; `spawn` is for `Daemon.spawn`. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.forked"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def spawn(self, command: list[str], log: IO[bytes], _environment: dict[str, str]) -> Forked:
+        """Start what `python -m cdcd` with these arguments is."""
+        arguments = command[command.index("cdcd") + 1 :]
+        return Forked(self, int(self.ask("start", log.name, *arguments)))
+
+    def ask(self, *words: str) -> str:
+        """Ask the process that forks."""
+        with self._lock:
+            assert self._server.stdin is not None
+            assert self._server.stdout is not None
+            if self._server.stdin.closed:
+                return str(-signal.SIGKILL)  # they have ended with it
+            self._server.stdin.write("\t".join(words) + "\n")
+            self._server.stdin.flush()
+            return self._server.stdout.readline().strip()
+
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._server.communicate(timeout=30)
+
+
+class Forked:
+    """One daemon, as `subprocess.Popen` has it."""
+
+    def __init__(self, forks: Forks, pid: int) -> None:
+        self._forks = forks
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        if self.returncode is None and (answer := self._forks.ask("poll", str(self.pid))):
+            self.returncode = int(answer)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, when it has ended."""
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if end_s is not None and time.monotonic() > end_s:
+                raise subprocess.TimeoutExpired(f"cdcd {self.pid}", timeout or 0)
+            time.sleep(PAUSE_S)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it is there."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _serve() -> None:
+    from cdcd.cli import main  # here, where it is wanted ready in every fork
+    from cdcd.runtime import main as _whole_daemon  # noqa: F401
+
+    running: set[int] = set()
+    for line in sys.stdin:
+        word, *rest = line.rstrip("\n").split("\t")
+        if word == "start":
+            pid = os.fork()
+            if pid == 0:
+                _become(main, rest[0], rest[1:])
+            running.add(pid)
+            print(pid, flush=True)
+            continue
+        pid = int(rest[0])
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        running.discard(ended)
+        print(os.waitstatus_to_exitcode(status) if ended else "", flush=True)
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _become(main: Any, log: str, arguments: list[str]) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    status = 1
+    try:
+        status = main(arguments)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,66 @@
+"""Fault 2: random kills, cuts and crashes under load, a few of them. `make faults ROUNDS=N` goes on for as long as
+asked."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.forked import Forks
+from tests.faults.rounds import begin, one_block, summary
+from tests.faults.strikes import Scene
+from tests.faults.world import World
+from tests.support.doors import KafkaDoors, registry_through, through
+from tests.support.proxy import Proxy
+
+ROUNDS = 15
+SMALL_WORK_MEM = "?options=-c%20logical_decoding_work_mem%3D64kB"
+
+
+@pytest.mark.parametrize(("seed", "delivery"), [(2, "exactly_once")], ids=["exactly once"])
+def test_random_faults_lose_repeat_tear_and_reorder_nothing(
+    seed: int,
+    delivery: str,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    database: str,
+    kafka_and_doors: tuple[KafkaBroker, KafkaDoors],
+    registry: SchemaRegistry,
+) -> None:
+    (kafka, doors), struck = kafka_and_doors, Counter[str]()
+    kafka.start()
+    with (
+        Proxy(postgres.port) as to_postgres,
+        Proxy(registry.port) as to_registry,
+        Forks() as forks,
+        World(
+            tmp_path,
+            f"random{os.getpid()}",
+            postgres,
+            database,
+            bootstrap=kafka.bootstrap,
+            registry_url=registry.url,
+            daemon_dsn=through(postgres.dsn(database), postgres, to_postgres) + SMALL_WORK_MEM,
+            daemon_bootstrap=doors.bootstrap,
+            daemon_registry_url=registry_through(registry, to_registry),
+            buffer={"memory": "1MiB", "spill_dir": str(tmp_path / "spill")},
+        ) as world,
+    ):
+        world.daemon.spawn = forks.spawn
+        brokers: Any = SimpleNamespace(brokers=[kafka])
+        scene = Scene(world, brokers, registry, doors, to_postgres, to_registry, random.Random(seed))
+        begin(scene, seed)
+        findings = one_block(scene, struck, ROUNDS)
+        print(summary(world, struck, findings, 0, seed))
+    assert [str(one) for one in findings] == []
+    assert struck.total() == ROUNDS
+    assert world.changes > 100
