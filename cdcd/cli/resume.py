@@ -13,6 +13,7 @@ import contextlib
 import getpass
 import http.client
 import json
+import os
 import time
 from collections.abc import Iterator
 
@@ -90,7 +91,7 @@ def accept_topics(config: Config, names: list[str], *, is_dry: bool = False) -> 
         sink.kept = kept
         _write(sink, stored)
     configure(config.log.level, config.log.format)
-    who, slot = getpass.getuser(), config.source.slot.name
+    who, slot = _who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=who, slot=slot, topics=names)
     return [f"topics_accepted by {who}: {', '.join(names)}", _tell(config) or _NOT_RUNNING]
 
@@ -229,12 +230,20 @@ def _write(sink: KafkaSink, progress: Progress) -> None:
     sink.commit(progress)
 
 
+def _who() -> str:
+    """Return who decides; in a container the user often has a number alone."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
 def _audit(config: Config, event: str, progress: Progress) -> str:
     """Log who has decided what; return the same for who looks."""
     gap = progress.gap
     assert isinstance(gap, Gap)
     told = {
-        "who": getpass.getuser(),
+        "who": _who(),
         "slot": config.source.slot.name,
         "from_lsn": format_lsn(gap.from_lsn),
         "to_lsn": None if gap.to_lsn is None else format_lsn(gap.to_lsn),
@@ -246,9 +255,16 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
     return f"{event} by {told['who']}: {told['slot']}, from {told['from_lsn']} to {until}, because of {gap.reason}"
 
 
+def _here(host: str) -> str:
+    """Return where who listens on `host` is found from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 def _tell(config: Config) -> str | None:
     """Tell the daemon on this machine to look again; what it says of itself, None when none answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", config.admin.port, timeout=_ANSWER_TIMEOUT_S)
+    connection = http.client.HTTPConnection(
+        _here(config.admin.host), config.admin.port, timeout=_ANSWER_TIMEOUT_S
+    )
     try:
         connection.request("POST", "/resume", headers={RESUME_HEADER: "1", "Host": "localhost"})
         answer = connection.getresponse()

@@ -1,0 +1,64 @@
+"""What the ways on need of the machine that they are run on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from cdcd.cli import resume
+from cdcd.config import load_config
+from cdcd.config.sample import sample_yaml
+from cdcd.ops.admin import AdminServer
+from cdcd.ops.health import Verdict
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])  # before Python 3.13, and since
+def test_who_decides_has_a_name_also_where_the_user_is_a_number(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """A container's user is often in no passwd file: cdcd's own image has one of these."""
+
+    def nobody(uid: int) -> object:
+        raise error
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert resume._who() == f"uid {os.getuid()}"
+
+
+def test_who_listens_on_every_address_is_asked_at_the_machines_own() -> None:
+    """Whoever listens on :: does not listen on 127.0.0.1."""
+    assert [resume._here(host) for host in ("::", "::1", "0.0.0.0")] == ["::1", "::1", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "127.0.0.3"])
+async def test_the_daemon_on_this_machine_is_found_where_it_listens(tmp_path: Path, host: str) -> None:
+    told = asyncio.Event()
+    fine = lambda: Verdict(True, "")  # noqa: E731
+    admin = AdminServer(
+        host,
+        0,
+        metrics=lambda: b"",
+        livez=fine,
+        readyz=fine,
+        startupz=fine,
+        status=lambda: {"name": "shop", "state": "halted"},
+        resume=told.set,
+    )
+    port = await admin.start()
+    try:
+        path = tmp_path / "cdcd.yaml"
+        path.write_text(sample_yaml())
+        config = load_config(
+            path, {"CDCD_NAME": "shop", "CDCD_ADMIN__HOST": host, "CDCD_ADMIN__PORT": str(port)}
+        )
+        (said,) = await asyncio.to_thread(resume.look_again, config)
+        assert "halted" in said
+        assert told.is_set()
+    finally:
+        await admin.stop()
