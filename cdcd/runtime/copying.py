@@ -64,6 +64,7 @@ class Snapshotter:
         *,
         consistent_point: Lsn,
         begun_topics: tuple[str, ...],
+        written_commit_lsn: Lsn,
     ) -> None:
         self._reader = reader
         self._plans = plans
@@ -71,6 +72,7 @@ class Snapshotter:
         self._counts = counts
         self._consistent_point = consistent_point
         self._begun = list(begun_topics)
+        self._written_commit_lsn = written_commit_lsn
         self._now_us = time.time_ns() // 1000
         info = TransactionInfo(
             xid=0,
@@ -122,8 +124,8 @@ class Snapshotter:
 
     def _so_far(self) -> Boundary:
         return Boundary(
-            commit_lsn=0,
-            end_lsn=0,
+            commit_lsn=self._written_commit_lsn,
+            end_lsn=self._consistent_point,
             commit_us=self._now_us,
             transactions=0,
             phase="snapshot",
@@ -134,7 +136,6 @@ class Snapshotter:
         return replace(
             self._so_far(),
             commit_lsn=self._consistent_point - 1,
-            end_lsn=self._consistent_point,
             phase="streaming",
             snapshot_tables=(),
         )

@@ -50,12 +50,17 @@ def after_gap(
     prepared_before: PreparedBefore,
     now_us: int,
 ) -> Progress:
-    """Return the record that goes on where the slot stands now, at `slot_lsn`.
+    """Return the record that goes on where the slot stands now, at `slot_lsn`. Raises ResumeRefused.
 
     After a promotion that what was written does not survive (F58), the timelines are one up to the switch point, and
     all of that was written: what comes from there on is new, if the slot is not beyond it. It is read from before
     where a PREPARE holds the position back (F33).
     """
+    if stored.phase == "snapshot":
+        raise ResumeRefused(
+            "a snapshot is not complete: what was not copied of it would be missing for good",
+            hint="`cdcd resnapshot` copies the tables anew",
+        )
     switch_lsn = halt.context.get("switch_lsn")
     to_lsn, end_lsn = slot_lsn, slot_lsn
     if isinstance(switch_lsn, int):

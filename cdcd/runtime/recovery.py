@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cdcd.errors import SlotActive, SlotMissing, SlotUnusable, SourceSetup, SourceStandby
-from cdcd.lsn import Lsn
+from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import PreparedBefore, Progress
 from cdcd.runtime import halts
 
@@ -76,10 +76,16 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Make the slot and copy the tables. `begun_topics` hold rows of an attempt that was cut off."""
+    """Make the slot and copy the tables. `begun_topics` hold rows of an attempt that was cut off.
+
+    `commit_lsn` and `end_lsn` are how far the topics had come before: a server that is behind is still seen by them
+    when this attempt is cut off as well (F62).
+    """
 
     drop_slot: bool
     begun_topics: tuple[str, ...]
+    commit_lsn: Lsn = INVALID_LSN
+    end_lsn: Lsn = INVALID_LSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ def verdict(
             _check_finishable(stored, wanted)
             # The exported snapshot died with its connection (F37): what was copied is copied again, and the
             # slot is made again with it, whatever has become of the first one.
-            return Snapshot(drop_slot=slot is not None, begun_topics=stored.snapshot_tables)
+            return Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
     if slot is not None:
         _check_readable(slot, stored, server, wanted)
     if stored is None:

@@ -226,7 +226,7 @@ class Session:
         self._status.state("snapshot")
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
         now_us = time.time_ns() // 1000
-        marker = Boundary(0, INVALID_LSN, now_us, 0, "snapshot", begin.begun_topics)
+        marker = Boundary(begin.commit_lsn, begin.end_lsn, now_us, 0, "snapshot", begin.begun_topics)
         await in_thread(self._write_marker, writer, marker)
         reach("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
@@ -264,6 +264,7 @@ class Session:
                     self._status,
                     consistent_point=point,
                     begun_topics=begin.begun_topics,
+                    written_commit_lsn=begin.commit_lsn,
                 )
                 _LOG.info("snapshot_started", tables=len(tables))
                 await snapshotter.run(tables)

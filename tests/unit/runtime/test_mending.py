@@ -84,6 +84,11 @@ def test_what_was_written_in_part_on_another_timeline_does_not_come_again(
     assert (now.gap.from_lsn, now.gap.to_lsn, marker_lsn(now, now.gap)) == (701, to_lsn, 701)
 
 
+def test_a_gap_is_no_way_round_a_snapshot_that_is_not_complete() -> None:
+    with pytest.raises(ResumeRefused, match="resnapshot"):
+        after_gap(replace(STORED, phase="snapshot"), PARTED, 600, NOW, PreparedBefore(), 8)
+
+
 @pytest.mark.parametrize("halt", [None, SourceSetup("x"), SlotActive("x")])
 def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
     with pytest.raises(ResumeRefused):

@@ -52,6 +52,7 @@ class Server:
 
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5)
 BEGUN = replace(STORED, phase="snapshot", commit_lsn=0, end_lsn=0, snapshot_tables=("shop.public.a",))
+BEGUN_AGAIN = replace(BEGUN, commit_lsn=480, end_lsn=500)
 WANTED = Wanted(slot="slot", create_slot=True, snapshot=True)
 NO_CREATE = replace(WANTED, create_slot=False)
 NO_SNAPSHOT = replace(WANTED, snapshot=False)
@@ -95,6 +96,7 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
         (BEGUN, Slot(confirmed_flush_lsn=8000), WANTED, Snapshot(True, ("shop.public.a",))),
         (replace(BEGUN, snapshot_tables=()), None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
         (BEGUN, LOST, WANTED, Snapshot(True, ("shop.public.a",))),
+        (BEGUN_AGAIN, None, WANTED, Snapshot(False, ("shop.public.a",), 480, 500)),
         (BEGUN, TWO_PHASE, WANTED, Snapshot(True, ("shop.public.a",))),
         # prepared transactions: the slot has them, or the server switches it at START_REPLICATION (F35)
         (STORED, TWO_PHASE, PREPARED, Resume(500, 480, PreparedBefore())),
@@ -193,6 +195,12 @@ def test_a_promoted_server_is_followed(stored: Progress, history: dict[int, int]
     assert verdict(stored, slot, server, WANTED, history) == Resume(
         start_lsn, stored.commit_lsn, PreparedBefore()
     )
+
+
+def test_a_snapshot_that_was_cut_off_is_not_begun_anew_where_readers_would_take_it_for_older() -> None:
+    """F62: the topics have rows of a new snapshot, or of before it, and the server's WAL ends below them."""
+    with pytest.raises(SourceBehind):
+        verdict(BEGUN_AGAIN, Slot(), Server(wal_lsn=499), WANTED)
 
 
 @pytest.mark.parametrize(
