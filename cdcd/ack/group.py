@@ -101,6 +101,8 @@ class Group:
         self._whole: Boundary | None = None
         self._reached: Part | None = None
         self._is_cut = False
+        self._whole_rows = self._whole_bytes = 0
+        """What of the open group belongs to transactions that are complete."""
 
     # --- in ---
 
@@ -143,6 +145,7 @@ class Group:
             if self._whole is None or chunk.boundary.end_lsn >= self._whole.end_lsn:
                 self._whole = chunk.boundary  # an idle position may lie before what is durable
             self.transactions += chunk.boundary.transactions
+            self._whole_rows, self._whole_bytes = self.rows, self.bytes
         elif chunk.records:
             self.boundary = None
             self._reached = chunk.reached
@@ -161,12 +164,12 @@ class Group:
     def _can_be_cut(self) -> bool:
         return self.is_partial and self._reached is not None and self._whole is not None
 
-    def _over_limit(self, now_us: int) -> str | None:
+    def _over_limit(self, now_us: int, *, but_rows: int = 0, but_bytes: int = 0) -> str | None:
         """Return which limit the open group has reached, None when it has reached none."""
         limits = self._limits.large
-        if limits.max_rows and self.rows >= limits.max_rows:
+        if limits.max_rows and self.rows - but_rows >= limits.max_rows:
             return "rows"
-        if limits.max_bytes and self.bytes >= limits.max_bytes:
+        if limits.max_bytes and self.bytes - but_bytes >= limits.max_bytes:
             return "bytes"
         open_us = 0 if self.opened_us is None else now_us - self.opened_us
         return "time" if limits.max_time_us and open_us >= limits.max_time_us else None
@@ -174,11 +177,13 @@ class Group:
     def refused(self, now_us: int, stalled_us: int) -> str | None:
         """Return the limit that a transaction has reached which may not be cut, None when all is well.
 
-        `stalled_us`: for how long Kafka took nothing, which is not the transaction's doing.
+        `stalled_us`: for how long Kafka took nothing, which is not the transaction's doing. Nor are the complete
+        ones that are in the group already.
         """
         if not self.is_partial or (self._limits.large.is_parted and self._can_be_cut):
             return None
-        return self._over_limit(now_us - stalled_us)
+        whole_rows, whole_bytes = self._whole_rows, self._whole_bytes
+        return self._over_limit(now_us - stalled_us, but_rows=whole_rows, but_bytes=whole_bytes)
 
     def _waited(self, now_us: int) -> bool:
         return (
@@ -216,7 +221,7 @@ class Group:
 
     def reset(self) -> None:
         """Forget the open group (it was committed or aborted), keep what waits."""
-        self.rows = self.bytes = self.transactions = 0
+        self.rows = self.bytes = self.transactions = self._whole_rows = self._whole_bytes = 0
         self.opened_us = None
         self.boundary = None
 

@@ -353,3 +353,20 @@ def test_the_wait_ends_where_the_time_of_a_part_does() -> None:
     one.add(some(1))
     one.take(100)
     assert one.wait_us(300) == 300
+
+
+@pytest.mark.parametrize("limits", [{"max_rows": 3}, {"max_bytes": 30}], ids=["rows", "bytes"])
+def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_it(
+    limits: dict[str, int],
+) -> None:
+    """More small ones than the limit are no large one."""
+    one = large(is_parted=False, **limits)
+    one.add(Chunk([RECORD] * 4, 40, boundary(40)))
+    one.add(some(1))
+    assert one.take(0) is not None
+    assert one.take(0) is not None
+    assert one.is_partial
+    assert one.refused(0, 0) is None
+    one.add(some(3, count=2, size_bytes=20))
+    assert one.take(0) is not None
+    assert one.refused(0, 0) is not None, "and it alone reaches it"
