@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test long check bench faults matrix oracle fuzz chart clean
+.PHONY: help demo test long check bench faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ bench: ## throughput (comes with the performance work)
 
 faults: $(STAMP) ## kills, cuts and crashes under load, judged: make faults ROUNDS=1000 SEED=7 (none: a fixed selection)
 	$(BIN)/python -m tests.faults $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: $(STAMP) ## faults all the time, nothing may grow: make soak MINUTES=60 SEED=7
+	$(BIN)/python -m tests.faults.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 matrix: $(STAMP) ## every version and option against test_decoding: make matrix ARGS="--majors 17,18 --seed N"
 	$(BIN)/python -m tests.matrix $(ARGS)

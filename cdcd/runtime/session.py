@@ -9,6 +9,7 @@ Kafka transaction is aborted and everything in memory forgotten; the next sessio
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 from functools import partial
@@ -49,6 +50,7 @@ from cdcd.snapshot.table import SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.slot import CreatedSlot
+from cdcd.source.start_lock import StartLock
 from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
 from cdcd.txn.assembler import Assembler
@@ -107,6 +109,8 @@ class Session:
         self._own_pid: int | None = None
         self._told = asyncio.Event()
         self._failure: CdcdError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._start_lock = StartLock(self._source, self._fail_from_thread)
         self.has_streamed = False
         """Whether it got as far as reading the stream."""
 
@@ -125,6 +129,10 @@ class Session:
         self._failure = error
         self._told.set()
 
+    def _fail_from_thread(self, error: CdcdError) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            self._loop.call_soon_threadsafe(self.fail, error)
+
     async def run(self) -> None:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
         try:
@@ -139,6 +147,8 @@ class Session:
                 self._after,
             )
             async with beside(self._fail_when_told()) as failing:
+                # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
+                await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 begun = await failing.unless(or_stop(beginning.begin(), self._stop))
             self._database = begun.server.database
             self._writer = self._new_writer(begun)
@@ -287,6 +297,7 @@ class Session:
         options = begun.options
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn, begun.server), self._stop)
         self._own_pid = stream.backend_pid
+        self._start_lock.release()  # the slot is held from here on
         try:
             before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
             if before.undecided:
@@ -381,6 +392,7 @@ class Session:
 
     async def _close(self) -> None:
         """Leave nothing open: the Kafka transaction is aborted, so that readers do not wait for its timeout."""
+        self._start_lock.release()
         if self._writer is not None:
             try:
                 await self._unless_stopped_for_long(self._writer.close())

@@ -22,6 +22,7 @@ from cdcd.lsn import INVALID_LSN
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
+from cdcd.runtime.letting_go import let_go
 from cdcd.runtime.session import Session
 from cdcd.runtime.status import Status
 from cdcd.sink.schemas import SchemaTopic
@@ -77,6 +78,7 @@ class Supervisor:
             error = await self._session()
             if error is None:
                 break
+            await let_go(error)
             self._status.failed(error)
             if error.retry is Retry.NEVER:
                 _LOG.error("ended", error=str(error), code=error.code)

@@ -32,6 +32,8 @@ __all__ = ["KafkaSink", "check_transactional_id"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _ONE_PARTITION = 0
+_REPORTS_WITHIN_S = 5.0
+"""The reports of purged records come from the client itself: nobody else is waited for."""
 _TORN_HINT = "the sink is opened again and the progress topic decides"
 
 
@@ -87,9 +89,10 @@ class KafkaSink:
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        # Without this the client would wait for records that nobody wants any more.
+        # Without this the client would wait for records that nobody wants any more. Each of them refers to this sink
+        # until its report is served, where no garbage collector sees it, so all reports are waited for (fault 35).
         self._serve(producer.purge)
-        self._serve(producer.poll, 0)
+        self._serve(producer.flush, _REPORTS_WITHIN_S)
 
     @property
     def queued(self) -> int:

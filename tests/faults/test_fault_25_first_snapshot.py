@@ -1,0 +1,110 @@
+"""Two daemons in a first snapshot, when nobody holds the slot yet: one copies, the other waits (F69)."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.faults.test_fault_03_frozen import _ended_or_waits as ended_or_waits
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.proxy import Proxy
+from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.waiting import eventually
+
+ROWS = 10_000
+Pair = tuple[Daemon, Daemon]
+
+
+@pytest.fixture
+def pair(postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_door: Proxy) -> Pair:
+    """Two daemons with one slot, which a frozen one would lose after two seconds; the first's link may be held."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    postgres.execute(f"INSERT INTO t SELECT generate_series(1, {ROWS})", dbname=database)
+    over = {"sink": {"commit": {"max_rows": 100}}}
+    first, second = new_daemon(postgres, database, **over), new_daemon(postgres, database, **over)
+    first.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
+    for daemon in (first, second):
+        daemon.config["name"] = first.name
+        daemon.config["source"]["dsn"] += "?options=-c%20wal_sender_timeout%3D2s"
+    return first, second
+
+
+def copying(daemon: Daemon, door: Proxy) -> None:
+    """Start it, and hold its link to Kafka in the middle of the snapshot."""
+    daemon.start()
+    eventually(lambda: daemon.status().get("rows_written", 0) >= 500, "a part is durable", pause_s=0.01)
+    door.hold()
+    assert daemon.status()["state"] == "snapshot"
+
+
+def rows_of(reader: Reader, daemon: Daemon) -> int:
+    """How many rows a reader of its topic has in the end."""
+    return len(fold(reader.read(f"{daemon.name}.public.t"), lambda row: row["id"]))
+
+
+def test_a_second_one_waits_and_does_not_take_over(
+    postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
+) -> None:
+    """Nothing is copied twice; when the first is stopped, the second goes on where it was."""
+    first, second = pair
+    copying(first, kafka_door)
+    reason = second.start().wait_state("waiting_slot")["reason"]
+    assert "CDCD-SLOT-ACTIVE" in reason
+    assert "pid=" in reason
+    eventually(lambda: len(second.events("retrying")) >= 3, "it asks again and again")
+    assert first.status()["state"] == "snapshot"
+    kafka_door.heal()
+    first.wait_state("streaming")
+    assert first.stop() == 0
+    second.wait_state("streaming")
+    assert second.events("slot_created") == second.events("slot_dropped") == []
+    postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
+    await_confirmed(postgres, first)
+    events = reader.read(f"{first.name}.public.t")
+    assert_each_once(events)
+    assert len(events) == ROWS + 1
+
+
+def test_two_that_are_started_together_after_a_kill_do_not_fight(
+    postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
+) -> None:
+    """One copies anew, the other waits; neither ends."""
+    copying(pair[0], kafka_door)
+    pair[1].start().wait_state("waiting_slot")
+    for daemon in pair:
+        daemon.kill()
+    kafka_door.heal()
+    for daemon in pair:
+        daemon.start()
+    eventually(lambda: sorted(states(pair)) == ["streaming", "waiting_slot"], "one streams, one waits", 60)
+    postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
+    await_confirmed(postgres, pair[0])
+    assert all(daemon.process is not None and daemon.process.poll() is None for daemon in pair)
+    assert sum(len(daemon.events("snapshot_completed")) for daemon in pair) == 1
+    assert rows_of(reader, pair[0]) == ROWS + 1
+
+
+def states(pair: Pair) -> list[str]:
+    return [daemon.status().get("state", "") for daemon in pair]
+
+
+def test_one_that_is_frozen_while_it_copies_loses_its_place(
+    postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
+) -> None:
+    """F74: after wal_sender_timeout, as it would lose a slot; woken, it writes nothing more."""
+    first, second = pair
+    copying(first, kafka_door)
+    second.start().wait_state("waiting_slot")
+    assert first.process is not None
+    os.kill(first.process.pid, signal.SIGSTOP)
+    second.wait_state("streaming")
+    kafka_door.heal()
+    os.kill(first.process.pid, signal.SIGCONT)
+    assert ended_or_waits(first) in ("fenced", "waits")
+    postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
+    await_confirmed(postgres, first)
+    assert rows_of(reader, first) == ROWS + 1

@@ -1,0 +1,139 @@
+"""What a process holds, sampled, and whether it grew: memory, descriptors, threads, files of its spill folder.
+
+In: a pid and a folder.  Out: samples, a table, what grew.
+Invariant: growth is judged by medians, the last quarter of the run against the second: the first quarter warms up,
+and a session that is just being made anew is no leak.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+INTERVAL_S = 0.5
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One sample, at a time of the monotonic clock."""
+
+    at_s: float
+    memory_bytes: int
+    descriptors: int
+    threads: int
+    spill_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One thing that may not grow, and by how much it may differ all the same."""
+
+    name: str
+    of: Callable[[Held], float]
+    may_grow: float
+    may_grow_share: float = 0.0
+
+    def allowed(self, before: float) -> float:
+        """The most that it may be, having been `before`."""
+        return before * (1 + self.may_grow_share) + self.may_grow
+
+
+WATCHED = (
+    # The allocator keeps what the largest transaction so far needed; a leak is beyond that.
+    Watched("RSS MiB", lambda held: held.memory_bytes / MIB, 12, 0.05),
+    # A session that is being made has a handful of connections and threads more, or fewer, than one that streams.
+    Watched("descriptors", lambda held: held.descriptors, 8),
+    Watched("threads", lambda held: held.threads, 6),
+    Watched("spill files", lambda held: held.spill_files, 8),
+)
+
+
+def held_by(pid: int, spill_folder: Path) -> Held | None:
+    """What the process holds now; None when it has ended."""
+    process = Path(f"/proc/{pid}")
+    try:
+        pages = int((process / "statm").read_text().split()[1])
+        descriptors, threads = len(os.listdir(process / "fd")), len(os.listdir(process / "task"))
+    except (OSError, IndexError):
+        return None
+    files = sum(len(names) for _, _, names in os.walk(spill_folder))
+    return Held(time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads, files)
+
+
+class Watch:
+    """Samples one process until the block is left."""
+
+    def __init__(self, pid: int, spill_folder: Path) -> None:
+        self.samples: list[Held] = []
+        self._pid, self._folder = pid, spill_folder
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            if (held := held_by(self._pid, self._folder)) is not None:
+                self.samples.append(held)
+            if self._is_over.wait(INTERVAL_S):
+                return
+
+
+def medians(samples: Sequence[Held], of: Callable[[Held], float]) -> tuple[float, float]:
+    """The medians of the second and of the last quarter of the time."""
+    first_s, length_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
+
+    def quarter(number: int) -> float:
+        begin_s = first_s + length_s * (number - 1) / 4
+        end_s = first_s + length_s * number / 4
+        return statistics.median(of(held) for held in samples if begin_s <= held.at_s <= end_s)
+
+    return quarter(2), quarter(4)
+
+
+def grown(samples: Sequence[Held]) -> list[str]:
+    """A sentence for each thing that grew beyond what it may."""
+    found = []
+    for one in WATCHED:
+        before, after = medians(samples, one.of)
+        if after > one.allowed(before):
+            found.append(
+                f"{one.name} grew from {before:.1f} to {after:.1f}, allowed {one.allowed(before):.1f}"
+            )
+    return found
+
+
+def per_hour(samples: Sequence[Held], of: Callable[[Held], float]) -> float:
+    """The slope of the straight line through the second half of the time, per hour."""
+    middle_s = (samples[0].at_s + samples[-1].at_s) / 2
+    later = [held for held in samples if held.at_s >= middle_s]
+    times = [held.at_s for held in later]
+    if len(set(times)) < 2:
+        return 0.0
+    return statistics.linear_regression(times, [of(held) for held in later]).slope * 3600
+
+
+def table(samples: Sequence[Held]) -> str:
+    """First, last, most, the two medians and the slope of each."""
+    lines = [
+        f"{'':12}{'first':>9}{'last':>9}{'max':>9}{'2nd qtr':>9}{'4th qtr':>9}{'allowed':>9}{'per hour':>10}"
+    ]
+    for one in WATCHED:
+        values = [one.of(held) for held in samples]
+        before, after = medians(samples, one.of)
+        numbers = (values[0], values[-1], max(values), before, after, one.allowed(before))
+        slope = per_hour(samples, one.of)
+        lines.append(f"{one.name:12}" + "".join(f"{number:9.1f}" for number in numbers) + f"{slope:+10.1f}")
+    return "\n".join(lines)
