@@ -9,7 +9,6 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import await_received
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -108,23 +107,3 @@ def test_while_kafka_does_not_answer_and_the_source_has_died(
                 os.kill(kafka.pid or 0, signal.SIGCONT)
     finally:
         server.stop("immediate")
-
-
-def test_a_second_signal_ends_at_once(
-    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
-) -> None:
-    """Whatever the first one waits for."""
-    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
-    with new_daemon(postgres, database) as daemon:
-        daemon.start().wait_state("streaming")
-        os.kill(kafka.pid or 0, signal.SIGSTOP)
-        try:
-            postgres.execute(ROWS, 1, 10, dbname=database)
-            await_received(postgres, daemon)
-            assert daemon.process is not None
-            daemon.process.send_signal(signal.SIGTERM)
-            eventually(lambda: daemon.events("stopping"), "the first signal is taken")
-            daemon.process.send_signal(signal.SIGTERM)
-            assert daemon.wait_exit(5) == 130
-        finally:
-            os.kill(kafka.pid or 0, signal.SIGCONT)

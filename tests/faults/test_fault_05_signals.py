@@ -1,0 +1,137 @@
+"""Fault 5: SIGINT stops as SIGTERM does, a second one ends at once, SIGHUP looks again and disturbs nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import EXIT_FORCED
+from tests.faults.inserting import Inserting, assert_all_there
+from tests.faults.test_fault_04_stops import is_free
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.reader import Reader
+from tests.support.waiting import eventually
+
+ROWS = "INSERT INTO t SELECT generate_series(%s::int, %s)"
+
+
+def sent(daemon: Daemon, number: signal.Signals) -> None:
+    """Send it a signal."""
+    assert daemon.process is not None
+    daemon.process.send_signal(number)
+
+
+def table(server: PostgresServer, database: str) -> None:
+    """The table that rows come into."""
+    server.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+
+
+def test_an_interrupt_is_an_orderly_stop(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Under load: status 0, the slot free at once, and the next start goes on."""
+    table(postgres, database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    with Inserting(postgres.dsn(database)) as rows:
+        eventually(lambda: rows.last > 100, "rows come")
+        sent(daemon, signal.SIGINT)
+        assert daemon.wait_exit() == 0
+        assert is_free(postgres, daemon.slot)
+        assert [line["signal"] for line in daemon.events("stopping")] == ["SIGINT"]
+        daemon.start().wait_state("streaming")
+    await_confirmed(postgres, daemon)
+    assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
+
+
+def test_a_second_signal_ends_at_once(
+    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Whatever the first one waits for; nothing is lost by it, and nothing comes twice."""
+    table(postgres, database)
+    for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)):
+        with new_daemon(postgres, database) as daemon:
+            daemon.start().wait_state("streaming")
+            os.kill(kafka.pid or 0, signal.SIGSTOP)
+            try:
+                start = 1 if first is second else 11
+                postgres.execute(ROWS, start, start + 9, dbname=database)
+                await_received(postgres, daemon)
+                sent(daemon, first)
+                eventually(lambda daemon=daemon: daemon.events("stopping"), "the first signal is taken")
+                sent(daemon, second)
+                assert daemon.wait_exit(10) == EXIT_FORCED
+            finally:
+                os.kill(kafka.pid or 0, signal.SIGCONT)
+            daemon.start().wait_state("streaming")
+            await_confirmed(postgres, daemon)
+            events = reader.read(f"{daemon.name}.public.t")
+            assert sorted(event.value["after"]["id"] for event in events) == list(range(1, start + 10))
+
+
+def test_looking_again_does_not_disturb_who_streams(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """A hundred times under load: one session, nothing lost, nothing twice."""
+    table(postgres, database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    with Inserting(postgres.dsn(database)) as rows:
+        for _ in range(100):
+            at = rows.last
+            sent(daemon, signal.SIGHUP)
+            eventually(lambda at=at: rows.last > at, "rows come", pause_s=0.002)
+    await_confirmed(postgres, daemon)
+    assert daemon.events("retrying") == daemon.events("halted") == []
+    assert len(daemon.events("streaming")) == 1
+    assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
+
+
+def test_looking_again_in_a_halt_looks_once(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """A publication that is missing halts again, once for each signal, and goes on when it is back."""
+    table(postgres, database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    publication = f"cdcd_{daemon.name}"
+    postgres.execute(f"ALTER PUBLICATION {publication} RENAME TO away", dbname=database)
+    daemon.start().wait_state("halted")
+    for count in (1, 2):
+        assert len(daemon.events("halted")) == count
+        assert len(daemon.events("resuming")) == count - 1
+        sent(daemon, signal.SIGHUP)
+        eventually(lambda count=count: len(daemon.events("halted")) == count + 1, "it has looked")
+    postgres.execute(f"ALTER PUBLICATION away RENAME TO {publication}", dbname=database)
+    postgres.execute(ROWS, 1, 10, dbname=database)
+    assert daemon.status()["state"] == "halted"
+    sent(daemon, signal.SIGHUP)
+    daemon.wait_state("streaming")
+    await_confirmed(postgres, daemon)
+    assert len(reader.read(f"{daemon.name}.public.t")) == 10
+
+
+def test_looking_again_ends_a_pause_between_two_tries(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """At once, whatever is left of the pause."""
+    daemon = new_daemon(postgres, database)
+    daemon.config["source"]["dsn"] = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    daemon.start().wait_state("backoff")
+    long = eventually(
+        lambda: [line for line in daemon.events("retrying") if line["pause_s"] > 1.9], "pauses have grown"
+    )
+    tries = long[-1]["tries"]
+    for more in (1, 2, 3):
+        eventually(lambda: daemon.status().get("state") == "backoff", "it waits", pause_s=0.01)
+        sent(daemon, signal.SIGHUP)
+        eventually(
+            lambda more=more: [line for line in daemon.events("retrying") if line["tries"] == tries + more],
+            "it has tried",
+            pause_s=0.01,
+        )
