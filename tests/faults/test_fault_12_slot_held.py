@@ -1,4 +1,4 @@
-"""Fault 12: another client holds the slot at the start: cdcd waits, says who it is, and takes over when it is free."""
+"""Fault 12: another client holds the slot at the start: cdcd waits, says who it is, takes over when it is free."""
 
 from __future__ import annotations
 
