@@ -66,7 +66,7 @@ class Supervisor:
         if self._running is not None:
             self._told = error
             self._running.fail(error)
-        elif self._status.health.state in ("backoff", "waiting_slot"):
+        elif self._status.health.state != "halted":
             self._pending = error
             self.retry.set()
 

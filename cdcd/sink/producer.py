@@ -91,8 +91,11 @@ class KafkaSink:
             return
         # Without this the client would wait for records that nobody wants any more. Each of them refers to this sink
         # until its report is served, where no garbage collector sees it, so all reports are waited for (fault 35).
+        give_up_s = time.monotonic() + _REPORTS_WITHIN_S
         self._serve(producer.purge)
-        self._serve(producer.flush, _REPORTS_WITHIN_S)
+        while len(producer) and time.monotonic() < give_up_s:
+            self._serve(producer.flush, _REPORTS_WITHIN_S)  # a fatal error ends it after each report
+        self._fatal_error = self._torn_error = self._delivery_error = None  # their tracebacks lead to the producer
 
     @property
     def queued(self) -> int:
