@@ -95,7 +95,9 @@ class KafkaSink:
         self._serve(producer.purge)
         while len(producer) and time.monotonic() < give_up_s:
             self._serve(producer.flush, _REPORTS_WITHIN_S)  # a fatal error ends it after each report
-        self._fatal_error = self._torn_error = self._delivery_error = None  # their tracebacks lead to the producer
+        self._fatal_error = self._torn_error = self._delivery_error = (
+            None  # their tracebacks lead to the producer
+        )
 
     @property
     def queued(self) -> int:
