@@ -22,7 +22,7 @@ from cdcd.config.sink import RegistryOption, Sink, short_form
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
 from cdcd.config.values import Room, Size, Whole, refuse
 from cdcd.registry.settings import RegistrySettings
-from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.settings import FILE_PROPERTIES, SinkSettings, TopicSettings
 from cdcd.source.settings import SourceSettings, StreamOptions, wanted_options
 from cdcd.spill.settings import SpillSettings
 
@@ -157,6 +157,12 @@ class Config(BaseSettings):
         single = (source.password_file, source.ssl_password_file, registry.password_file, registry.token_file)
         named = (*self.sink.secret_files.values(), *registry.secret_files.values())
         return (*(path for path in single if path is not None), *named)
+
+    @property
+    def sink_files(self) -> tuple[Path, ...]:
+        """Every file that a client of Kafka reads when it is made: secrets, keys and certificates."""
+        named = (self.sink.properties.get(name) for name in FILE_PROPERTIES)
+        return (*self.sink.secret_files.values(), *(Path(name) for name in named if name))
 
     def source_settings(self) -> SourceSettings:
         """Return what the source room needs."""

@@ -179,6 +179,10 @@ class Metrics:
         """A group was given up."""
         self._kafka_transactions.labels("aborted").inc()
 
+    def producer_rebuilt(self) -> None:
+        """A new producer took the place of one whose secrets or certificates were changed on disk."""
+        self._producer_rebuilds.inc()
+
     def registry_request(self, operation: str, code: str) -> None:
         """A request to the schema registry was answered; fits `Registry`'s observer."""
         self._registry_requests.labels(operation, code).inc()
@@ -353,6 +357,10 @@ class Metrics:
         )
         for result in ("committed", "aborted"):
             self._kafka_transactions.labels(result)
+        self._producer_rebuilds = self._counter(
+            "producer_rebuilds_total",
+            "Producers made anew because secrets or certificates were changed on disk.",
+        )
         self._kafka_duration = self._histogram(
             "kafka_transaction_duration_seconds", "How long the commit of a group took.", _DURATION_BUCKETS
         )

@@ -22,9 +22,7 @@ from cdcd.config import Config
 from cdcd.crash_points import reach
 from cdcd.errors import (
     CdcdError,
-    RegistryUnavailable,
     SinkFenced,
-    SinkUnavailable,
 )
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, TransactionInfo
@@ -40,8 +38,10 @@ from cdcd.runtime.gap import mark_gap
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot
+from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.status import Status
 from cdcd.runtime.threads import in_thread
+from cdcd.runtime.watch import watch
 from cdcd.runtime.writer import Writer
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
@@ -56,7 +56,6 @@ from cdcd.spill.pool import SpillPool
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
 
-WATCH_INTERVAL_S = 20.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _PREPARED_HINT = (
     "if somebody else has confirmed their PREPARE on this slot, their rows do not come, and cdcd halts at their "
@@ -87,6 +86,7 @@ class Session:
         self._status = status
         self._stop = stop
         self._source = config.source_settings()
+        self._rotation = Rotation(config)  # it looks at the files before anything is read from them
         self._sink_settings = config.sink_settings()
         self._sink = KafkaSink(self._sink_settings)
         self._topics = Topics(self._sink_settings, config.topic_settings())
@@ -152,7 +152,12 @@ class Session:
                 begun = await failing.unless(or_stop(beginning.begin(), self._stop))
             self._database = begun.server.database
             self._writer = self._new_writer(begun)
-            async with beside(self._writer.run(), self._fail_when_told(), self._watch()) as failing:
+            async with beside(
+                self._writer.run(),
+                self._fail_when_told(),
+                watch(self._topics, self._schemas, self._plans),
+                self._rotate(self._writer),
+            ) as failing:
                 if begun.stored is not None and begun.stored.gap is not None:
                     marking = self._mark_gap(begun.stored, begun.stored.gap, self._writer)
                     await failing.unless(or_stop(marking, self._stop))
@@ -185,19 +190,20 @@ class Session:
         if self._failure is not None:
             raise self._failure
 
-    async def _watch(self) -> None:
-        """Look from time to time whether topics and schemas are still what the records count on.
-
-        F66: a key would go to another partition than before as soon as a topic gets more of them; F55: a registry
-        that was emptied gives the ids that cdcd has to other schemas.
-        """
+    async def _rotate(self, writer: Writer) -> None:
+        """Go on with new clients, and without ending the session, when what they read from files has changed."""
         while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            try:
-                await in_thread(self._topics.verify, self._plans.partitions)
-                await in_thread(self._schemas.verify_next)
-            except (SinkUnavailable, RegistryUnavailable):
-                continue  # who needs it meets it as well, and says so
+            files = await self._rotation.changed()
+            await writer.between_groups(self._renew)
+            self._status.metrics.producer_rebuilt()
+            _LOG.info("producer_rebuilt", files=[str(file) for file in files])
+
+    def _renew(self) -> None:
+        self._sink_settings = settings = self._config.sink_settings()
+        self._sink.renew(settings)
+        self._topics.renew(settings)
+        if isinstance(self._schemas, SchemaTopic):
+            self._schemas.renew(settings)
 
     def _new_writer(self, begun: Begun) -> Writer:
         commit = self._config.sink.commit
@@ -237,7 +243,7 @@ class Session:
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
         now_us = time.time_ns() // 1000
         marker = Boundary(begin.commit_lsn, begin.end_lsn, now_us, 0, "snapshot", begin.begun_topics)
-        await in_thread(self._write_marker, writer, marker)
+        await writer.mark(marker)
         reach("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
         created = await made_slot(self._source, begin.drop_slot, has_snapshot)
@@ -248,10 +254,6 @@ class Session:
         point = created.consistent_point
         # The slot was made when nothing was open or prepared any more (F38).
         return Resume(point, point - 1, PreparedBefore())
-
-    def _write_marker(self, writer: Writer, marker: Boundary) -> None:
-        self._sink.begin()
-        self._sink.commit(writer.progress(marker))
 
     async def _copy_tables(self, begin: Snapshot, writer: Writer, created: CreatedSlot) -> None:
         point = created.consistent_point

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
 from cdcd.crash_points import reach
@@ -56,6 +56,15 @@ class Observer(Protocol):
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...  # noqa: D102
 
 
+@dataclass(slots=True)
+class Errand:
+    """What is to be done between two groups."""
+
+    work: Callable[[], None]
+    running: asyncio.Future[None] | None = None
+    is_done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 def _now_us() -> int:
     """The loop's own clock: that of its time-outs too."""
     return int(asyncio.get_running_loop().time() * 1e6)
@@ -89,9 +98,11 @@ class Writer:
         self._room = asyncio.Event()
         self._settled = asyncio.Event()
         self._is_open = False
-        self._commit: asyncio.Future[Progress] | None = None
+        self._commit: asyncio.Future[Any] | None = None
         self._ahead = ahead
         self._announcing: asyncio.Future[None] | None = None
+        self._alone = asyncio.Lock()
+        self._errand: Errand | None = None
         self._idle_due_us = 0
         self._stalled_us = 0
         self.has_advanced = False
@@ -151,6 +162,34 @@ class Writer:
         """Forget the beginning of a transaction whose end will not be read any more."""
         self._group.drop_partial_tail()
 
+    # --- called by who needs the sink to himself ---
+
+    async def mark(self, boundary: Boundary) -> None:
+        """Make a progress record durable that no records belong to, before the first chunk."""
+        async with self._alone:
+            self._is_open = True
+            self._commit = self._start(self._mark, boundary)
+            await asyncio.shield(self._commit)
+            self._is_open = False
+        self._wake.set()
+
+    def _mark(self, boundary: Boundary) -> None:
+        self._sink.begin()
+        self._sink.commit(self.progress(boundary))
+
+    async def between_groups(self, work: Callable[[], None]) -> None:
+        """Wait until `work` was done, in a thread, while no group is open. What it raises is raised by `run`."""
+        self._errand = errand = Errand(work)
+        self._wake.set()
+        await errand.is_done.wait()
+
+    async def _run_errand(self, errand: Errand) -> None:
+        async with self._alone:
+            errand.running = self._start(errand.work)
+            await asyncio.shield(errand.running)
+        self._errand = None
+        errand.is_done.set()
+
     # --- the loop ---
 
     async def run(self) -> None:
@@ -171,6 +210,8 @@ class Writer:
 
     async def _turn(self) -> None:
         while True:
+            if self._errand is not None and not self._is_open:
+                await self._run_errand(self._errand)
             while (chunk := self._group.take(_now_us())) is not None:
                 self._room.set()
                 if chunk.records:
@@ -260,6 +301,7 @@ class Writer:
     async def close(self) -> None:
         """End this epoch: wait for a commit under way, abort what is open. Errors of the abort are the caller's."""
         await settled(self._announcing)
+        await settled(None if self._errand is None else self._errand.running)
         await settled(self._commit)
         if self._is_open and (self._commit is None or self._commit.done()):
             is_committed = self._commit is not None and self._commit.exception() is None

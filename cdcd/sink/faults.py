@@ -23,8 +23,9 @@ from cdcd.errors import (
     TopicMismatch,
     TopicMissing,
 )
+from cdcd.sink.settings import FILE_PROPERTIES
 
-__all__ = ["error_of", "kafka_errors", "translate"]
+__all__ = ["error_of", "kafka_errors", "making_client", "translate"]
 
 _UNAVAILABLE = (
     "_ALL_BROKERS_DOWN",
@@ -198,3 +199,21 @@ def kafka_errors(doing: str, **context: object) -> Iterator[None]:
         yield
     except KafkaException as failure:
         raise translate(error_of(failure), doing, **context) from failure
+
+
+@contextmanager
+def making_client() -> Iterator[None]:
+    """Translate what librdkafka has against the properties of a client that is made inside the block.
+
+    A file that it cannot use may be half of a pair that is being changed (a certificate and its key): that passes.
+    """
+    try:
+        yield
+    except KafkaException as failure:
+        text = error_of(failure).str()
+        if any(f"{name} failed" in text for name in FILE_PROPERTIES):
+            raise SinkAuthorization(
+                f"librdkafka cannot use a file that sink.properties names: {text}",
+                hint="none is needed if it is being changed; else mend the file, or its owner",
+            ) from failure
+        raise SinkError(f"librdkafka refuses sink.properties: {text}") from failure

@@ -5,7 +5,7 @@ Invariant: `commit` returns only when every record of the group and its progress
 failed delivery makes it raise (F63). When the result of a commit is unknown it raises and the sink refuses
 everything but `close`: the next `open` reads what is durable from the progress topic alone (F76).
 Must not: choose partitions, retry a failed group, log or raise anything of a record but topic and size.
-`commit`, `abort`, `open` and `close` block and belong in a thread; the others do not.
+`commit`, `abort`, `open`, `renew` and `close` block and belong in a thread; the others do not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.crash_points import reach
-from cdcd.errors import CdcdError, RecordTooLarge, SinkError, SinkUnavailable
+from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
 from cdcd.findings import Finding
 from cdcd.model import Progress, Record
-from cdcd.sink.faults import error_of, translate
+from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.progress import dump, key_of
 from cdcd.sink.reader import read_last
@@ -34,6 +34,8 @@ _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _ONE_PARTITION = 0
 _REPORTS_WITHIN_S = 5.0
 """The reports of purged records come from the client itself: nobody else is waited for."""
+_PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
+_LOOK_AGAIN_S = 1.0
 _TORN_HINT = "the sink is opened again and the progress topic decides"
 
 
@@ -77,15 +79,28 @@ class KafkaSink:
         self.close()
         self._forget()
         self._fatal_error = self._torn_error = None
-        try:
+        with making_client():
             self._producer = Producer(self._properties | self._callbacks(), logger=_LOG)
-        except KafkaException as failure:
-            raise SinkError(f"librdkafka refuses sink.properties: {error_of(failure).str()}") from failure
         if self._settings.is_exactly_once:
             self._initialise()
 
+    def renew(self, settings: SinkSettings) -> None:
+        """Go on with a new producer under `settings`, which differ in credentials alone. No group may be open.
+
+        Raises what `open` does, and SinkFenced where somebody else has written since: initialising would have
+        fenced him, and what is to be written next may stand in his records already (F69).
+        """
+        self._usable()
+        self._settings, self._properties = settings, producer_properties(settings)
+        self.initialise_only()
+        last = read_last(settings) if settings.is_exactly_once else None
+        if last is not None and last.offset > self.progress_offset:
+            raise SinkFenced("another producer has written while this one was made anew")
+
     def close(self) -> None:
         """Give up whatever is open and let the producer go. Never raises; may be called at any time."""
+        for error in (self._fatal_error, self._torn_error, self._delivery_error):
+            _drop_frames(error)
         producer, self._producer = self._producer, None
         if producer is None:
             return
@@ -232,11 +247,23 @@ class KafkaSink:
             self._broker_error = error
 
     def _initialise(self) -> None:
-        producer = self._open_producer()
-        try:
-            producer.init_transactions(self._settings.operation_timeout_s)
-        except KafkaException as failure:
-            raise self._translated(failure, "initialising transactions") from failure
+        """Fence older producers. The client asks on while it is refused: who is refused need not wait for that.
+
+        The producer has no name here, because an error keeps what its frames name: a client that lives on in an error
+        goes on asking, and would one day fence the next session's.
+        """
+        doing = "initialising transactions"
+        give_up_s = time.monotonic() + self._settings.operation_timeout_s
+        while True:
+            left_s = give_up_s - time.monotonic()
+            try:
+                self._open_producer().init_transactions(max(0.1, min(left_s, _LOOK_AGAIN_S)))
+                return
+            except KafkaException as failure:
+                refusal, error = self._translated(failure, doing), error_of(failure)
+                goes_on = error.retriable() or error.code() == KafkaError._TIMED_OUT
+                if not goes_on or left_s <= _LOOK_AGAIN_S or isinstance(refusal, SinkAuthorization):
+                    raise refusal from failure
 
     def _flush(self, producer: Producer, doing: str) -> None:
         left = self._serve(producer.flush, self._settings.operation_timeout_s)
@@ -328,8 +355,26 @@ class KafkaSink:
 
     def _raise_kept(self) -> None:
         kept = self._fatal_error or self._torn_error or self._delivery_error
-        if kept is not None:
-            raise kept
+        if kept is None:
+            return
+        if kept is self._delivery_error and kept.context.get("kafka") in _PURGED:
+            kept = self._delivery_error = self._why_purged(kept)
+        raise kept
+
+    def _why_purged(self, kept: SinkError) -> SinkError:
+        """Return what the transaction met for which the client itself has dropped this record.
+
+        Whatever is asked of a transaction that has to be aborted is refused with the reason for that; and a second
+        beginning is refused in any case.
+        """
+        if self._producer is not None and self._settings.is_exactly_once and self._begun_s is not None:
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as failure:
+                error = error_of(failure)
+                if error.code() != KafkaError._STATE:
+                    return translate(error, "delivering records")
+        return kept
 
     def _refused(self, failure: KafkaException, record: Record) -> SinkError:
         topic, partition = record.topic, record.partition
@@ -388,6 +433,13 @@ def _undelivered(error: KafkaError, message: Message) -> SinkError:
         **place,
         size_bytes=size_bytes,
     )
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Let go what a kept error's frames name: a producer that lived on there would go on with what it has begun."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _now_s() -> float:

@@ -15,14 +15,15 @@ import time
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import ProgressUnreadable, SinkUnavailable
 from cdcd.model import Progress
-from cdcd.sink.faults import error_of, kafka_errors, translate
+from cdcd.sink.admin import Admin
+from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.progress import key_of, load
-from cdcd.sink.settings import SinkSettings, admin_properties, reader_properties
+from cdcd.sink.settings import SinkSettings, reader_properties
 
 __all__ = ["Last", "bounds", "position_of", "read_kept_topics", "read_last", "read_last_progress"]
 
@@ -58,7 +59,7 @@ def read_last(settings: SinkSettings) -> Last | None:
     """
     deadline = time.monotonic() + settings.operation_timeout_s
     low, end = bounds(settings, settings.progress_topic)
-    consumer = Consumer(reader_properties(settings), logger=_LOG)
+    consumer = _consumer(settings)
     try:
         window, upper = _FIRST_WINDOW, end
         while True:
@@ -79,7 +80,7 @@ def read_kept_topics(settings: SinkSettings, at: int) -> KeptTopics:
     if at < 0:
         return KeptTopics()
     deadline = time.monotonic() + settings.operation_timeout_s
-    consumer = Consumer(reader_properties(settings), logger=_LOG)
+    consumer = _consumer(settings)
     try:
         last = _last_in(consumer, settings, at, at + 1, deadline, key_of_topics(settings.slot))
     finally:
@@ -96,17 +97,16 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
 
     Raises SinkUnavailable, TopicMissing, SinkAuthorization.
     """
-    admin = AdminClient(admin_properties(settings), logger=_LOG)
+    admin = Admin(settings)
     timeout_s = settings.operation_timeout_s
     doing = "looking up the end of a topic"
-    with kafka_errors(doing, topic=topic):
-        error = admin.list_topics(topic, timeout=timeout_s).topics[topic].error
+    error = admin.metadata(topic, doing, topic=topic).topics[topic].error
     if error is not None:
         raise translate(error, doing, topic=topic)
     partition = TopicPartition(topic, _PARTITION)
     found = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        futures = admin.list_offsets(
+        futures = admin.client.list_offsets(
             {partition: spec},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=timeout_s,
@@ -119,6 +119,11 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
                 raise SinkUnavailable(f"{doing}: its partition has no leader", topic=topic) from failure
             raise translate(cause, doing, topic=topic) from failure
     return found[0], found[1]
+
+
+def _consumer(settings: SinkSettings) -> Consumer:
+    with making_client():
+        return Consumer(reader_properties(settings), logger=_LOG)
 
 
 def _last_in(

@@ -15,6 +15,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from cdcd.schema.book import Book, Registered
+from cdcd.sink.faults import making_client
 from cdcd.sink.reader import bounds, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
 
@@ -29,12 +30,17 @@ class SchemaLog:
     """A place in the log. Errors: SinkUnavailable, TopicMissing, SinkAuthorization, SchemasUnreadable."""
 
     def __init__(self, settings: SinkSettings, topic: str, *, is_committed: bool) -> None:
-        self._settings = settings
         self._topic = topic
-        level = "read_committed" if is_committed else "read_uncommitted"
-        self._properties = reader_properties(settings) | {"isolation.level": level}
+        self._level = "read_committed" if is_committed else "read_uncommitted"
         self._consumer: Consumer | None = None
+        self.renew(settings)
         self.position, _ = bounds(settings, topic)
+
+    def renew(self, settings: SinkSettings) -> None:
+        """Read on with these settings, from the same place."""
+        self.close()
+        self._settings = settings
+        self._properties = reader_properties(settings) | {"isolation.level": self._level}
 
     def end(self) -> int:
         """Return where the log ends now, beyond every open transaction."""
@@ -73,5 +79,6 @@ class SchemaLog:
 
     def _opened(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = Consumer(self._properties, logger=_LOG)
+            with making_client():
+                self._consumer = Consumer(self._properties, logger=_LOG)
         return self._consumer

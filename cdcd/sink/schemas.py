@@ -102,6 +102,14 @@ class SchemaTopic:
         if log is not None:
             log.close()
 
+    def renew(self, settings: SinkSettings) -> None:
+        """Read with these settings from now on; the sink has no group open."""
+        with self._reading, self._lock:
+            self._settings = settings
+            for log in (self._log, self._served):
+                if log is not None:
+                    log.renew(settings)
+
     # --- for the plans -----------------------------------------------------------------------------------
 
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:

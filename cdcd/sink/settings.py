@@ -14,7 +14,14 @@ from typing import Literal
 
 from cdcd.errors import ConfigError
 
-__all__ = ["FORCED_PROPERTIES", "SinkSettings", "TopicSettings", "client_properties", "refuse_forced"]
+__all__ = [
+    "FILE_PROPERTIES",
+    "FORCED_PROPERTIES",
+    "SinkSettings",
+    "TopicSettings",
+    "client_properties",
+    "refuse_forced",
+]
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
@@ -54,6 +61,19 @@ FORCED_PROPERTIES: Mapping[str, str] = {
     "logger": "cdcd's own",
 }
 """Properties that `sink.properties` may not hold, each with what to do or know instead."""
+
+FILE_PROPERTIES = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.crl.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "https.ca.location",
+    "sasl.kerberos.keytab",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+)
+"""Properties that name a file (the authorities' may be a folder). librdkafka reads it once, when a client is made."""
 
 PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
     # The end of a group flushes at once, so 5 ms only lets a long group fill its batches.

@@ -8,22 +8,21 @@ Must not: delete or alter a topic.  Everything here blocks and belongs in a thre
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+from confluent_kafka.admin import ClusterMetadata, NewTopic
 
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
+from cdcd.sink.admin import Admin
 from cdcd.sink.faults import COLLISION_HINT, error_of, kafka_errors, translate
 from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics
-from cdcd.sink.settings import SinkSettings, TopicSettings, admin_properties
+from cdcd.sink.settings import SinkSettings, TopicSettings
 
 __all__ = ["PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
-_LOG = logging.getLogger("cdcd.sink.librdkafka")
 _LOOK_AGAIN_S = 0.05
 _HEARD_OF_WITHIN_S = 5.0
 """A broker may hear of a topic later than the one that was asked first, and says until then that there is none."""
@@ -40,12 +39,15 @@ class Topics:
     """The topics of one sink. Errors: SinkUnavailable, SinkAuthorization, TopicMissing, TopicMismatch."""
 
     def __init__(self, settings: SinkSettings, topic_settings: TopicSettings) -> None:
-        self._settings = settings
         self._topics = topic_settings
-        with kafka_errors("librdkafka refuses sink.properties"):
-            self._admin = AdminClient(admin_properties(settings), logger=_LOG)
+        self.renew(settings)
         self.kept: KeptTopics | None = None
         """What was counted on before, which `ensure` and `verify` compare; None: nothing is compared."""
+
+    def renew(self, settings: SinkSettings) -> None:
+        """Ask with these settings from now on. Who is asking goes on with the client that he has."""
+        self._admin = Admin(settings)
+        self._settings = settings
 
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions by topic, creating what is missing when that is allowed."""
@@ -159,7 +161,7 @@ class Topics:
         """Return those that the broker knows; the last time, raise TopicMissing for the others."""
         found = {}
         timeout_s = self._settings.operation_timeout_s
-        asked = self._admin.describe_topics(TopicCollection(names), request_timeout=timeout_s)
+        asked = self._admin.client.describe_topics(TopicCollection(names), request_timeout=timeout_s)
         for name, future in asked.items():
             try:
                 with kafka_errors("describing a topic", topic=name):
@@ -203,7 +205,9 @@ class Topics:
 
     def _create(self, missing: list[NewTopic]) -> None:
         timeout_s = self._settings.operation_timeout_s
-        futures = self._admin.create_topics(missing, operation_timeout=timeout_s, request_timeout=timeout_s)
+        futures = self._admin.client.create_topics(
+            missing, operation_timeout=timeout_s, request_timeout=timeout_s
+        )
         for name, future in futures.items():
             try:
                 future.result()
@@ -225,8 +229,8 @@ class Topics:
             time.sleep(_LOOK_AGAIN_S)
 
     def _metadata(self) -> ClusterMetadata:
-        with kafka_errors("asking the brokers for their topics", servers=self._settings.bootstrap_servers):
-            return self._admin.list_topics(timeout=self._settings.operation_timeout_s)
+        doing = "asking the brokers for their topics"
+        return self._admin.metadata(None, doing, servers=self._settings.bootstrap_servers)
 
     def _check_replicas(self, brokers: int) -> list[Finding]:
         wanted = self._topics.replication_factor
@@ -270,7 +274,7 @@ class Topics:
     def _would_refuse(self, topic: NewTopic) -> KafkaError | None:
         """Return why the cluster would not create the topic, None when it would."""
         timeout_s = self._settings.operation_timeout_s
-        futures = self._admin.create_topics([topic], validate_only=True, request_timeout=timeout_s)
+        futures = self._admin.client.create_topics([topic], validate_only=True, request_timeout=timeout_s)
         try:
             futures[topic.topic].result()
         except KafkaException as failure:

@@ -16,10 +16,10 @@ from tests.support.reader import Event, assert_each_once
 class Inserting:
     """Rows with rising ids, one transaction each, until it is ended; `last` is the last id that was committed."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, after: int = 0) -> None:
         self._dsn = dsn
         self._is_over = threading.Event()
-        self.last = 0
+        self.last = after
         self._thread = threading.Thread(target=self._insert)
 
     def __enter__(self) -> Inserting:

@@ -607,3 +607,54 @@ async def test_closing_waits_for_a_schema_under_way() -> None:
         one.schemas.gate.set()
         await closing
         assert [[record.key for record in group] for group in one.sink.aborted] == [[b"schema"]]
+
+
+# --- who needs the sink to himself ---
+
+
+async def test_an_errand_is_done_between_two_groups_and_not_inside_one() -> None:
+    done: list[int] = []
+    async with world() as one:
+        await one.writer.add(rows(b"a"))
+        await one.until(lambda: one.sink.open is not None)
+        errand = asyncio.create_task(one.writer.between_groups(lambda: done.append(len(one.sink.groups))))
+        await turns()
+        assert done == []
+        await one.writer.add(end(100))
+        await errand
+        assert done == [1]
+        await one.transaction(200, b"b")
+        await one.until_confirmed(208)
+        assert one.sink.keys == [[b"a"], [b"b"]]
+
+
+async def test_an_errand_is_done_at_once_where_nothing_is_open() -> None:
+    done: list[int] = []
+    async with world() as one:
+        await one.writer.between_groups(lambda: done.append(1))
+        assert done == [1]
+
+
+async def test_an_errand_that_fails_ends_the_writer() -> None:
+    def fail() -> None:
+        raise SinkUnavailable("no new producer")
+
+    async with world() as one:
+        errand = asyncio.create_task(one.writer.between_groups(fail))
+        await one.until(one.task.done)
+        assert isinstance(one.task.exception(), SinkUnavailable)
+        errand.cancel()
+
+
+async def test_an_errand_waits_for_a_mark() -> None:
+    done: list[int] = []
+    async with world() as one:
+        one.sink.gate.clear()
+        mark = asyncio.create_task(one.writer.mark(boundary(0)))
+        await one.until(one.sink.committing.is_set)
+        errand = asyncio.create_task(one.writer.between_groups(lambda: done.append(len(one.sink.groups))))
+        await turns()
+        assert done == []
+        one.sink.gate.set()
+        await asyncio.gather(mark, errand)
+        assert done == [1]

@@ -1,0 +1,62 @@
+"""An admin client that finds out why nobody answers.
+
+In: the sink's settings.  Out: the cluster's metadata, or the error that its connections met.
+Invariant: a refused login is told at once: the client itself would try it again and again until the time is over,
+and then say that there was no answer.
+Must not: make or alter anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from cdcd.errors import SinkAuthorization
+from cdcd.sink.faults import error_of, making_client, translate
+from cdcd.sink.settings import SinkSettings, admin_properties
+
+__all__ = ["Admin"]
+
+_LOG = logging.getLogger("cdcd.sink.librdkafka")
+_FIRST_PATIENCE_S = 2.0
+_SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
+
+
+class Admin:
+    """`client` is the admin client itself. Blocks; belongs in a thread."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._timeout_s = settings.operation_timeout_s
+        # Not a method of this object: client and object would keep each other, and the client's threads, alive.
+        self._told: deque[KafkaError] = deque(maxlen=8)
+        with making_client():
+            self.client = AdminClient(
+                admin_properties(settings) | {"error_cb": self._told.append}, logger=_LOG
+            )
+
+    def metadata(self, asked: str | None, doing: str, **context: object) -> ClusterMetadata:
+        """Return what the brokers say of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
+        give_up_s = time.monotonic() + self._timeout_s
+        patience_s = _FIRST_PATIENCE_S  # doubled, so that a slow answer comes through as well
+        while True:
+            self._told.clear()
+            left_s = give_up_s - time.monotonic()
+            try:
+                return self.client.list_topics(asked, timeout=min(patience_s, max(left_s, 0.1)))
+            except KafkaException as failure:
+                error = error_of(failure)
+                refusal = self._refusal(doing, **context)
+                if refusal is not None:
+                    raise refusal from failure
+                if error.code() not in _SILENCE or left_s <= patience_s:
+                    raise translate(error, doing, **context) from failure
+            patience_s *= 2
+
+    def _refusal(self, doing: str, **context: object) -> SinkAuthorization | None:
+        self.client.poll(0)
+        found = (translate(error, doing, **context) for error in self._told)
+        return next((error for error in found if isinstance(error, SinkAuthorization)), None)

@@ -1,0 +1,12 @@
+"""cdcd that looks at secrets and certificates five times a second: `python -m tests.faults.hasty --config FILE`."""
+
+from __future__ import annotations
+
+import sys
+
+from cdcd.cli import main
+from cdcd.runtime import rotation
+
+rotation.LOOK_INTERVAL_S = 0.2
+
+sys.exit(main())

@@ -1,0 +1,60 @@
+"""Authorities and certificates, made by openssl, and their installation as a rotation does it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+
+def openssl(*arguments: str, folder: Path) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def authority(folder: Path) -> None:
+    """A new CA, and a certificate of it for the server and one for the role."""
+    folder.mkdir()
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(
+        "req",
+        "-x509",
+        *key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.crt",
+        "-subj",
+        "/CN=ca",
+        "-days",
+        "2",
+        folder=folder,
+    )
+    (folder / "server.ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
+    for who, name in (("server", "127.0.0.1"), ("client", "cdcd")):
+        openssl(
+            "req", *key, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={name}", folder=folder
+        )
+        signing = (
+            "-CA",
+            "ca.crt",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            f"{who}.ext",
+        )
+        openssl("x509", "-req", "-in", f"{who}.csr", *signing, "-out", f"{who}.crt", folder=folder)
+
+
+def install(source: Path, target: Path, *names: str) -> None:
+    """Put files in place as a rotation does: each is replaced whole, and keys are their owner's alone."""
+    owner = target.stat()
+    for name in names:
+        beside = target / f"{name}.new"
+        shutil.copyfile(source / name, beside)
+        beside.chmod(0o600)
+        shutil.chown(beside, owner.st_uid, owner.st_gid)
+        beside.rename(target / name)
