@@ -55,7 +55,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
     """Seen with three brokers on a busy machine. Here the answers come early: the topic is made after the first."""
     topics, name, times = make(bootstrap), new_name("late"), []
     topics.kept = KeptTopics()
-    describe = topics._admin.describe_topics
+    describe = topics._admin.client.describe_topics
 
     def early(*asked: Any, **options: Any) -> Any:
         times.append(1)
@@ -66,7 +66,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
             return answers
         return describe(*asked, **options)
 
-    monkeypatch.setattr(topics._admin, "describe_topics", early)
+    monkeypatch.setattr(topics._admin.client, "describe_topics", early)
     monkeypatch.setattr(topics, "_ensure", lambda wanted: dict.fromkeys(wanted, 3))
     assert topics.ensure([name]) == {name: 3}
     assert topics.kept.names() == (name,)
