@@ -6,10 +6,11 @@ before left, and the oracle judges all of it at the end.
 
 from __future__ import annotations
 
-import os
+import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from cdcd.crash_points import EXIT_STATUS, PLACES, VARIABLE
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.truth import SAY, SAY_NOTHING
 from tests.faults.world import World
-from tests.support.stack import drop_database, new_database_name
+from tests.support.stack import drop_database, new_database_name, run_script
 
 STREAMED = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 LOADS: dict[str, tuple[dict[str, int], int, dict[str, Any]]] = {
@@ -45,7 +47,7 @@ def world_of(
     try:
         with World(
             folder,
-            f"crash{load}{os.getpid()}",
+            f"crash{database}",
             postgres,
             database,
             bootstrap=kafka.bootstrap,
@@ -59,39 +61,82 @@ def world_of(
         drop_database(postgres, database)
 
 
-@pytest.mark.parametrize("load", LOADS)
-def test_every_crash_point(
-    load: str,
-    tmp_path: Path,
-    postgres: PostgresServer,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
-) -> None:
-    kinds, big_rows, _ = LOADS[load]
+Crashing = Callable[[str], AbstractContextManager[World]]
+
+
+@pytest.fixture
+def crashing(
+    tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry
+) -> Crashing:
+    """`crashing(load)`: a database of its own for this load."""
     postgres.start()
-    with world_of(load, tmp_path, postgres, kafka, registry) as world:
-        world.fill(load)
-        begun_s = time.monotonic()
-        for number, place in enumerate(PLACES):
-            if place == "received":
-                world.write(load, 2, kinds=kinds, big_rows=big_rows, pause_s=0.3)
-            # Once at the first time, and once later, where more has happened before.
-            reached(world, place if number % 2 else f"{place}:2" if place not in ONCE else place)
-        world.daemon.environment = {}
-        world.daemon.start()
-        findings = world.judge()
-        took_s = time.monotonic() - begun_s
+    return lambda load: world_of(load, tmp_path / new_database_name(), postgres, kafka, registry)
+
+
+@pytest.fixture(scope="module")
+def hits() -> Iterator[Counter[tuple[str, str]]]:
+    """How often cdcd has ended at a place in a load; printed as a table."""
+    counted: Counter[tuple[str, str]] = Counter()
+    yield counted
+    loads = [load for load in LOADS if any(load == one for _, one in counted)]
+    print("\n" + "place".ljust(20), *(load.rjust(8) for load in loads))
+    for place, what in PLACES.items():
+        print(place.ljust(20), *(str(counted[place, load]).rjust(8) for load in loads), f"  {what}")
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_every_crash_point(load: str, crashing: Crashing, hits: Counter[tuple[str, str]]) -> None:
+    begun_s = time.monotonic()
+    with crashing(load) as world:
+        for place in crashes(world, load):
+            hits[place, load] += 1
+        findings = judged(world)
         assert world.daemon.stop() == 0
+    took_s = time.monotonic() - begun_s
     print(f"{load}: {world.transactions} transactions, {world.changes} changes, {took_s:.0f} s")
-    assert [str(one) for one in findings] == []
+    if findings:
+        with crashing(load) as world:
+            findings = [f"{guilty(world, load)}: first seen behind this place", *findings]
+    assert findings == []
 
 
-ONCE = {"snapshot_begun", "slot_made", "snapshot_copied"}
-"""Places that one run of the process comes by once."""
+ONCE = {"schema_level_set", "snapshot_begun", "slot_made", "snapshot_copied"}
+"""Places that one run of the process may come by only once."""
 
 
-def reached(world: World, at: str) -> None:
-    """The daemon ends there, and nowhere else."""
-    world.daemon.environment = {VARIABLE: at}
-    assert world.daemon.start().wait_exit(DEADLINE_S) == EXIT_STATUS, world.daemon.log()[-2000:]
-    print(f"{world.daemon.name:22} {at:20} {PLACES[at.partition(':')[0]]}")
+def crashes(world: World, load: str) -> Iterator[str]:
+    """One place after another, at which the daemon has ended, by the first or the second time it was there."""
+    kinds, big_rows, _ = LOADS[load]
+    world.fill(load)
+    for number, place in enumerate(PLACES):
+        if place == "received":
+            run_script(world.dsn, SAY_NOTHING)
+            world.write(load, 2, kinds=kinds, big_rows=big_rows, pause_s=0.3)
+        if place == "produced":
+            run_script(world.dsn, SAY)
+        at = place if number % 2 or place in ONCE else f"{place}:2"
+        world.daemon.environment = {VARIABLE: at}
+        try:
+            status: int | None = world.daemon.start().wait_exit(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        done = {writer.name: dict(writer.done) for writer in world.writers}
+        assert status == EXIT_STATUS, f"{at}: ended with {status}, {done}:\n{world.daemon.log()[-2000:]}"
+        yield place
+
+
+def judged(world: World) -> list[str]:
+    """What the oracle says when the daemon has gone on without a crash."""
+    world.daemon.environment = {}
+    world.daemon.start()
+    return [str(one) for one in world.judge()]
+
+
+def guilty(world: World, load: str) -> str:
+    """The same once more, judged behind each place: the first one with findings."""
+    for place in crashes(world, load):
+        if judged(world):
+            return place
+        assert world.daemon.stop() == 0
+        world.go_on()
+    return "no place alone"

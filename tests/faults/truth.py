@@ -29,6 +29,12 @@ TABLES = (
 """One for each identity: DEFAULT, FULL with a key, an index, FULL without a key, none; TOAST; one that changes."""
 INSERT_ONLY = "journal"
 
+SAY = f"""CREATE OR REPLACE FUNCTION truth.say(content text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_logical_emit_message(true, 'faults', content);
+    INSERT INTO truth.history (op, tbl, after) VALUES ('m', '{MESSAGE}', json_build_object('content', content)) $$"""
+SAY_NOTHING = "CREATE OR REPLACE FUNCTION truth.say(content text) RETURNS void LANGUAGE sql AS 'SELECT'"
+"""No logical messages: a streamed one has cdcd read the rest of its session without streaming."""
+
 SCRIPT = f"""
 CREATE TABLE plain (id int PRIMARY KEY, n int, amount numeric(12,2), flag boolean, note text);
 CREATE TABLE whole (id int PRIMARY KEY, n int, amount numeric(12,2), note text);
@@ -56,9 +62,7 @@ CREATE FUNCTION truth.row_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RETURN NULL; END $$;
 CREATE FUNCTION truth.truncated() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     INSERT INTO truth.history (op, tbl) VALUES ('t', TG_TABLE_NAME); RETURN NULL; END $$;
-CREATE FUNCTION truth.say(content text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_logical_emit_message(true, 'faults', content);
-    INSERT INTO truth.history (op, tbl, after) VALUES ('m', '{MESSAGE}', json_build_object('content', content)) $$;
+{SAY};
 DO $$ DECLARE t text; BEGIN FOREACH t IN ARRAY ARRAY[{", ".join(f"'{table.name}'" for table in TABLES)}] LOOP
     EXECUTE format('CREATE TRIGGER history AFTER INSERT OR UPDATE OR DELETE ON %I
                     FOR EACH ROW EXECUTE FUNCTION truth.row_changed()', t);
