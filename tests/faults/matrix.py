@@ -1,0 +1,59 @@
+"""The fault matrix: `python -m tests.faults.matrix [NUMBER ...]` runs each fault's tests and prints what came out.
+
+In: docs/reliability.md, whose table has a row for each fault; the files test_fault_NN_*.py.  Out: a table,
+and status 1 where anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "reliability.md"
+NUMBERS = range(1, 36)
+_ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+_COUNTS = re.compile(r"(\d+) (passed|failed|error)")
+
+
+def rows() -> dict[int, tuple[str, str]]:
+    """The page's table: by number, the fault and what cdcd does."""
+    return {int(number): (fault, does) for number, fault, does in _ROW.findall(PAGE.read_text())}
+
+
+def files(number: int) -> list[Path]:
+    """The test files of a fault."""
+    return sorted(TESTS.rglob(f"test_fault_{number:02}_*.py"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run them one after another."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.matrix", description=__doc__)
+    parser.add_argument("numbers", nargs="*", type=int, help="which faults (all)")
+    wanted = parser.parse_args(arguments).numbers or list(NUMBERS)
+    good = 0
+    for number in wanted:
+        is_good, line = _run(number)
+        good += is_good
+        print(f"{number:>3}  {line:<28}  {rows()[number][0]}", flush=True)
+    print(f"{good} of {len(wanted)}")
+    return 0 if good == len(wanted) else 1
+
+
+def _run(number: int) -> tuple[bool, str]:
+    began_s = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, files(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TESTS.parent)
+    counts = ", ".join(" ".join(found) for found in _COUNTS.findall(done.stdout.rsplit("\n", 2)[-2]))
+    if done.returncode:
+        print(done.stdout[-4000:], file=sys.stderr)
+    return done.returncode == 0, f"{counts or 'nothing ran'}, {time.monotonic() - began_s:.0f} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
