@@ -41,6 +41,8 @@ def one_block(scene: Scene, struck: Counter[str], count: int) -> list[Finding]:
             struck[strike(scene)] += 1
         scene.heal()
         findings = world.judge()
+        if reason := world.halted():
+            findings.append(Finding("k", f"cdcd has halted: {reason}"))
         world.go_on()
     except AssertionError as error:
         return [Finding("k", str(error))]
