@@ -280,6 +280,7 @@ class KafkaSink:
         try:
             return call(*arguments)
         except KafkaException as failure:
+            failure.__traceback__ = None  # as in `_translated`
             found: SinkError = translate(error_of(failure), "the producer")
         except SystemError as failure:
             cause = failure.__cause__
@@ -399,6 +400,7 @@ class KafkaSink:
     def _translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
         """Translate, preferring the cause that a callback has told over the state it left the producer in."""
         error = error_of(failure)
+        failure.__traceback__ = None  # the binding may keep a fatal one for ever, and its frames lead to the producer
         producer = self._producer
         if producer is not None:
             self._serve(producer.poll, 0)
