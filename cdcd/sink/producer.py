@@ -400,7 +400,9 @@ class KafkaSink:
     def _translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
         """Translate, preferring the cause that a callback has told over the state it left the producer in."""
         error = error_of(failure)
-        failure.__traceback__ = None  # the binding may keep a fatal one for ever, and its frames lead to the producer
+        failure.__traceback__ = (
+            None  # the binding may keep a fatal one for ever, and its frames lead to the producer
+        )
         producer = self._producer
         if producer is not None:
             self._serve(producer.poll, 0)
