@@ -94,6 +94,7 @@ class Writer:
         self._confirm = confirm
         self._observer = observer
         self._safe = SafeLsn(durable_lsn)
+        self._phase: str | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._settled = asyncio.Event()
@@ -176,6 +177,7 @@ class Writer:
     def _mark(self, boundary: Boundary) -> None:
         self._sink.begin()
         self._sink.commit(self.progress(boundary))
+        self._phase = boundary.phase
 
     async def between_groups(self, work: Callable[[], None]) -> None:
         """Wait until `work` was done, in a thread, while no group is open. What it raises is raised by `run`."""
@@ -258,7 +260,10 @@ class Writer:
 
     def _has_idle_position(self) -> bool:
         boundary = self._group.idle_boundary
-        return boundary is not None and boundary.end_lsn > self._safe.lsn
+        if boundary is None:
+            return False
+        # A snapshot that is complete is told, though the position is still that of its rows.
+        return boundary.end_lsn > self._safe.lsn or self._phase not in (None, boundary.phase)
 
     def _idle_is_due(self) -> bool:
         return self._has_idle_position() and (self._group.is_hurried or _now_us() >= self._idle_due_us)
@@ -275,6 +280,7 @@ class Writer:
         await asyncio.shield(self._commit)
         reach("committed")
         self._is_open = False
+        self._phase = boundary.phase
         if self._ahead is not None:
             self._ahead.decided()
         self._idle_due_us = _now_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)

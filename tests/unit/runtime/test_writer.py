@@ -467,6 +467,18 @@ async def test_an_idle_position_that_is_durable_already_writes_nothing() -> None
         assert len(one.sink.groups) == 1
 
 
+async def test_a_snapshot_is_told_to_be_complete_also_when_all_its_rows_are_durable_already() -> None:
+    """F40: its last boundary has no rows and no new position; without it the next start would copy all again."""
+    snapshot = Boundary(0, 500, 5, transactions=0, phase="snapshot", snapshot_tables=("a",))
+    async with world() as one:
+        await one.writer.mark(snapshot)
+        await one.writer.add(Chunk([Record("t", 0, b"a", b"v")], 10, snapshot))
+        await one.until_confirmed(500)
+        await one.writer.add(Chunk((), 0, Boundary(499, 500, 5, transactions=0)))
+        await one.writer.flush()
+        assert [progress.phase for _, progress in one.sink.groups] == ["snapshot", "snapshot", "streaming"]
+
+
 async def test_an_idle_position_does_not_hurry_a_group() -> None:
     async with world(max_wait_us=HOUR_US) as one:
         await one.transaction(100, b"a")
