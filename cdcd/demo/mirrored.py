@@ -87,6 +87,8 @@ def progress_end(brokers: str, topic: str) -> Offsets:
                 return end
             if error is not None:
                 raise KafkaException(error)
+            if b"/" in message.key():
+                continue  # something else that is kept there: a slot's name has no slash
             for name, partitions in json.loads(message.value())["offsets"].items():
                 known = end.setdefault(name, {})
                 for partition, offset in partitions.items():

@@ -25,9 +25,11 @@ LONGEST_SILENCE_S = 10.0
 _LOCK_NOT_AVAILABLE = "55P03"
 
 # A wal_sender_timeout of 0 is an idle_session_timeout of 0: then neither the slot nor the lock is ever taken away.
+# By its name, because PostgreSQL 12 and 13 do not have it: there a frozen owner keeps the lock with its connection.
 _PREPARE = """
-    SELECT setting::bigint, set_config('idle_session_timeout', setting, false), set_config('lock_timeout', %s, false)
-    FROM pg_settings WHERE name = 'wal_sender_timeout'
+    SELECT w.setting::bigint, set_config('lock_timeout', %s, false),
+           (SELECT set_config(i.name, w.setting, false) FROM pg_settings i WHERE i.name = 'idle_session_timeout')
+    FROM pg_settings w WHERE w.name = 'wal_sender_timeout'
 """
 _OWNER = """
     SELECT pid FROM pg_locks

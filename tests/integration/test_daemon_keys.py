@@ -12,6 +12,7 @@ from tests.support.daemon import Daemon
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import run
 from tests.support.topics import committed_records
+from tests.support.ways_on import command
 
 PARTITIONS = {"topics": {"partitions": 6}}
 
@@ -187,7 +188,7 @@ def test_a_topic_that_gets_more_partitions_halts(
         page = daemon.wait_state("halted")
         assert "CDCD-TOPIC-MISMATCH" in str(page)
         run(postgres, database, "INSERT INTO t SELECT g FROM generate_series(2, 30) g")
-        assert daemon.stop() == 0
-        daemon.start()
+        accepted = command(daemon, "resume", "--accept-topic", topic)
+        assert accepted.returncode == 0, accepted.stderr
         events = reader.wait([topic], lambda events: len(events) == 30)
         assert {event.partition for event in events} > {0, 1}
