@@ -20,10 +20,7 @@ from cdcd.ack.group import Boundary, Chunk, GroupLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.crash_points import reach
-from cdcd.errors import (
-    CdcdError,
-    SinkFenced,
-)
+from cdcd.errors import CdcdError, PublicationMissing, SinkFenced
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, TransactionInfo
 from cdcd.registry.confluent import Registry
@@ -146,7 +143,7 @@ class Session:
                 self._status,
                 self._after,
             )
-            async with beside(self._fail_when_told()) as failing:
+            async with beside(self._fail_when_told(is_beginning=True)) as failing:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
                 await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 begun = await failing.unless(or_stop(beginning.begin(), self._stop))
@@ -185,8 +182,11 @@ class Session:
         except Stopped:
             return error
 
-    async def _fail_when_told(self) -> None:
+    async def _fail_when_told(self, *, is_beginning: bool = False) -> None:
         await self._told.wait()
+        if is_beginning and isinstance(self._failure, PublicationMissing):
+            # The beginning looks for itself, once the schemas that are served have been read.
+            await asyncio.Event().wait()
         if self._failure is not None:
             raise self._failure
 
