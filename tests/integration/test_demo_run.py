@@ -71,7 +71,8 @@ def read_by_a_stranger(output: str, *, has_messages: bool) -> None:
     assert_each_once(events)
     assert_tombstones_follow_deletes(events)
     ops = Counter((event.topic.removeprefix("shop.public."), event.op) for event in events)
-    assert ops["events", "c"] >= 90_000
+    # A kill in the snapshot lets it begin anew, and then the large transaction may come with it.
+    assert ops["events", "c"] + ops["events", "r"] >= 90_000
     assert ops["products", "u"] > 0
     assert ops["shop.message", "m"] > 0 or not has_messages
     assert all(ops[table, "r"] > 0 for table in ("customers", "audit_log", "type_zoo"))
