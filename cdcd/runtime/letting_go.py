@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 
+from cdcd.errors.frames import drop_frames
 from cdcd.runtime.threads import in_thread
 
 
@@ -18,12 +19,5 @@ async def let_go(error: BaseException | None) -> None:
 
     In a thread: a Kafka client's end waits for its own threads, and the loop does not wait with it.
     """
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            waiting += (one.__cause__, one.__context__)
+    drop_frames(error)
     await in_thread(gc.collect)

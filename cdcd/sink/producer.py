@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
+from cdcd.errors.frames import drop_frames
 from cdcd.findings import Finding
 from cdcd.model import Progress, Record
 from cdcd.sink.faults import error_of, making_client, translate
@@ -99,8 +100,8 @@ class KafkaSink:
 
     def close(self) -> None:
         """Give up whatever is open and let the producer go. Never raises; may be called at any time."""
-        for error in (self._fatal_error, self._torn_error, self._delivery_error):
-            _drop_frames(error)
+        # A producer that lives on in their frames would go on with what it has begun.
+        drop_frames(self._fatal_error, self._torn_error, self._delivery_error)
         producer, self._producer = self._producer, None
         if producer is None:
             return
@@ -437,13 +438,6 @@ def _undelivered(error: KafkaError, message: Message) -> SinkError:
         **place,
         size_bytes=size_bytes,
     )
-
-
-def _drop_frames(error: BaseException | None) -> None:
-    """Let go what a kept error's frames name: a producer that lived on there would go on with what it has begun."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def _now_s() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from cdcd import errors
 from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FENCED, EXIT_MEMORY, CdcdError, ConfigError, Retry
+from cdcd.errors.frames import drop_frames
 
 
 def tree(root: type[CdcdError] = CdcdError) -> Iterator[type[CdcdError]]:
@@ -118,3 +120,21 @@ def test_a_configuration_error_carries_every_problem() -> None:
         "a: unknown key",
         "b: not a number",
     )
+
+
+def test_frames_are_dropped_also_where_errors_lead_to_each_other() -> None:
+    """F69: a fenced producer was closed for ever: its error had been raised again while one that came from it was."""
+    first, second, third = (_raised(word) for word in ("first", "second", "third"))
+    first.__context__, second.__cause__, third.__context__ = second, third, first
+    dropping = threading.Thread(target=drop_frames, args=(None, first), daemon=True)
+    dropping.start()
+    dropping.join(10)
+    assert not dropping.is_alive()
+    assert [error.__traceback__ for error in (first, second, third)] == [None] * 3
+
+
+def _raised(word: str) -> Exception:
+    try:
+        raise ValueError(word)
+    except ValueError as error:
+        return error
