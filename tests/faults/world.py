@@ -17,8 +17,9 @@ from typing import Any
 import psycopg2
 
 from cdcd.demo.stack.postgres import PostgresServer
+from tests.faults.assertions.durable import CATCH_UP_WITHIN_S
 from tests.faults.facts import Block, Finding
-from tests.faults.oracle import CATCH_UP_WITHIN_S, Oracle
+from tests.faults.oracle import Oracle
 from tests.faults.safety import Sampler
 from tests.faults.topics import Live, Topics
 from tests.faults.truth import SCRIPT, TABLES, Truth, publication_sql

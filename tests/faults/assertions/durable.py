@@ -1,0 +1,98 @@
+"""(e) what becomes visible at once, and stays; (i) what the slot has confirmed is durable; (k) it goes on. Pure.
+
+In: progress records, events, samples of the slot.  Out: findings.
+Invariant: a Kafka transaction is what becomes visible at once, and each has one progress record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from tests.faults.facts import Block, Event, Finding, Progress, Sample
+
+CATCH_UP_WITHIN_S = 120.0
+
+
+def cut_at_commits(
+    records: Sequence[Progress],
+    events: Sequence[Event],
+    before: Progress | None,
+    offsets: dict[tuple[str, int], int],
+) -> Iterator[Finding]:
+    """(e) At each progress record all topics are cut at one commit: nothing behind it is before the cut, nor the
+    other way round. A Kafka transaction is what becomes visible at once, and each has one such record.
+    """
+    waiting: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    for event in reversed(events):
+        waiting[event.place].append(event)
+    last = before
+    for record in records:
+        if last is not None and record.phase == last.phase == "streaming" and record.end_lsn < last.end_lsn:
+            yield Finding("e", f"the progress record at {record.offset} goes back")
+        low = (0, 0) if last is None or last.phase == "snapshot" else _until(last)
+        for place, offset in record.offsets.items():
+            queue = waiting[place]
+            while queue and queue[-1].offset < offset:
+                event = queue.pop()
+                if event.op == "x" or event.is_snapshot or event.is_odd or record.phase == "snapshot":
+                    continue
+                if not low < event.sequence <= _until(record):
+                    yield Finding("e", f"{event}: not of the Kafka transaction that holds it")
+        for place in waiting:
+            if waiting[place] and waiting[place][-1].offset < offsets.get(place, 0):
+                yield Finding("e", f"{waiting[place][-1]}: before the cut of an earlier record")
+        offsets.update(record.offsets)
+        last = record
+    for queue in waiting.values():
+        if queue:
+            yield Finding("e", f"{queue[-1]}: visible, and no progress record covers it")
+
+
+def _until(record: Progress) -> tuple[int, int]:
+    """The last sequence that a record covers."""
+    whole_until = (record.commit_lsn, 1 << 62)
+    return whole_until if record.part is None else max(whole_until, record.part)
+
+
+def safe(
+    samples: Sequence[Sample], records: Sequence[Progress], committed: list[Progress]
+) -> Iterator[Finding]:
+    """(i) What the slot had confirmed was durable: a committed record before the end of that moment covers it.
+
+    While a snapshot is taken nothing is confirmed: the slot stands where it was made.
+    """
+    committed.extend(records)
+    offsets = [record.offset for record in committed]
+    reported: set[int] = set()
+    for sample in samples:
+        end = bisect_left(offsets, sample.end_offset)
+        if end == 0 or committed[end - 1].phase == "snapshot" or sample.confirmed_lsn in reported:
+            continue
+        if all(committed[at].end_lsn < sample.confirmed_lsn for at in range(end - 1, -1, -1)):
+            reported.add(sample.confirmed_lsn)
+            yield Finding(
+                "i", f"{sample.confirmed_lsn} was confirmed, {committed[end - 1].end_lsn} was durable"
+            )
+
+
+def stable(block: Block) -> list[Finding]:
+    """(e) What a reader saw during the faults is there afterwards, with the same bytes."""
+    findings = []
+    for place, digest in block.seen_live.items():
+        if block.digests.get(place) != digest:
+            findings.append(
+                Finding("e", f"a reader saw {place} during the faults, and it is not there any more")
+            )
+    return findings
+
+
+def live(block: Block) -> list[Finding]:
+    """(k) It has caught up in time after the last fault, and says so."""
+    findings = []
+    if block.caught_up_s is None or block.caught_up_s > CATCH_UP_WITHIN_S:
+        findings.append(Finding("k", f"not caught up within {CATCH_UP_WITHIN_S:g} s"))
+    elif block.lag_s != 0:
+        findings.append(Finding("k", f"caught up, and the lag metric says {block.lag_s}"))
+    return findings

@@ -1,0 +1,58 @@
+"""What partitions say by themselves: (h) readable, (c), (d) in order, (f) a tombstone behind each delete. Pure.
+
+In: events by partition and offset, and what the blocks before left.  Out: findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tests.faults.facts import Event, Finding, Key, Table
+
+
+def readable(events: Sequence[Event]) -> list[Finding]:
+    """(h) Every record decodes under the schema that its id names."""
+    return [Finding("h", f"{event}: {event.is_odd}") for event in events if event.is_odd]
+
+
+def in_order(events: Sequence[Event], last: dict[tuple[str, int], tuple[int, int]]) -> list[Finding]:
+    """(c), (d) In each partition the sequence rises: what stands there twice is named so."""
+    findings = []
+    seen: set[tuple[tuple[str, int], tuple[int, int]]] = set()
+    for event in events:
+        if event.op == "x" or event.is_odd:
+            continue
+        at = (event.place, event.sequence)
+        before = last.get(event.place)
+        if at in seen or event.sequence == before:
+            findings.append(Finding("c", f"{event}: a second time"))
+        elif before is not None and event.sequence < before:
+            findings.append(Finding("d", f"{event}: after {before}"))
+        seen.add(at)
+        last[event.place] = max(event.sequence, before or (0, 0))
+    return findings
+
+
+def one_partition_per_key(events: Sequence[Event], partition_of: dict[tuple[str, Key], int]) -> list[Finding]:
+    """(d) A key's changes stand in one partition, so that their order is one."""
+    findings = []
+    for event in events:
+        if event.key is not None and event.op != "t":
+            kept = partition_of.setdefault((event.topic, event.key), event.partition)
+            if kept != event.partition:
+                findings.append(Finding("d", f"{event}: its key was in partition {kept}"))
+    return findings
+
+
+def tombstones(events: Sequence[Event], tables: Mapping[str, Table]) -> list[Finding]:
+    """(f) The record behind a delete is its key's tombstone, and there is no other one."""
+    findings, open_deletes = [], {}
+    for event in events:
+        due: Event | None = open_deletes.pop(event.place, None)
+        if due is not None and (event.op, event.key) != ("x", due.key):
+            findings.append(Finding("f", f"{due}: no tombstone behind it"))
+        if due is None and event.op == "x":
+            findings.append(Finding("f", f"{event}: a tombstone behind no delete"))
+        if event.op == "d" and event.table in tables and tables[event.table].key:
+            open_deletes[event.place] = event
+    return findings + [Finding("f", f"{due}: no tombstone behind it") for due in open_deletes.values()]
