@@ -47,9 +47,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=FIXED_SEED, help="of faults and load")
     parser.add_argument("--block", type=int, default=50, help="judge after so many faults")
     parser.add_argument("--major", type=int, default=18, help="of PostgreSQL")
+    parser.add_argument("--delivery", choices=("exactly_once", "at_least_once"), default="exactly_once")
     options = parser.parse_args()
     if options.rounds:
-        return rounds(options.rounds, options.seed, options.block, options.major)
+        return rounds(options.rounds, options.seed, options.block, options.major, options.delivery)
     for name, command in (
         ("simulations", ["tests.simulator", "--count", str(SIMULATIONS)]),
         ("fault tests", ["pytest", "-q", "-s", *ALONE]),
@@ -62,12 +63,12 @@ def main() -> int:
     return rounds(FIXED_ROUNDS, options.seed, options.block, options.major)
 
 
-def rounds(count: int, seed: int, block: int, major: int) -> int:
+def rounds(count: int, seed: int, block: int, major: int, delivery: str = "exactly_once") -> int:
     """So many faults that strike; 1 at the first block with findings."""
     struck: Counter[str] = Counter()
     findings: list[Finding] = []
     begun_s = time.monotonic()
-    with scene_of(seed, major) as scene, Forks() as forks:
+    with scene_of(seed, major, delivery) as scene, Forks() as forks:
         world = scene.world
         world.daemon.spawn = forks.spawn
         begin(scene, seed)
@@ -88,12 +89,12 @@ def rounds(count: int, seed: int, block: int, major: int) -> int:
     for one in findings[:40]:
         print(one)
     if findings:
-        print(f"again: make faults ROUNDS={count} SEED={seed}")
+        print(f'again: make faults ROUNDS={count} SEED={seed} ARGS="--delivery {delivery}"')
     return 1 if findings else 0
 
 
 @contextlib.contextmanager
-def scene_of(seed: int, major: int) -> Iterator[Scene]:
+def scene_of(seed: int, major: int, delivery: str = "exactly_once") -> Iterator[Scene]:
     """Servers of its own, links in front of them, a world behind these."""
     cache, account = Cache(), server_account()
     folder = make_run_folder("cdcd-faults-", account)
@@ -120,7 +121,7 @@ def scene_of(seed: int, major: int) -> Iterator[Scene]:
             daemon_dsn=through(server.dsn("shop"), server, to_postgres),
             daemon_bootstrap=doors.bootstrap,
             daemon_registry_url=registry_through(registry, to_registry),
-            sink={"topics": {"partitions": 2, "replication_factor": 3}},
+            sink={"delivery": delivery, "topics": {"partitions": 2, "replication_factor": 3}},
             buffer={"memory": "1MiB", "spill_dir": str(folder / "spill")},
         )
         stack.enter_context(world)

@@ -1,13 +1,16 @@
-"""The fault tests run daemons as the integration tests do, and over links with faults."""
+"""The fault tests run daemons as the integration tests do, over links with faults, and where Kafka asks who comes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.access import TABLE, Access, Authorities, ByPassword, sink_by_certificate, sink_by_password
 from tests.faults.link import NewLinked, linked_by
 from tests.integration.conftest import NewDaemon, new_daemon, reader
 from tests.support.secured_kafka import SecuredKafka
@@ -26,3 +29,54 @@ def secured_kafka(artefacts: Cache, stack_folder: Path) -> Iterator[SecuredKafka
     """A broker that asks who comes."""
     with SecuredKafka(stack_folder / "secured-kafka", artefacts) as secured:
         yield secured
+
+
+@pytest.fixture
+def entitled(
+    secured_kafka: SecuredKafka,
+    registry: SchemaRegistry,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    tmp_path: Path,
+) -> Callable[[str, dict[str, object]], Access]:
+    """`entitled(principal, sink)`: a daemon for a table t whose principal has every right on the broker."""
+
+    def make(principal: str, sink: dict[str, object]) -> Access:
+        secured_kafka.allow(principal)
+        postgres.execute(TABLE, dbname=database)
+        daemon = new_daemon(postgres, database, sink=sink)
+        return Access(secured_kafka, registry, postgres, database, daemon, tmp_path / "password")
+
+    return make
+
+
+@pytest.fixture
+def by_password(
+    secured_kafka: SecuredKafka, entitled: Callable[[str, dict[str, object]], Access], tmp_path: Path
+) -> ByPassword:
+    """See `ByPassword`."""
+
+    def make(user: str, password: str, written: str | None = None) -> Access:
+        secured_kafka.set_password(user, password)
+        secret = tmp_path / "password"
+        secret.write_text(written or password)
+        return entitled(f"User:{user}", sink_by_password(secured_kafka, user, secret))
+
+    return make
+
+
+@pytest.fixture
+def authorities(secured_kafka: SecuredKafka, tmp_path: Path) -> Authorities:
+    """The one that the broker's certificates are of, and one that nobody knows yet."""
+    return Authorities(secured_kafka, tmp_path)
+
+
+@pytest.fixture
+def by_certificate(
+    secured_kafka: SecuredKafka,
+    authorities: Authorities,
+    entitled: Callable[[str, dict[str, object]], Access],
+) -> Access:
+    """A daemon that shows a certificate of the first authority, and looks at its files often."""
+    return entitled("User:CN=cdcd", sink_by_certificate(secured_kafka, authorities.ours)).hasty()

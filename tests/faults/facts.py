@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 Row = Mapping[str, str | None]
 Key = tuple[tuple[str, str | None], ...]
+Place = tuple[str, int]
+"""A topic and a partition."""
 MESSAGE = "message"
 """The table that logical messages are counted under."""
 
@@ -69,7 +71,7 @@ class Event:
         return self.commit_lsn, self.tx_seq
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> Place:
         """Its topic and partition."""
         return self.topic, self.partition
 
@@ -85,7 +87,7 @@ class Progress:
     phase: str
     commit_lsn: int
     end_lsn: int
-    offsets: Mapping[tuple[str, int], int]
+    offsets: Mapping[Place, int]
     part: tuple[int, int] | None = None
 
 

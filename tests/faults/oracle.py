@@ -4,33 +4,35 @@ In: blocks of a run, one after another (`facts`).  Out: findings, each with the 
 (a) no loss, (b) nothing invented, (c) each once, (d) order, (e) atomicity, (f) the fold is the table, (g) images,
 (h) schemas, (i) nothing confirmed that is not durable, (j) snapshot and stream join, (k) liveness.
 Invariant: each assertion is a function on plain data (`assertions`); what lasts over blocks is in `Memory` alone.
+With `at_least_once` a repetition is no finding, and all the rest holds for what came first.
 Must not: know how anything was read, nor share code with cdcd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from tests.faults.assertions.durable import cut_at_commits, live, safe, stable
 from tests.faults.assertions.folds import Fold, fold_changes, fold_events, folded
 from tests.faults.assertions.partitions import in_order, one_partition_per_key, readable, tombstones
+from tests.faults.assertions.repeats import covered, first_ones
 from tests.faults.assertions.snapshots import joined, snapshot_point
 from tests.faults.assertions.transactions import as_committed
-from tests.faults.facts import Block, Finding, Key, Progress, Table
+from tests.faults.facts import Block, Finding, Key, Place, Progress, Table
 
 
 @dataclass
 class Memory:
     """What is known of the blocks before."""
 
-    last_sequence: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    last_sequence: dict[Place, tuple[int, int]] = field(default_factory=dict)
     partition_of: dict[tuple[str, Key], int] = field(default_factory=dict)
     last_end_lsn: int = 0
     truth: dict[str, Fold] = field(default_factory=dict)
     topic: dict[str, Fold] = field(default_factory=dict)
     progress: Progress | None = None
-    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    offsets: dict[Place, int] = field(default_factory=dict)
     committed: list[Progress] = field(default_factory=list)
     snapshot_lsn: int | None = None
 
@@ -38,9 +40,12 @@ class Memory:
 class Oracle:
     """Judges one block after another."""
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, tables: Sequence[Table], delivery: str = "exactly_once") -> None:
         self.tables = {table.name: table for table in tables}
+        self.delivery = delivery
         self.memory = Memory()
+        self.repetitions = 0
+        """Records that were there before, as `at_least_once` allows."""
         for table in tables:
             self.memory.truth[table.name] = Fold(table)
             self.memory.topic[table.name] = Fold(table)
@@ -48,22 +53,33 @@ class Oracle:
     def judge(self, block: Block) -> list[Finding]:
         """Everything that is wrong with this block, and go on behind it."""
         memory, tables = self.memory, self.tables
+        findings: list[Finding] = []
+        if self.delivery == "at_least_once":
+            events, findings = first_ones(block.events, memory.last_sequence, tables)
+            self.repetitions += len(block.events) - len(events)
+            block = replace(block, events=tuple(events))
         point = snapshot_point(block.progress, memory.progress) or memory.snapshot_lsn
         streamed = [one for one in block.events if not one.is_snapshot and one.op != "x" and not one.is_odd]
-        findings = [
+        findings += [
             *readable(block.events),
             *in_order(block.events, memory.last_sequence),
             *one_partition_per_key(block.events, memory.partition_of),
             *as_committed(block, streamed, tables, memory.last_end_lsn, point),
             *tombstones(block.events, tables),
             *joined(block, tables, memory.truth, point, memory.snapshot_lsn),
-            *cut_at_commits(block.progress, block.events, memory.progress, memory.offsets),
+            *self._visible(block),
             *safe(block.samples, block.progress, memory.committed),
             *stable(block),
             *live(block),
         ]
         self._remember(block, point)
         return findings + folded(block.rows, memory.truth, memory.topic)
+
+    def _visible(self, block: Block) -> Iterator[Finding]:
+        memory = self.memory
+        if self.delivery == "at_least_once":
+            return covered(block.progress, block.events, memory.progress, memory.offsets)
+        return cut_at_commits(block.progress, block.events, memory.progress, memory.offsets)
 
     def _remember(self, block: Block, point: int | None) -> None:
         memory = self.memory

@@ -1,12 +1,16 @@
-"""Bugs planted in the account of a good run, each with the assertion that has to name it. Pure."""
+"""Bugs planted in the account of a good run, each with the assertion that has to name it. Pure.
+
+`killed_in_between` is none where repetitions are allowed; REPEATING are those that only such a run can have.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 
-from tests.faults.facts import Block, Event, Sample
+from tests.faults.facts import Block, Event, Place, Progress, Sample
 
 
 def _streamed(block: Block, *ops: str) -> list[Event]:
@@ -187,4 +191,89 @@ PLANTS: dict[Callable[[Block], Block], str] = {
     seen_and_undone: "e",
     never_caught_up: "k",
     lag_stays: "k",
+}
+
+
+def killed_in_between(block: Block) -> Block:
+    """What at_least_once may leave: a kill in the middle, and what no progress record covered once more behind it.
+
+    Where it can be, the kill comes between a delete and its tombstone.
+    """
+    durable = block.progress[len(block.progress) // 2]
+    places: dict[Place, list[Event]] = defaultdict(list)
+    for event in block.events:
+        places[event.place].append(event)
+    events: list[Event] = []
+    shifts: dict[Place, tuple[int, int]] = {}
+    for place, told in places.items():
+        begin = next((at for at, one in enumerate(told) if _is_behind(one, durable)), len(told))
+        again = told[begin:]
+        deletes = [at for at in range(begin + 1, len(told)) if told[at].op == "x"]
+        written = told[: deletes[len(deletes) // 2]] if deletes else told
+        events += written
+        if again:
+            shifts[place] = again[0].offset, written[-1].offset + 1 - again[0].offset
+            events += [replace(one, offset=one.offset + shifts[place][1]) for one in again]
+    return replace(
+        _with(block, events), progress=tuple(_with_offsets_behind(one, shifts) for one in block.progress)
+    )
+
+
+def _is_behind(event: Event, record: Progress) -> bool:
+    return event.op != "x" and not event.is_snapshot and event.commit_lsn > record.commit_lsn
+
+
+def _with_offsets_behind(record: Progress, shifts: dict[Place, tuple[int, int]]) -> Progress:
+    """A record as it is when all that it covers behind the kill was written later."""
+    offsets = dict(record.offsets)
+    for place, (begin, shift) in shifts.items():
+        if offsets.get(place, 0) > begin:
+            offsets[place] += shift
+    return replace(record, offsets=offsets)
+
+
+def _twice(block: Block, *ops: str) -> list[tuple[Event, Event]]:
+    """What is there a second time: the first and the last occurrence."""
+    first: dict[tuple[Place, tuple[int, int]], Event] = {}
+    return [
+        (first[one.place, one.sequence], one)
+        for one in _streamed(block, *ops)
+        if first.setdefault((one.place, one.sequence), one) is not one
+    ]
+
+
+def lost_by_the_kill(block: Block) -> Block:
+    """What was received and not written is not asked for again."""
+    ends = {again.place: again for _, again in _twice(block, "c", "u", "d")}
+    lost = next(
+        one
+        for one in _streamed(block, "c", "u")
+        if one.place in ends
+        and one.offset > ends[one.place].offset
+        and one.sequence > ends[one.place].sequence
+    )
+    return _with(block, (one for one in block.events if one is not lost))
+
+
+def first_in_its_repetition(block: Block) -> Block:
+    """Written only behind later ones: who drops what does not rise never sees it."""
+    (late, _), (other, _) = next(
+        (one, other)
+        for one, other in pairwise(_twice(block, "c", "u"))
+        if one[0].place == other[0].place and one[1].offset < other[1].offset
+    )
+    assert late.offset < other.offset
+    return _with(block, (one for one in block.events if one is not late))
+
+
+def repeated_otherwise(block: Block) -> Block:
+    again = _twice(block, "c")[0][1]
+    changed = replace(again, after={**(again.after or {}), "note": "something else"})
+    return _with(block, (changed if one is again else one for one in block.events))
+
+
+REPEATING: dict[Callable[[Block], Block], str] = {
+    lost_by_the_kill: "a",
+    first_in_its_repetition: "d",
+    repeated_otherwise: "g",
 }

@@ -52,9 +52,10 @@ def one_block(scene: Scene, struck: Counter[str], count: int) -> list[Finding]:
 def summary(world: World, struck: Counter[str], findings: Sequence[Finding], took_s: float, seed: int) -> str:
     """The last lines: what struck, what was written, what was found."""
     letters = Counter(one.assertion for one in findings)
+    again = f" ({world.oracle.repetitions} of them again)" if world.oracle.repetitions else ""
     return (
         f"struck: {', '.join(f'{name} {times}' for name, times in struck.most_common())}\n"
         f"{struck.total()} rounds in {took_s:.0f} s, {world.transactions} transactions, {world.changes} changes,"
-        f" {world.records} records, {world.sampler.count} samples:"
+        f" {world.records} records{again}, {world.sampler.count} samples:"
         f" {', '.join(f'{name} {letters[letter]}' for name, letter in KINDS.items())}; seed {seed}"
     )

@@ -16,7 +16,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.facts import Block
 from tests.faults.oracle import Oracle
 from tests.faults.planted import BUGS
-from tests.faults.plants import PLANTS
+from tests.faults.plants import PLANTS, REPEATING, killed_in_between
 from tests.faults.truth import TABLES
 from tests.faults.workload import EVERYTHING
 from tests.faults.world import World
@@ -93,6 +93,27 @@ def test_a_bug_in_the_account_is_named(plant: Callable[[Block], Block], good_run
     assert PLANTS[plant] in letters, [str(one) for one in findings]
     named = next(one for one in findings if one.assertion == PLANTS[plant])
     print(f"planted {plant.__name__:27} caught by ({')('.join(sorted(letters))}): {named.what[:90]}")
+
+
+def test_a_repetition_is_none_where_they_are_allowed(good_run: Block) -> None:
+    killed = killed_in_between(good_run)
+    assert len(killed.events) > len(good_run.events)
+    assert {"c", "e"} <= {one.assertion for one in Oracle(TABLES).judge(killed)}
+    assert [str(one) for one in Oracle(TABLES, "at_least_once").judge(killed)] == []
+
+
+@pytest.mark.parametrize("plant", [*PLANTS, *REPEATING], ids=lambda plant: plant.__name__)
+def test_a_bug_in_the_account_is_named_beside_repetitions(
+    plant: Callable[[Block], Block], good_run: Block
+) -> None:
+    """`at_least_once` allows no more than (c)."""
+    bad = plant(killed_in_between(good_run)) if plant in REPEATING else killed_in_between(plant(good_run))
+    findings = Oracle(TABLES, "at_least_once").judge(bad)
+    letters = {one.assertion for one in findings}
+    wanted = (PLANTS | REPEATING)[plant]
+    assert wanted in letters or (wanted == "c" and not letters), [str(one) for one in findings]
+    named = f"caught by ({')('.join(sorted(letters))})" if letters else "allowed"
+    print(f"planted {plant.__name__:27} at least once: {named}")
 
 
 @pytest.mark.parametrize("bug", BUGS)

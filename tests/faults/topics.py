@@ -20,10 +20,9 @@ from typing import Any
 import fastavro
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from tests.faults.facts import MESSAGE, Event, Key, Progress, Row
+from tests.faults.facts import MESSAGE, Event, Key, Place, Progress, Row
 
 DEADLINE_S = 90.0
-Place = tuple[str, int]
 
 
 def consumer(bootstrap: str, isolation: str = "read_committed") -> Consumer:

@@ -62,7 +62,7 @@ class World:
         self.topics = Topics(bootstrap, registry_url, name, self.daemon.slot)
         self.live = Live(self.topics, bootstrap)
         self.sampler = Sampler(server.dsn(), self.daemon.slot, bootstrap, self.topics.progress_topic)
-        self.oracle = Oracle(TABLES)
+        self.oracle = Oracle(TABLES, self.daemon.config["sink"].get("delivery", "exactly_once"))
         self.writers: list[Writer] = []
         self.catch_up_within_s = CATCH_UP_WITHIN_S
         self.transactions = self.changes = self.records = 0

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tests.faults.facts import Block, Event, Finding, Progress, Sample
+from tests.faults.facts import Block, Event, Finding, Place, Progress, Sample
 
 CATCH_UP_WITHIN_S = 120.0
 
@@ -19,26 +19,26 @@ def cut_at_commits(
     records: Sequence[Progress],
     events: Sequence[Event],
     before: Progress | None,
-    offsets: dict[tuple[str, int], int],
+    offsets: dict[Place, int],
 ) -> Iterator[Finding]:
     """(e) At each progress record all topics are cut at one commit: nothing behind it is before the cut, nor the
     other way round. A Kafka transaction is what becomes visible at once, and each has one such record.
     """
-    waiting: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    waiting: dict[Place, list[Event]] = defaultdict(list)
     for event in reversed(events):
         waiting[event.place].append(event)
     last = before
     for record in records:
-        if last is not None and record.phase == last.phase == "streaming" and record.end_lsn < last.end_lsn:
+        if is_back(record, last):
             yield Finding("e", f"the progress record at {record.offset} goes back")
-        low = (0, 0) if last is None or last.phase == "snapshot" else _until(last)
+        low = (0, 0) if last is None or last.phase == "snapshot" else until(last)
         for place, offset in record.offsets.items():
             queue = waiting[place]
             while queue and queue[-1].offset < offset:
                 event = queue.pop()
                 if event.op == "x" or event.is_snapshot or event.is_odd or record.phase == "snapshot":
                     continue
-                if not low < event.sequence <= _until(record):
+                if not low < event.sequence <= until(record):
                     yield Finding("e", f"{event}: not of the Kafka transaction that holds it")
         for place in waiting:
             if waiting[place] and waiting[place][-1].offset < offsets.get(place, 0):
@@ -50,7 +50,12 @@ def cut_at_commits(
             yield Finding("e", f"{queue[-1]}: visible, and no progress record covers it")
 
 
-def _until(record: Progress) -> tuple[int, int]:
+def is_back(record: Progress, last: Progress | None) -> bool:
+    """Whether a record of the stream ends before the last one of the stream."""
+    return last is not None and record.phase == last.phase == "streaming" and record.end_lsn < last.end_lsn
+
+
+def until(record: Progress) -> tuple[int, int]:
     """The last sequence that a record covers."""
     whole_until = (record.commit_lsn, 1 << 62)
     return whole_until if record.part is None else max(whole_until, record.part)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.faults.facts import Event, Finding, Key, Table
+from tests.faults.facts import Event, Finding, Key, Place, Table
 
 
 def readable(events: Sequence[Event]) -> list[Finding]:
@@ -15,10 +15,10 @@ def readable(events: Sequence[Event]) -> list[Finding]:
     return [Finding("h", f"{event}: {event.is_odd}") for event in events if event.is_odd]
 
 
-def in_order(events: Sequence[Event], last: dict[tuple[str, int], tuple[int, int]]) -> list[Finding]:
+def in_order(events: Sequence[Event], last: dict[Place, tuple[int, int]]) -> list[Finding]:
     """(c), (d) In each partition the sequence rises: what stands there twice is named so."""
     findings = []
-    seen: set[tuple[tuple[str, int], tuple[int, int]]] = set()
+    seen: set[tuple[Place, tuple[int, int]]] = set()
     for event in events:
         if event.op == "x" or event.is_odd:
             continue

@@ -1,0 +1,100 @@
+"""A daemon that has to say who it is before Kafka lets it in, with what it needs for that, and its rights there.
+
+In: the broker that asks, a PostgreSQL database.  Out: a daemon, the files it shows, and rows to watch it by.
+Invariant: the broker's owner changes the broker, the daemon's owner changes files: neither does the other's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.inserting import Inserting, assert_all_there
+from tests.support.certificates import authority, install
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader
+from tests.support.secured_kafka import SecuredKafka
+from tests.support.waiting import eventually
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
+
+
+@dataclass
+class Access:
+    """One daemon on the broker that asks; `secret` is its password's file, where it has one."""
+
+    secured: SecuredKafka
+    registry: SchemaRegistry
+    postgres: PostgresServer
+    database: str
+    daemon: Daemon
+    secret: Path
+
+    @property
+    def topic(self) -> str:
+        """The topic of its table."""
+        return f"{self.daemon.name}.public.t"
+
+    def hasty(self) -> Access:
+        """The same, looking at its files often."""
+        self.daemon.entry = ("-m", "tests.faults.hasty")
+        return self
+
+    def inserting(self, after: int = 0) -> Inserting:
+        """Rows that come all the time."""
+        return Inserting(self.postgres.dsn(self.database), after)
+
+    def await_more_rows(self) -> None:
+        """Wait until rows have come that had not come before."""
+        before = self.daemon.status()["rows_written"]
+        eventually(lambda: self.daemon.status()["rows_written"] > before, "rows flow", 60)
+
+    def assert_all_there(self, rows: Inserting) -> None:
+        """Every row is there, once, and confirmed, and nothing has made the daemon halt."""
+        await_confirmed(self.postgres, self.daemon)
+        assert not self.daemon.events("halted")
+        reader = Reader(self.secured.broker.bootstrap, self.registry.url)
+        assert_all_there(reader.read(self.topic), rows)
+
+
+ByPassword = Callable[..., Access]
+"""`by_password(user, password, written=password)`: a user with all rights, and what stands in its file."""
+
+
+def sink_by_password(secured: SecuredKafka, user: str, secret: Path) -> dict[str, object]:
+    """A sink whose user's password is in a file."""
+    return {
+        "bootstrap_servers": f"127.0.0.1:{secured.sasl.port}",
+        "properties": {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": user,
+        },
+        "secret_files": {"sasl.password": str(secret)},
+    }
+
+
+def sink_by_certificate(secured: SecuredKafka, files: Path) -> dict[str, object]:
+    """A sink that shows a certificate, and looks at the broker's."""
+    return {
+        "bootstrap_servers": f"127.0.0.1:{secured.tls.port}",
+        "properties": {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(files / "ca.crt"),
+            "ssl.certificate.location": str(files / "client.crt"),
+            "ssl.key.location": str(files / "client.key"),
+        },
+    }
+
+
+class Authorities:
+    """Two authorities; broker and daemon begin with certificates of the first. `ours`: the daemon's files."""
+
+    def __init__(self, secured: SecuredKafka, folder: Path) -> None:
+        self.first, self.second, self.ours = secured.folder / "first", folder / "two", folder / "ours"
+        authority(self.second)
+        self.ours.mkdir()
+        install(self.first, self.ours, "ca.crt", "client.crt", "client.key")

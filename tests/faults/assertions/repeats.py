@@ -1,0 +1,81 @@
+"""What `delivery: at_least_once` allows: what a restart wrote again is dropped, and the rest is judged as ever. Pure.
+
+In: events by partition and offset, up to where each partition stood before.  Out: what was there for the first time.
+Invariant: a reader that drops what does not rise in (commit_lsn, tx_seq) loses nothing by it, so that what comes for
+the first time has to come in order: this drops only what was there before, and the order of the rest is judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from tests.faults.assertions.durable import is_back, until
+from tests.faults.facts import Event, Finding, Place, Progress, Table
+
+
+def first_ones(
+    events: Sequence[Event], last: Mapping[Place, tuple[int, int]], tables: Mapping[str, Table]
+) -> tuple[list[Event], list[Finding]]:
+    """The events without their repetitions, and (g) the repetitions that say something else than the first one."""
+    kept, findings = [], []
+    first: dict[tuple[Place, tuple[int, int]], Event] = {}
+    dropped: dict[Place, Event | None] = {}
+    left = Counter((event.place, event.sequence) for event in events if event.op != "x")
+    for event, following in zip(events, [*events[1:], None], strict=True):
+        at = event.place, event.sequence
+        if event.is_odd:
+            kept.append(event)
+            continue
+        if event.op == "x":
+            deleted = dropped.get(event.place)
+            if deleted is None or (deleted.op, deleted.key) != ("d", event.key):
+                kept.append(event)
+            continue
+        left[at] -= 1
+        is_repeated = at in first or event.sequence <= last.get(event.place, (0, 0))
+        if at in first and _told(event) != _told(first[at]):
+            findings.append(Finding("g", f"{event}: again, and otherwise than at {first[at].offset}"))
+        if is_repeated or (left[at] and _is_cut_off(event, following, tables)):
+            dropped[event.place] = event
+            continue
+        first[at] = event
+        dropped[event.place] = None
+        kept.append(event)
+    return kept, findings
+
+
+def _told(event: Event) -> tuple[object, ...]:
+    return event.op, event.key, event.before, event.after, event.unchanged, event.xid
+
+
+def _is_cut_off(event: Event, following: Event | None, tables: Mapping[str, Table]) -> bool:
+    """A delete that was the last thing written before a kill: its tombstone comes with its repetition."""
+    if event.op != "d" or not tables[event.table].key:
+        return False
+    return following is None or (following.place, following.op) != (event.place, "x")
+
+
+def covered(
+    records: Sequence[Progress], events: Sequence[Event], before: Progress | None, offsets: dict[Place, int]
+) -> Iterator[Finding]:
+    """(e) without Kafka transactions: what a progress record covers was written before it, wherever it is."""
+    waiting: dict[Place, list[Event]] = defaultdict(list)
+    for event in reversed(events):
+        if event.op != "x" and not event.is_odd:
+            waiting[event.place].append(event)
+    for record in records:
+        if is_back(record, before):
+            yield Finding("e", f"the progress record at {record.offset} goes back")
+        before = record
+        offsets.update(record.offsets)
+        for place, queue in waiting.items():
+            while queue and queue[-1].offset < offsets.get(place, 0):
+                queue.pop()
+            if queue and record.phase == "streaming" and queue[-1].sequence <= until(record):
+                yield Finding(
+                    "e", f"{queue[-1]}: behind the progress record at {record.offset} that covers it"
+                )
+    for queue in waiting.values():
+        if queue:
+            yield Finding("e", f"{queue[-1]}: written, and no progress record covers it")
