@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable
 from functools import partial
 
 import structlog
@@ -28,6 +27,7 @@ from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, boundary_before
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
+from cdcd.runtime.closing import Closing
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged
@@ -393,40 +393,10 @@ class Session:
             _LOG.warning("stopped_unflushed", hint="Kafka did not answer; nothing of it was confirmed")
 
     async def _close(self) -> None:
-        """Leave nothing open: the Kafka transaction is aborted, so that readers do not wait for its timeout."""
         self._start_lock.release()
-        if self._writer is not None:
-            try:
-                await self._unless_stopped_for_long(self._writer.close())
-            except CdcdError as error:
-                _LOG.warning("abort_failed", error=str(error))
-            except TimeoutError:
-                _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
+        closing = Closing(self._stop, self._config.shutdown_timeout_ms / 10_000)
+        await closing.give_up(self._writer)
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)
-        await self._close_spill()
-        for what, part in (("sink", self._sink), ("registry", self._schemas), ("catalog", self._catalog)):
-            try:
-                await self._unless_stopped_for_long(in_thread(part.close))
-            except TimeoutError:
-                _LOG.warning("close_unanswered", what=what)
-
-    async def _unless_stopped_for_long(self, closing: Awaitable[None]) -> None:
-        """Await `closing`; after a stop there is no time for who does not answer, also when it comes meanwhile."""
-        doing = asyncio.ensure_future(closing)
-        stopping = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
-            async with asyncio.timeout(self._config.shutdown_timeout_ms / 10_000):
-                await doing
-        finally:
-            stopping.cancel()
-
-    async def _close_spill(self) -> None:
-        if self._buffers is not None:
-            await self._buffers.settled()
-        if self._spill is not None:
-            try:
-                await in_thread(self._spill.close)
-            except CdcdError as error:
-                _LOG.warning("spill_not_cleared", error=str(error), hint="the next start does it")
+        await closing.clear(self._buffers, self._spill)
+        await closing.close(sink=self._sink, registry=self._schemas, catalog=self._catalog)

@@ -1,0 +1,78 @@
+"""Close what a session has opened, whatever ended it.
+
+In: the parts, the stop event.  Out: nothing is left open: the Kafka transaction is aborted, so that readers do not
+wait for its timeout; memory and files are given back.
+Invariant: a part that cannot be closed is told and keeps no other from being closed. Once the order to stop has come,
+also when it comes meanwhile, who does not answer is not waited for longer than `patience_s`.
+Must not: confirm or commit anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Protocol
+
+import structlog
+
+from cdcd.errors import CdcdError
+from cdcd.runtime.buffers import Buffers
+from cdcd.runtime.threads import in_thread
+from cdcd.runtime.writer import Writer
+from cdcd.spill.pool import SpillPool
+
+_LOG = structlog.stdlib.get_logger("cdcd.session")
+
+
+class Part(Protocol):
+    """What is closed in a thread, because it waits for somebody else."""
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Closing:
+    """The end of one session."""
+
+    def __init__(self, stop: asyncio.Event, patience_s: float) -> None:
+        self._stop = stop
+        self._patience_s = patience_s
+
+    async def give_up(self, writer: Writer | None) -> None:
+        """Abort the open Kafka transaction."""
+        if writer is None:
+            return
+        try:
+            await self._unless_stopped_for_long(writer.close())
+        except CdcdError as error:
+            _LOG.warning("abort_failed", error=str(error))
+        except TimeoutError:
+            _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
+
+    async def clear(self, buffers: Buffers | None, spill: SpillPool | None) -> None:
+        """Forget the transactions that have not ended."""
+        if buffers is not None:
+            await buffers.settled()
+        if spill is not None:
+            try:
+                await in_thread(spill.close)
+            except CdcdError as error:
+                _LOG.warning("spill_not_cleared", error=str(error), hint="the next start does it")
+
+    async def close(self, **parts: Part) -> None:
+        """Close the clients, one after the other."""
+        for what, part in parts.items():
+            try:
+                await self._unless_stopped_for_long(in_thread(part.close))
+            except TimeoutError:
+                _LOG.warning("close_unanswered", what=what)
+
+    async def _unless_stopped_for_long(self, closing: Awaitable[None]) -> None:
+        """Await `closing`; after a stop there is no time for who does not answer, also when it comes meanwhile."""
+        doing = asyncio.ensure_future(closing)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(self._patience_s):
+                await doing
+        finally:
+            stopping.cancel()
