@@ -1,9 +1,10 @@
 """The ways on from a halt: `cdcd resume`, `cdcd resume --accept-gap`, `cdcd resnapshot`.
 
 Comes in: a configuration.  Goes out: lines that say what was done, an audit line, the daemon told to go on.
-Invariant: the sink is opened first, which fences whoever still writes, and only when nobody holds the slot; the
-verdict is the daemon's own. The new progress record, with its gap, is the one step that counts: what is done before
-it (a slot made) is found again by a second try, and what comes after it the daemon does.
+Invariant: the sink is opened first, which fences whoever still writes, and only with the lock of the start (F69) and
+when nobody holds the slot; the verdict is the daemon's own. The new progress record, with its gap, is the one step
+that counts: what is done before it (a slot made) is found again by a second try, and what comes after it the daemon
+does.
 Must not: write a record where the verdict is not one that this way mends.
 """
 
@@ -22,7 +23,7 @@ import structlog
 from cdcd.cli.beginning import ask, stored_position
 from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ResumeRefused, Retry
+from cdcd.errors import CdcdError, ResumeRefused, Retry, SlotActive
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress
 from cdcd.ops.admin import RESUME_HEADER
@@ -37,6 +38,7 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.prepared import prepared_before
 from cdcd.source.slot import SlotState, create_slot, drop_slot, read_slot
+from cdcd.source.start_lock import StartLock
 
 _LOG = structlog.stdlib.get_logger("cdcd.audit")
 _TIMEOUT_S = 60.0
@@ -129,10 +131,8 @@ _NOT_RUNNING = "no cdcd answers on this machine: start it, or tell it by SIGHUP,
 
 @contextlib.contextmanager
 def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
-    """Fence whoever wrote last and read what is durable, if nobody streams. Raises ResumeRefused."""
-    _look(config)  # before anybody is fenced
-    sink = KafkaSink(asking_settings(config, timeout_s=_TIMEOUT_S))
-    try:
+    """Fence whoever wrote last and read what is durable, if nobody begins or streams. Raises ResumeRefused."""
+    with _alone(config), contextlib.closing(KafkaSink(asking_settings(config, timeout_s=_TIMEOUT_S))) as sink:
         stored = sink.open()
         if stored is None:
             raise ResumeRefused(
@@ -141,8 +141,31 @@ def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
                 slot=config.source.slot.name,
             )
         yield sink, stored
+
+
+@contextlib.contextmanager
+def _alone(config: Config) -> Iterator[None]:
+    """Keep every daemon from beginning meanwhile; raises ResumeRefused where one has begun.
+
+    Nobody holds the slot while the tables are copied for the first time: the lock of the start is held then (F69).
+    """
+    lost: list[CdcdError] = []
+    lock = StartLock(config.source_settings(), lost.append)
+    try:
+        lock.acquire()
+    except SlotActive as error:
+        raise ResumeRefused(
+            "a daemon is starting on the slot now, or copies the tables",
+            hint="let it go on, or stop it first; a start is over in seconds, so try again",
+            **error.context,
+        ) from error
+    try:
+        _look(config)
+        if lost:
+            raise lost[0]
+        yield
     finally:
-        sink.close()
+        lock.release()
 
 
 def _look(config: Config) -> tuple[SlotState | None, ServerIdentity]:

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import ResumeRefused
 from tests.faults.test_fault_03_frozen import _ended_or_waits as ended_or_waits
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.proxy import Proxy
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.waiting import eventually
+from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, command
 
 ROWS = 10_000
+OWNER = """
+    SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 Pair = tuple[Daemon, Daemon]
 
 
 @pytest.fixture
 def pair(postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_door: Proxy) -> Pair:
-    """Two daemons with one slot, which a frozen one would lose after two seconds; the first's link may be held."""
+    """Two daemons with one slot; the first's link to Kafka may be held."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     postgres.execute(f"INSERT INTO t SELECT generate_series(1, {ROWS})", dbname=database)
     over = {"sink": {"commit": {"max_rows": 100}}}
     first, second = new_daemon(postgres, database, **over), new_daemon(postgres, database, **over)
     first.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
-    for daemon in (first, second):
-        daemon.config["name"] = first.name
-        daemon.config["source"]["dsn"] += "?options=-c%20wal_sender_timeout%3D2s"
+    second.config["name"] = first.name
     return first, second
 
 
@@ -55,11 +60,13 @@ def test_a_second_one_waits_and_does_not_take_over(
     reason = second.start().wait_state("waiting_slot")["reason"]
     assert "CDCD-SLOT-ACTIVE" in reason
     assert "pid=" in reason
-    eventually(lambda: len(second.events("retrying")) >= 3, "it asks again and again")
+    assert_nobody_decides_meanwhile(postgres, database, second)
+    eventually(lambda: len(second.events("retrying")) >= 2, "it asks again and again")
     assert first.status()["state"] == "snapshot"
     kafka_door.heal()
     first.wait_state("streaming")
     assert first.stop() == 0
+    assert first.events("retrying") == []
     second.wait_state("streaming")
     assert second.events("slot_created") == second.events("slot_dropped") == []
     postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
@@ -67,6 +74,18 @@ def test_a_second_one_waits_and_does_not_take_over(
     events = reader.read(f"{first.name}.public.t")
     assert_each_once(events)
     assert len(events) == ROWS + 1
+
+
+def assert_nobody_decides_meanwhile(server: PostgresServer, database: str, daemon: Daemon) -> None:
+    """The commands that write in its place are refused, with the pid of the lock's owner, and fence nobody."""
+    commands = (ACCEPT_GAP, ("resume", "--accept-topic", f"{daemon.name}.public.t"), RESNAPSHOT)
+    with ThreadPoolExecutor() as pool:
+        ran = list(pool.map(lambda words: command(daemon, *words), commands))
+    ((pid,),) = server.execute(OWNER, dbname=database)
+    for one in ran:
+        assert one.returncode != 0, one.stdout
+        assert ResumeRefused.code in one.stderr
+        assert f"pid={pid}" in one.stderr, one.stderr
 
 
 def test_two_that_are_started_together_after_a_kill_do_not_fight(
@@ -95,8 +114,10 @@ def states(pair: Pair) -> list[str]:
 def test_one_that_is_frozen_while_it_copies_loses_its_place(
     postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """F74: after wal_sender_timeout, as it would lose a slot; woken, it writes nothing more."""
+    """F74: after wal_sender_timeout, here 2 s, as it would lose a slot; woken, it writes nothing more."""
     first, second = pair
+    for daemon in pair:
+        daemon.config["source"]["dsn"] += "?options=-c%20wal_sender_timeout%3D2s"
     copying(first, kafka_door)
     second.start().wait_state("waiting_slot")
     assert first.process is not None
