@@ -145,7 +145,8 @@ class Session:
             )
             async with beside(self._fail_when_told(is_beginning=True)) as failing:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
-                await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
+                pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
+                self._status.own_pids = {pid}
                 begun = await failing.unless(or_stop(beginning.begin(), self._stop))
             self._database = begun.server.database
             self._writer = self._new_writer(begun)
@@ -299,6 +300,7 @@ class Session:
         options = begun.options
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn, begun.server), self._stop)
         self._own_pid = stream.backend_pid
+        self._status.own_pids.add(stream.backend_pid)
         self._start_lock.release()  # the slot is held from here on
         try:
             before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)

@@ -58,6 +58,8 @@ class Status:
         self._snapshot_started_s = 0.0
         self._last_error = ""
         self._guarded: Judged | None = None
+        self.own_pids: set[int] = set()
+        """Under which of the server's processes this daemon holds the slot, or the lock of its start."""
         metrics.state("starting")
 
     # --- state ---

@@ -4,6 +4,7 @@ In: readings of the slot, at intervals.  Out: a line in the log at each change o
 beyond `give_up` an error that ends the session, and then the slot is dropped.
 Invariant: the slot is dropped only beyond the size configured for it, only when it is cdcd's by name, plugin and
 database, and only when nobody holds it; before that its loss is in the log and the daemon is halted with the reason.
+While another daemon has the slot, or copies for it (F69), this one only tells.
 Must not: confirm anything, or drop a slot because it is old, slow or lost.
 """
 
@@ -22,7 +23,8 @@ from cdcd.runtime.status import Status
 from cdcd.runtime.wal_levels import Judged, Level, Oldest, Sizes, holder, judged
 from cdcd.source.holders import oldest_writer
 from cdcd.source.settings import SourceSettings
-from cdcd.source.slot import drop_own_slot
+from cdcd.source.slot import drop_own_slot, read_slot
+from cdcd.source.start_lock import owner_of
 
 _LOG = structlog.stdlib.get_logger("cdcd.wal_guard")
 
@@ -42,11 +44,8 @@ class WalGuard:
         self._status = status
         self._found = found
         self._level = Level.OK
-
-    @property
-    def is_giving_up(self) -> bool:
+        self.is_giving_up = False
         """Whether the slot is to go as soon as nobody holds it."""
-        return self._level is Level.GIVE_UP
 
     def look(self, connection: Any, reading: SlotReading | None) -> Judged | None:
         """Judge a reading, and find out who holds the WAL when it matters. Blocking; raises Source errors."""
@@ -55,23 +54,34 @@ class WalGuard:
         verdict = judged(reading, self._sizes)
         if verdict.level is Level.OK:
             return verdict
-        oldest = oldest_writer(connection)
+        oldest, other = oldest_writer(connection), self._other(connection)
         health = self._status.health
         state = f"{health.state}: {health.reason}" if health.reason else health.state
-        return Judged(verdict.level, verdict.why, holder(reading, Oldest(*oldest) if oldest else None, state))
+        if other is not None:
+            state = f"not this one, but that of pid {other}"
+        held_by = holder(reading, Oldest(*oldest) if oldest else None, state)
+        return Judged(verdict.level, verdict.why, held_by, is_anothers=other is not None)
+
+    def _other(self, connection: Any) -> int | None:
+        """Return the pid under which somebody else has the slot, or the lock of its start; None when nobody has."""
+        slot = read_slot(connection, self._settings.slot)
+        holding = {slot.active_pid if slot is not None else None, owner_of(connection, self._settings.slot)}
+        return next((pid for pid in holding if pid is not None and pid not in self._status.own_pids), None)
 
     def tell(self, verdict: Judged | None, reading: SlotReading | None, wal_lsn: Lsn) -> bool:
         """Say what is new; returns whether the slot is to be dropped now: told before, and nobody holds it."""
         if verdict is None or reading is None:
             self._status.wal_guard(None)
             self._level = Level.OK  # what cannot be seen is told anew when it is seen again
+            self.is_giving_up = False
             return False
         self._status.wal_guard(verdict)
-        was_told = self.is_giving_up
         if verdict.level is not self._level:
             self._say(verdict)
             self._level = verdict.level
-        if verdict.level is not Level.GIVE_UP:
+        was_told = self.is_giving_up
+        self.is_giving_up = verdict.level is Level.GIVE_UP and not verdict.is_anothers
+        if not self.is_giving_up:
             return False
         self._found(
             halts.slot_given_up(

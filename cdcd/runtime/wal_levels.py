@@ -48,11 +48,15 @@ class Oldest:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One look's verdict. `why` has a reason for the level, `holder` says what would have to move."""
+    """One look's verdict. `why` has a reason for the level, `holder` says what would have to move.
+
+    `is_anothers`: somebody else has the slot now, so nothing is to be done for it here.
+    """
 
     level: Level
     why: str = ""
     holder: str = ""
+    is_anothers: bool = False
 
 
 def judged(reading: SlotReading, sizes: Sizes) -> Judged:

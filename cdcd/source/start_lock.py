@@ -46,8 +46,11 @@ class StartLock:
         self._on_lost = on_lost
         self._over = threading.Event()
 
-    def acquire(self) -> None:
-        """Take it, and keep it until `release`. Blocks. Raises SlotActive, and Source errors."""
+    def acquire(self) -> int:
+        """Take it, and keep it until `release`; returns the pid it is held under. Blocks.
+
+        Raises SlotActive, and Source errors.
+        """
         connection = connect_sql(self._settings)
         try:
             silence_s = self._take(connection)
@@ -58,6 +61,7 @@ class StartLock:
             target=self._keep, args=(connection, silence_s), name="cdcd-start-lock", daemon=True
         )
         keeping.start()
+        return connection.info.backend_pid
 
     def release(self) -> None:
         """Let it go, now or as soon as it is had; does not wait, and may be called again."""
@@ -72,13 +76,12 @@ class StartLock:
         except CdcdError as error:
             if error.context.get("sqlstate") != _LOCK_NOT_AVAILABLE:
                 raise
-            owner = fetch(connection, _OWNER, (key,))
             raise SlotActive(
                 "another cdcd is starting on the slot, or copies the tables",
                 hint="waits until it streams or ends; a frozen or cut-off one loses its place after "
                 "wal_sender_timeout (F74)",
                 slot=self._settings.slot,
-                pid=owner[0][0] if owner else None,
+                pid=owner_of(connection, self._settings.slot),
             ) from None
         return min(LONGEST_SILENCE_S, timeout_ms / 3000 or LONGEST_SILENCE_S)
 
@@ -95,6 +98,12 @@ class StartLock:
                 )
         finally:
             connection.close()
+
+
+def owner_of(connection: Connection, slot: str) -> int | None:
+    """Return the pid under which somebody has the lock of this slot, None when nobody has. Raises Source errors."""
+    rows = fetch(connection, _OWNER, (lock_key(slot),))
+    return rows[0][0] if rows else None
 
 
 def lock_key(slot: str) -> int:

@@ -52,8 +52,8 @@ def locks(postgres: PostgresServer, database: str) -> Locks:
 
 def test_the_next_one_is_told_who_has_it_until_it_is_free(locks: Locks) -> None:
     first, second = locks.new(), locks.new()
-    first.acquire()
-    (pid,) = locks.owners()
+    pid = first.acquire()
+    assert locks.owners() == [pid]
     with pytest.raises(SlotActive) as refused:
         second.acquire()
     assert refused.value.context["pid"] == pid

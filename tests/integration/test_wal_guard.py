@@ -83,7 +83,9 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
         daemon.start().wait_state("streaming")
         prepare(server.dsn("held"), "kept", "INSERT INTO t VALUES (1)")
         try:
-            burn(server, 110 * MIB)
+            burn(server, 40 * MIB)
+            assert_one_that_waits_only_tells(server, new_daemon(server, "held"), daemon)
+            burn(server, 70 * MIB)
             page = daemon.wait_state("halted")
             assert "CDCD-SLOT-GIVEN-UP" in page["reason"]
             assert "from_lsn=" in page["reason"]
@@ -99,8 +101,24 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
         daemon.process.send_signal(signal.SIGHUP)
         eventually(lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start says it again")
         assert daemon.stop() == 0
-        (level,) = daemon.events("wal_guard")
-        assert (level["was"], level["now"]) == ("ok", "give_up")
+        assert daemon.events("wal_guard")[-1]["now"] == "give_up"
+
+
+def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, first: Daemon) -> None:
+    """F69: what another daemon holds is not this one's to give up, whatever its own limit; nor is it a halt."""
+    second.config["name"] = first.name
+    second.config["source"] |= guard(warn="8MiB", critical="16MiB", give_up="24MiB")
+    second.start()
+    eventually(lambda: second.events("wal_guard"), "its guard has looked")
+    (level,) = second.events("wal_guard")
+    assert level["now"] == "give_up"
+    tries = len(second.events("retrying"))
+    eventually(lambda: len(second.events("retrying")) > tries, "it goes on waiting")
+    assert second.status()["state"] == "waiting_slot"
+    assert second.status()["wal_guard"]["level"] == "give_up"
+    assert second.stop() == 0
+    assert has_slot(server, first)
+    assert first.status()["state"] == "streaming"
 
 
 def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_that_is_wanted(
