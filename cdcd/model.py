@@ -233,3 +233,5 @@ class Progress:
     gap: Gap | None = None
     topics_at: int = -1
     """The offset of the record, in the same topic, of what is counted on in the topics; -1 where there is none."""
+    transactional_id: str = ""
+    """Of the producer that wrote it, "" without one: whoever goes on with another id fences this one too (F69)."""

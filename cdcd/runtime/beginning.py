@@ -26,7 +26,6 @@ from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
 from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, on_timeline, verdict
 from cdcd.runtime.status import Status
-from cdcd.runtime.threads import in_thread
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.schemas import SchemaTopic
@@ -34,6 +33,7 @@ from cdcd.sink.topics import Topics
 from cdcd.source.catalog import Catalog
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import SourceSettings, StreamOptions, granted, shortfalls
+from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 

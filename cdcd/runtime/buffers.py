@@ -20,8 +20,8 @@ from typing import Protocol
 import structlog
 
 from cdcd.errors import SpillFull
-from cdcd.runtime.threads import settled, start_in_thread
 from cdcd.spill.pool import OWN_LIMIT, Usage
+from cdcd.threads import settled, start_in_thread
 
 PATIENCE_S = 30.0
 """How long a full disk has to get room by what others do."""

@@ -17,9 +17,9 @@ import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.runtime.buffers import Buffers
-from cdcd.runtime.threads import in_thread
 from cdcd.runtime.writer import Writer
 from cdcd.spill.pool import SpillPool
+from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 

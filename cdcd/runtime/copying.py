@@ -28,13 +28,13 @@ from cdcd.errors import SlotActive, SlotUnusable
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Relation, Run, TransactionInfo
 from cdcd.runtime.plans import Plans
-from cdcd.runtime.threads import in_thread, settled, start_in_thread
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
+from cdcd.threads import in_thread, settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 GIVING_UP_S = 3.0

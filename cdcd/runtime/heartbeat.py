@@ -16,10 +16,10 @@ import structlog
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn
 from cdcd.runtime.status import Status
-from cdcd.runtime.threads import in_thread
 from cdcd.source.connection import connect_sql
 from cdcd.source.heartbeat import write_heartbeat
 from cdcd.source.settings import SourceSettings
+from cdcd.threads import in_thread
 
 CHECK_INTERVAL_S = 1.0
 _LOG = structlog.stdlib.get_logger("cdcd.heartbeat")

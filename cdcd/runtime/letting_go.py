@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 
 from cdcd.errors.frames import drop_frames
-from cdcd.runtime.threads import in_thread
+from cdcd.threads import in_thread
 
 
 async def let_go(error: BaseException | None) -> None:

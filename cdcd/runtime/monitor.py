@@ -18,7 +18,6 @@ from cdcd.errors import CdcdError
 from cdcd.ops.metrics import SlotReading
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.status import Status
-from cdcd.runtime.threads import in_thread
 from cdcd.runtime.wal_guard import WalGuard
 from cdcd.runtime.wal_levels import Judged
 from cdcd.source.connection import connect_sql, fetch
@@ -27,6 +26,7 @@ from cdcd.source.publication import LOCK_PATIENCE_MS
 from cdcd.source.published import Change
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
+from cdcd.threads import in_thread
 
 INTERVAL_S = 10.0
 URGENT_INTERVAL_S = 1.0

@@ -20,13 +20,13 @@ from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema,
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
-from cdcd.runtime.threads import in_thread
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.sink.names import message_topic, own_topics, topic_name, transaction_topic
+from cdcd.threads import in_thread
 from cdcd.txn.events import LogicalMessage
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cdcd.config import Config
-from cdcd.runtime.threads import in_thread
+from cdcd.threads import in_thread
 
 LOOK_INTERVAL_S = 10.0
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import structlog
 
 from cdcd.errors import SinkError
-from cdcd.runtime.threads import in_thread
 from cdcd.schema.book import Book, Registered
 from cdcd.sink.schemas import SchemaTopic
+from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.schemas")
 

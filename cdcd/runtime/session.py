@@ -37,7 +37,6 @@ from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.status import Status
-from cdcd.runtime.threads import in_thread
 from cdcd.runtime.watch import watch
 from cdcd.runtime.writer import Writer
 from cdcd.sink.producer import KafkaSink
@@ -50,6 +49,7 @@ from cdcd.source.slot import CreatedSlot
 from cdcd.source.start_lock import StartLock
 from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
+from cdcd.threads import in_thread
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
 

@@ -13,9 +13,9 @@ import asyncio
 from cdcd.errors import RegistryUnavailable, SinkUnavailable
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.plans import Plans
-from cdcd.runtime.threads import in_thread
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
+from cdcd.threads import in_thread
 
 WATCH_INTERVAL_S = 20.0
 

@@ -19,7 +19,7 @@ from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
 from cdcd.crash_points import reach
 from cdcd.errors import TransactionTooLarge
 from cdcd.model import Progress, Record, SourceIdentity
-from cdcd.runtime.threads import settled, start_in_thread
+from cdcd.threads import settled, start_in_thread
 
 QUEUE_FULL_PAUSE_S = 0.002
 IDLE_PROGRESS_INTERVAL_US = 10_000_000

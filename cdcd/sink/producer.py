@@ -26,7 +26,7 @@ from cdcd.model import Progress, Record
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.progress import dump, key_of
-from cdcd.sink.reader import read_last
+from cdcd.sink.reader import Last, read_last
 from cdcd.sink.settings import SinkSettings, producer_properties
 
 __all__ = ["KafkaSink", "check_transactional_id"]
@@ -68,7 +68,7 @@ class KafkaSink:
         """
         try:
             self.initialise_only()
-            last = read_last(self._settings)
+            last = self._fence_predecessor(read_last(self._settings))
             self.progress_offset = -1 if last is None else last.offset
             return None if last is None else last.progress
         except CdcdError:
@@ -84,6 +84,23 @@ class KafkaSink:
             self._producer = Producer(self._properties | self._callbacks(), logger=_LOG)
         if self._settings.is_exactly_once:
             self._initialise()
+
+    def _fence_predecessor(self, last: Last | None) -> Last | None:
+        """Fence who wrote last under another id (F69): `initialise_only` has not. Return what is last then."""
+        other = "" if last is None or last.progress is None else last.progress.transactional_id
+        if other in ("", self._settings.transactional_id) or not self._settings.is_exactly_once:
+            return last
+        predecessor = KafkaSink(dataclasses.replace(self._settings, transactional_id=other))
+        try:
+            predecessor.initialise_only()
+        except SinkAuthorization as error:
+            error.advice = (
+                f"grant this principal Write on the transactional id {other} too: whoever has it wrote last"
+            )
+            raise
+        finally:
+            predecessor.close()
+        return read_last(self._settings)
 
     def renew(self, settings: SinkSettings) -> None:
         """Go on with a new producer under `settings`, which differ in credentials alone. No group may be open.
@@ -192,7 +209,8 @@ class KafkaSink:
         reach("produced")
         self._flush(producer, "flushing a group")
         reach("flushed")
-        progress = dataclasses.replace(progress, offsets=self._offsets())
+        own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
+        progress = dataclasses.replace(progress, offsets=self._offsets(), transactional_id=own_id)
         if self.kept is not None:
             progress = dataclasses.replace(progress, topics_at=self._write_topics(self.kept))
         self._produce_progress(producer, progress)

@@ -1,8 +1,8 @@
 """The progress record: what one Kafka transaction made durable, as JSON under the slot's name (F64).
 
 In: a Progress.  Out: the bytes of key and value, and back.
-`prepared_before`, `part`, `gap` and `topics_at` are keys only where there is something to say. Format 1 is read too:
-it did not know plugin, two_phase and slot_lsn.
+`prepared_before`, `part`, `gap`, `topics_at` and `transactional_id` are keys only where there is something to say.
+Format 1 is read too: it did not know plugin, two_phase and slot_lsn.
 Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the
 wrong kind is ProgressUnreadable, because a guessed position loses or repeats data.
 Must not: do I/O, read the clock.
@@ -40,7 +40,8 @@ _KEYS_1 = frozenset(
     }
 )
 _KEYS = {1: _KEYS_1, 2: _KEYS_1 | _OF_FORMAT_2}
-_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT = _SOMETIMES = ("prepared_before", "part", "gap", "topics_at")
+_SOMETIMES = ("prepared_before", "part", "gap", "topics_at", "transactional_id")
+_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID = _SOMETIMES
 
 
 def key_of(slot: str) -> bytes:
@@ -83,6 +84,8 @@ def dump(progress: Progress) -> bytes:
         document[_GAP] = _dumped_gap(progress.gap)
     if progress.topics_at >= 0:
         document[_TOPICS_AT] = progress.topics_at
+    if progress.transactional_id:
+        document[_TRANSACTIONAL_ID] = progress.transactional_id
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -121,6 +124,7 @@ def load(value: bytes) -> Progress:
         part=_part(document),
         gap=_gap(document),
         topics_at=_count(document, _TOPICS_AT) if _TOPICS_AT in document else -1,
+        transactional_id=_text(document, _TRANSACTIONAL_ID) if _TRANSACTIONAL_ID in document else "",
     )
 
 

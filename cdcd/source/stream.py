@@ -21,6 +21,7 @@ from cdcd.source.identity import ServerIdentity
 from cdcd.source.pause import Pause
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.start import Started, start
+from cdcd.threads import start_in_thread
 
 STATUS_INTERVAL_MS = 10_000
 SILENCE_MIN_MS = 60_000
@@ -39,7 +40,7 @@ async def open_stream(
 
     Cancelled while connecting, it closes the connection when that is through.
     """
-    starting = asyncio.ensure_future(asyncio.to_thread(start, settings, options, start_lsn, expected))
+    starting = start_in_thread(start, settings, options, start_lsn, expected)
     try:
         started = await asyncio.shield(starting)
     except asyncio.CancelledError:

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.test_fault_25_two_daemons import Ends, beside
@@ -40,12 +42,15 @@ def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_
         assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SINK-EXPIRED"]
 
 
+@pytest.mark.parametrize("is_renamed", [False, True])
 def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, is_renamed: bool
 ) -> None:
-    """F69, F74: with a Kafka transaction open, which the successor's init_transactions ends."""
+    """F69, F74: with a Kafka transaction open, which the successor ends, also one with another transactional id."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     first, second = beside(new_daemon, postgres, database)
+    if is_renamed:
+        second.config["sink"]["transactional_id"] = f"renamed-{second.slot}"
     first.config["sink"]["commit"]["max_wait_ms"] = 3000
     topic = f"{first.name}.public.t"
     first.start().wait_state("streaming")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import psycopg2
 import psycopg2.extras
@@ -13,7 +14,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.keys import assert_each_key_once
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, Way
 from tests.support.reader import Reader, assert_each_once
 from tests.support.waiting import eventually
 
@@ -137,6 +138,33 @@ def test_while_a_connection_is_not_answered(
         eventually(lambda: proxy.accepted >= 2, "the session and the monitor have knocked")
         assert daemon.stop(IN_TIME_S) == 0
         assert slots(postgres, daemon) == []
+
+
+def test_while_the_start_of_the_stream_is_not_answered(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Everything was granted, and then there is silence: not even its own patience with a server holds it up."""
+    postgres.execute(TABLE, dbname=database)
+    asked = threading.Event()
+
+    def is_start(way: Way, data: bytes) -> bool:
+        if way == "up" and b"START_REPLICATION" in data:
+            asked.set()
+        return asked.is_set()
+
+    with Proxy(postgres.port) as proxy, new_daemon(postgres, database) as daemon:
+        through(daemon, postgres, proxy)
+        proxy.lose_when(is_start)
+        daemon.start()
+        eventually(asked.is_set, "it has asked for the stream")
+        assert daemon.stop(IN_TIME_S) == 0
+        proxy.lose_when(None)
+        proxy.heal()
+        daemon.start().wait_state("streaming")
+        postgres.execute(ROWS, 1, 10, dbname=database)
+        await_confirmed(postgres, daemon)
+        assert daemon.stop(IN_TIME_S) == 0
+        assert_rows(reader, daemon, 10)
 
 
 def test_while_the_slots_creation_waits_for_open_transactions(

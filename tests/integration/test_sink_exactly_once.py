@@ -240,6 +240,31 @@ def test_a_zombie_is_fenced(place: Place) -> None:
     assert restarted.end_lsn == 0x500
 
 
+def test_a_zombie_with_another_id_is_fenced_too(place: Place) -> None:
+    """F69: the id is a setting; whoever goes on under a new one ends what was begun under the old one."""
+    zombie = place.opened()
+    zombie.begin()
+    zombie.commit(progress(place.slot, 0x300))
+    zombie.begin()
+    produce_all(zombie, records(place.topic, 5))
+    newer = place.sink(transactional_id=f"{place.slot}-renamed")
+    stored = newer.open()
+    assert stored is not None
+    assert stored.end_lsn == 0x300
+    newer.begin()
+    produce_all(newer, records(place.topic, 1, start=50))
+    newer.commit(progress(place.slot, 0x500))
+    with pytest.raises(SinkFenced):
+        zombie.commit(progress(place.slot, 0x900))
+    assert place.committed(1) == [b"v50"]
+    again = place.sink().open()
+    assert again is not None
+    assert again.end_lsn == 0x500
+    newer.begin()
+    with pytest.raises(SinkFenced):  # and back again
+        newer.commit(progress(place.slot, 0x600))
+
+
 @pytest.mark.parametrize("limit", ["client", "topic", "queue"])
 def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
     """F65: it stops the group, by the client's limit, by the topic's own, or by the client's queue."""

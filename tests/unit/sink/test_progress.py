@@ -83,9 +83,10 @@ def test_a_record_of_the_first_format_is_read() -> None:
             replace(PROGRESS, gap=Gap(0x500, None, "CDCD-SLOT-LOST", 5)),
             {"gap": {"from_lsn": "0/500", "to_lsn": None, "reason": "CDCD-SLOT-LOST", "decided_us": 5}},
         ),
+        (replace(PROGRESS, transactional_id="cdcd-shop"), {"transactional_id": "cdcd-shop"}),
     ],
 )
-def test_a_part_and_a_gap_are_told_where_there_is_one(progress: Progress, told: dict[str, Any]) -> None:
+def test_a_part_a_gap_and_an_id_are_told_where_there_is_one(progress: Progress, told: dict[str, Any]) -> None:
     assert json.loads(dump(progress)) == DOCUMENT | told
     assert load(dump(progress)) == progress
 
