@@ -16,7 +16,7 @@ from cdcd.model import PgType
 from cdcd.schema.codec import Builder, Codec, Encoder
 from cdcd.schema.forms import column_codec
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
-from cdcd.schema.sent.table import text_of_sent
+from cdcd.schema.sent.table import MAX_DEPTH, text_of_sent
 from cdcd.schema.types import (
     bits,
     boolean,
@@ -74,8 +74,6 @@ EXTENSIONS: dict[tuple[str, str], Builder] = {
 }
 """The base types of known extensions, by extension and name."""
 
-_MAX_DEPTH = 32
-
 
 @dataclass(frozen=True, slots=True)
 class ResolvedType:
@@ -115,7 +113,7 @@ def _is_made_of_others(oid: int, types: Mapping[int, PgType]) -> bool:
 
 def _resolve(oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy, depth: int) -> ResolvedType:
     pg_type = types.get(oid)
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         return ResolvedType(text.TEXT_ONLY, f"oid {oid}" if pg_type is None else _qualified(pg_type))
     if pg_type is None:
         builder = FAMILIES.get(oid)

@@ -14,10 +14,11 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import TopicMismatch, TopicMissing, TopicReplaced
 from cdcd.sink.kept_topics import KeptTopics
-from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import Topics
 from tests.integration.conftest import NewDaemon
 from tests.support.reader import Reader
+from tests.support.sinks import sink_settings
 from tests.support.topics import create_topic, new_name
 from tests.support.waiting import eventually
 
@@ -61,7 +62,7 @@ def test_a_running_daemon_finds_it_when_it_looks(
     kafka: KafkaBroker, change: Callable[[str, str], None], cls: type[Exception], held: int
 ) -> None:
     """What the session asks from time to time, and what a start asks before the first record of a topic."""
-    settings = SinkSettings(kafka.bootstrap, "exactly_once", "x", "x", "progress", "slot")
+    settings = sink_settings(kafka.bootstrap)
     topics = Topics(settings, TopicSettings(create=True, partitions=2, replication_factor=1))
     topics.kept = KeptTopics()
     name = new_name("kept")

@@ -12,14 +12,13 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SinkUnavailable
-from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.model import Record
 from cdcd.sink.producer import KafkaSink
-from cdcd.sink.settings import SinkSettings, TopicSettings
-from cdcd.sink.topics import Topics
 from tests.integration.conftest import NewDaemon
 from tests.support.proxy import Proxy, Way
 from tests.support.reader import Reader, assert_each_once
-from tests.support.topics import committed_values, create_topic, new_name
+from tests.support.sinks import make_topics, opened, progress, sink_settings
+from tests.support.topics import committed_values
 from tests.support.waiting import eventually
 
 API_END_TXN = 26
@@ -48,57 +47,35 @@ class LostEndTxn:
         return False
 
 
-def progress(slot: str, end_lsn: int) -> Progress:
-    identity = SourceIdentity("7412345678901234567", 1, "shop", slot)
-    return Progress(identity, "streaming", end_lsn - 1, end_lsn, 1_700_000_000_000_000)
-
-
 @CASES
 def test_the_progress_topic_decides_what_is_durable(
     kafka_door: Proxy, kafka: object, is_committed: bool
 ) -> None:
     """F76: the sink is torn by the unknown result; the next one reads it back, and the row is not lost nor twice."""
     bootstrap = f"127.0.0.1:{kafka_door.port}"
-    slot, topic = new_name("slot"), new_name("rows")
-    settings = SinkSettings(
-        bootstrap_servers=bootstrap,
-        delivery="exactly_once",
-        transactional_id=slot,
-        client_id=slot,
-        progress_topic=new_name("progress"),
-        slot=slot,
-        operation_timeout_s=3.0,
-    )
-    create_topic(bootstrap, topic)
-    Topics(settings, TopicSettings(True, 1, 1)).ensure_progress(settings.progress_topic)
+    settings = sink_settings(bootstrap, operation_timeout_s=3.0)
+    topic = make_topics(settings)
     sink = KafkaSink(settings)
     assert sink.open() is None
     sink.begin()
     sink.produce([Record(topic, 0, b"k", b"row")], 0)
     lost = LostEndTxn(kafka_door, is_committed=is_committed)
     with pytest.raises(SinkUnavailable):
-        sink.commit(progress(slot, 0x200))
+        sink.commit(progress(settings.slot))
     assert lost.struck.is_set()
     with pytest.raises(SinkUnavailable):
         sink.begin()
     sink.close()
     kafka_door.heal()
     following = KafkaSink(settings)
-    stored = eventually(lambda: _opened(following), "the broker can be reached again")[0]
+    stored = eventually(lambda: opened(following), "the broker can be reached again")[0]
     assert (stored is not None) == is_committed
     if stored is None:
         following.begin()
         following.produce([Record(topic, 0, b"k", b"row")], 0)
-        following.commit(progress(slot, 0x200))
+        following.commit(progress(settings.slot))
     following.close()
     assert committed_values(bootstrap, topic, 1) == [b"row"]
-
-
-def _opened(sink: KafkaSink) -> tuple[Progress | None] | None:
-    try:
-        return (sink.open(),)
-    except SinkUnavailable:
-        return None
 
 
 @CASES

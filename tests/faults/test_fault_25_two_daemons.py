@@ -15,22 +15,16 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
-from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.model import Record
 from cdcd.runtime.fencing import judged
 from cdcd.sink.producer import KafkaSink
-from cdcd.sink.settings import SinkSettings, TopicSettings
-from cdcd.sink.topics import Topics
 from cdcd.source.settings import SourceSettings
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once
-from tests.support.topics import committed_values, create_topic, new_name, transactional_producer
+from tests.support.sinks import make_topics, progress, sink_settings
+from tests.support.topics import committed_values, new_name, transactional_producer
 from tests.support.waiting import eventually
-
-
-def progress(slot: str, end_lsn: int) -> Progress:
-    identity = SourceIdentity("7412345678901234567", 1, "shop", slot)
-    return Progress(identity, "streaming", end_lsn - 1, end_lsn, 1_700_000_000_000_000)
 
 
 class Ends:
@@ -61,19 +55,13 @@ class Expired:
     def __init__(self, kafka: KafkaBroker, source: SourceSettings) -> None:
         self.bootstrap = kafka.bootstrap
         self.source = source
-        self.settings = SinkSettings(
-            bootstrap_servers=kafka.bootstrap,
-            delivery="exactly_once",
-            transactional_id=new_name("cdcd"),
-            client_id="cdcd-test",
-            progress_topic=new_name("progress"),
+        self.settings = sink_settings(
+            self.bootstrap,
             slot=source.slot,
+            transactional_id=new_name("cdcd"),
             transaction_timeout_ms=1000,
-            operation_timeout_s=30.0,
         )
-        self.topic = new_name("rows")
-        create_topic(self.bootstrap, self.topic)
-        Topics(self.settings, TopicSettings(True, 1, 1)).ensure_progress(self.settings.progress_topic)
+        self.topic = make_topics(self.settings)
         self.sink = KafkaSink(self.settings)
         self.sink.open()
         self.write(self.sink, b"before", 0x100)

@@ -11,9 +11,9 @@ import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.matrix.batch import Plan, Stack, run
+from tests.matrix.batch import Plan, run
 from tests.matrix.cells import MAJORS, few_of
-from tests.support.stack import PostgresServers
+from tests.support.stack import PostgresServers, Stack
 
 
 @pytest.mark.parametrize("major", MAJORS)

@@ -21,18 +21,14 @@ from cdcd.errors import (
     TopicMismatch,
     TopicMissing,
 )
-from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.model import Progress, Record
 from cdcd.sink.producer import KafkaSink, check_transactional_id
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics
+from tests.support.sinks import progress, sink_settings
 from tests.support.topics import committed_records, committed_values, new_name, transactional_producer
 
 OpenSink = Callable[..., KafkaSink]
-
-
-def progress(slot: str, end_lsn: int = 0x200) -> Progress:
-    identity = SourceIdentity("7412345678901234567", 1, "shop", slot)
-    return Progress(identity, "streaming", end_lsn - 0x30, end_lsn, 1_700_000_000_000_000)
 
 
 def records(topic: str, values: int, partitions: int = 2, start: int = 0) -> list[Record]:
@@ -56,16 +52,9 @@ class Place:
         topics.ensure_progress(self.progress_topic)
 
     def settings(self, **changes: object) -> SinkSettings:
-        values: dict[str, object] = {
-            "bootstrap_servers": self.bootstrap,
-            "delivery": "exactly_once",
-            "transactional_id": f"cdcd-{self.slot}",
-            "client_id": f"cdcd-{self.slot}",
-            "progress_topic": self.progress_topic,
-            "slot": self.slot,
-            "operation_timeout_s": 30.0,
-        }
-        return SinkSettings(**(values | changes))  # type: ignore[arg-type]
+        return sink_settings(
+            self.bootstrap, **{"slot": self.slot, "progress_topic": self.progress_topic, **changes}
+        )
 
     def sink(self, **changes: object) -> KafkaSink:
         sink = KafkaSink(self.settings(**changes))

@@ -11,21 +11,14 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
 from cdcd.sink.kept_topics import KeptTopics
-from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import Topics
+from tests.support.sinks import sink_settings
 from tests.support.topics import create_topic, new_name
 
 
 def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: str) -> Topics:
-    settings = SinkSettings(
-        bootstrap_servers=bootstrap,
-        delivery="exactly_once",
-        transactional_id="cdcd-t",
-        client_id="cdcd-t",
-        progress_topic="progress",
-        slot="t",
-        operation_timeout_s=5.0,
-    )
+    settings = sink_settings(bootstrap, operation_timeout_s=5.0)
     named = {name.replace("_", "."): value for name, value in properties.items()}
     return Topics(settings, TopicSettings(create, 3, copies, named))
 

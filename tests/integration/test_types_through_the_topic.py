@@ -18,8 +18,9 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.oracle.judge import Judge
 from tests.oracle.kinds import Column, Kind, Table, array
 from tests.oracle.report import failures, table_of
-from tests.oracle.run import Stack, run
+from tests.oracle.run import run
 from tests.oracle.topic import Row
+from tests.support.stack import Stack
 
 SOME = {
     "int4",

@@ -18,9 +18,9 @@ from cdcd.demo.stack.accounts import make_run_folder, server_account
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.matrix.batch import Outcome, Plan, Stack, run
+from tests.matrix.batch import Outcome, Plan, run
 from tests.matrix.cells import MAJORS, Cell, cells_of, few_of
-from tests.support.stack import PostgresServers
+from tests.support.stack import PostgresServers, Stack
 
 Batch = tuple[int, Plan, tuple[Cell, ...]]
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from urllib.parse import quote
 
 from confluent_kafka.admin import AdminClient
 
-from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.lsn import parse_lsn
 from tests.matrix import account, tables
 from tests.matrix.cells import Cell
@@ -25,7 +22,7 @@ from tests.matrix.judge import Counts, judge
 from tests.matrix.workload import Done, Workload
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader
-from tests.support.stack import confirmed_position, run_script, wal_position, written_position
+from tests.support.stack import Stack, confirmed_position, run_script, wal_position, written_position
 from tests.support.waiting import eventually
 
 KILLS = {"prepare": 0.3, "decide": 0.2}
@@ -40,16 +37,6 @@ WAITS_FOR_LOCK = (
     " WHERE slot_name = %s AND wait_event_type = 'Lock'"
 )
 """A walsender of PostgreSQL 13 itself waits for a lock on a partitioned table that an open transaction has."""
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The servers."""
-
-    postgres: PostgresServer
-    kafka: KafkaBroker
-    registry: SchemaRegistry
-    folder: Path
 
 
 @dataclass(frozen=True)

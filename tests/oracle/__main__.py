@@ -17,8 +17,8 @@ from cdcd.demo.stack.packages import WHEEL_POSTGRES
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.oracle.report import failures, table_of
-from tests.oracle.run import Outcome, Stack, run
-from tests.support.stack import PostgresServers
+from tests.oracle.run import Outcome, run
+from tests.support.stack import PostgresServers, Stack
 
 
 def main() -> int:

@@ -9,21 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psycopg2
 
-from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.demo.stack.registry import SchemaRegistry
 from tests.oracle import tables
 from tests.oracle.judge import Counts, Judge
 from tests.oracle.kinds import Column, Table
 from tests.oracle.literals import DDL, SHADES, WITHOUT, every_type, shade, vector_types
 from tests.oracle.topic import Row, Topics
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.stack import drop_database, new_database_name
+from tests.support.stack import Stack, drop_database, new_database_name
 
 STREAMED = 1_000_000
 """Rows that come while the daemons stream have ids from here."""
@@ -42,16 +39,6 @@ UNCOVERED = """
       and not exists (select from pg_attribute a join pg_class c on c.oid = a.attrelid
                       where a.atttypid = t.oid and c.relnamespace = 'staged'::regnamespace)
 """
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The servers."""
-
-    postgres: PostgresServer
-    kafka: KafkaBroker
-    registry: SchemaRegistry
-    folder: Path
 
 
 @dataclass

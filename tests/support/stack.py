@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg2
 from psycopg2 import sql
 
 from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm
+from cdcd.demo.stack.registry import SchemaRegistry
 
 POSTGRES_MAJORS = (12, 13, 14, 15, 16, 17, 18)
 NEWEST_POSTGRES = 18
 SUPPORTED_POSTGRES_MAJORS = (14, 15, 16, 17, 18)
 
 _numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One server of each kind, and a folder for what else comes up."""
+
+    postgres: PostgresServer
+    kafka: KafkaBroker
+    registry: SchemaRegistry
+    folder: Path
 
 
 class PostgresServers:

@@ -105,7 +105,8 @@ TEXT_INSTEAD: dict[str, str] = {
 }
 """Where `source.protocol.binary` gives way to text, and why; the docs print it."""
 
-_MAX_DEPTH = 32
+MAX_DEPTH = 32
+"""Types that are nested deeper are their text: no reader goes further."""
 
 
 def text_of_sent(oid: int, types: Mapping[int, PgType], depth: int = 0) -> TextOfSent | None:
@@ -113,7 +114,7 @@ def text_of_sent(oid: int, types: Mapping[int, PgType], depth: int = 0) -> TextO
 
     `types` is closed over what types are made of.
     """
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         return None
     known = BUILT_IN.get(oid)
     pg_type = types.get(oid)
