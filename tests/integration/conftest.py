@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.changes import Topics
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader
 
 _numbers = itertools.count(1)
 NewDaemon = Callable[..., Daemon]
+TopicsOf = Callable[[Daemon], Topics]
+BothWays = Callable[..., tuple[Daemon, Daemon]]
 STREAMED = "options=-c%20debug_logical_replication_streaming%3Dimmediate"
 
 
@@ -51,12 +55,27 @@ def new_daemon(tmp_path: Path, kafka: KafkaBroker, registry: SchemaRegistry) -> 
         daemon.__exit__()
 
 
-def two_daemons(
-    new_daemon: NewDaemon, server: PostgresServer, database: str, **over: Any
-) -> tuple[Daemon, Daemon]:
-    """One that receives transactions whole, and one that receives each change before its commit."""
-    plain = new_daemon(server, database, **over)
-    plain.config["source"]["protocol"] = {"streaming": "off"}
-    streamed = new_daemon(server, database, **over)
-    streamed.config["source"]["dsn"] += f"?{STREAMED}"
-    return plain, streamed
+@pytest.fixture
+def both_ways(new_daemon: NewDaemon, postgres: PostgresServer, database: str) -> BothWays:
+    """`both_ways(**configuration)`: one that receives transactions whole, one that receives each change before its
+    commit. Both stream.
+    """
+
+    def make(**over: Any) -> tuple[Daemon, Daemon]:
+        plain, streamed = (new_daemon(postgres, database, **over) for _ in range(2))
+        plain.config["source"]["protocol"] = {"streaming": "off"}
+        streamed.config["source"]["dsn"] += f"?{STREAMED}"
+        for daemon in (plain, streamed):
+            daemon.start()
+        for daemon in (plain, streamed):
+            daemon.wait_state("streaming")
+        return plain, streamed
+
+    return make
+
+
+@pytest.fixture
+def topics_of(kafka: KafkaBroker, registry: SchemaRegistry) -> TopicsOf:
+    """`topics_of(daemon)` reads its topics with the schemas that the registry has."""
+    client = SchemaRegistryClient({"url": registry.url})
+    return lambda daemon: Topics(kafka.bootstrap, client, daemon.name)

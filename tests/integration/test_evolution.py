@@ -5,20 +5,15 @@ streamed and not. The judges are fastavro, with the schemas that the registry ha
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from collections.abc import Iterator
 from typing import Any
 
-import psycopg2
-from confluent_kafka.schema_registry import SchemaRegistryClient
-
-from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.demo.stack.registry import SchemaRegistry
-from tests.integration.conftest import NewDaemon, two_daemons
-from tests.support.changes import Topics
+from tests.integration.conftest import BothWays, NewDaemon, TopicsOf
+from tests.support.changes import Change, Topics
 from tests.support.daemon import await_confirmed
 from tests.support.evolution import CASES, COMPATIBLE, INCOMPATIBLE, SAME, Case
-from tests.support.stack import run
+from tests.support.stack import in_one_transaction, run, run_script
 
 SPACING = ("apart", "together")
 LET_THROUGH = {"registry": {"incompatible": "register_with_none"}}
@@ -47,91 +42,73 @@ def change(server: PostgresServer, database: str, cases: list[Case]) -> None:
     for spacing in SPACING:
         for case in cases:
             table = table_of(case, spacing)
-            with closing(psycopg2.connect(server.dsn(database))) as connection, connection.cursor() as cursor:
-                connection.autocommit = spacing == "apart"
-                cursor.execute(f"INSERT INTO {table} VALUES ({case.first})")
-                for statement in case.ddl:
-                    cursor.execute(statement.format(t=table))
-                cursor.execute(f"INSERT INTO {table} VALUES ({case.second})")
-                if not connection.autocommit:
-                    connection.commit()
+            execute = run_script if spacing == "apart" else in_one_transaction
+            execute(
+                server.dsn(database),
+                f"INSERT INTO {table} VALUES ({case.first})",
+                *(statement.format(t=table) for statement in case.ddl),
+                f"INSERT INTO {table} VALUES ({case.second})",
+            )
+
+
+def both_rows(topics: Topics, cases: list[Case]) -> Iterator[tuple[Case, str, Change, Change]]:
+    """Each case and table with its row before and its row after."""
+    for case in cases:
+        for spacing in SPACING:
+            table = table_of(case, spacing)
+            first, second = topics.changes(table)
+            yield case, table, first, second
 
 
 def test_rows_before_and_after_a_change_are_read_by_those_who_come_later(
-    postgres: PostgresServer,
-    database: str,
-    new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:
     """F42 and F44: each row has the schema of its own time, also when all of it is in one transaction."""
     cases = [case for case in CASES if case.verdict in (SAME, COMPATIBLE)]
-    client = SchemaRegistryClient({"url": registry.url})
     prepare(postgres, database, cases)
-    plain, streamed = two_daemons(new_daemon, postgres, database)
-    with plain, streamed:
-        for daemon in (plain, streamed):
-            daemon.start().wait_state("streaming")
-        change(postgres, database, cases)
-        for daemon in (plain, streamed):
-            await_confirmed(postgres, daemon, 120)
-        for daemon in (plain, streamed):
-            topics = Topics(kafka.bootstrap, client, daemon.name)
-            for case in cases:
-                for spacing in SPACING:
-                    where = f"{case.name}, {spacing}, {daemon.name}"
-                    first, second = topics.changes(table_of(case, spacing))
-                    assert (first.row, second.row) == (case.before, case.after), where
-                    assert (first.schema_id == second.schema_id) == (case.verdict == SAME), where
-                    upgraded = case.before if case.upgraded is None else case.upgraded
-                    assert topics.read(first.raw, second.schema_id)["after"] == upgraded, where
-            assert daemon.events("retrying") == []
-            assert daemon.stop() == 0
+    both = both_ways()
+    change(postgres, database, cases)
+    for daemon in both:
+        await_confirmed(postgres, daemon, 120)
+        topics = topics_of(daemon)
+        for case, table, first, second in both_rows(topics, cases):
+            where = f"{table}, {daemon.name}"
+            assert (first.row, second.row) == (case.before, case.after), where
+            assert (first.schema_id == second.schema_id) == (case.verdict == SAME), where
+            upgraded = case.before if case.upgraded is None else case.upgraded
+            assert topics.read(first.raw, second.schema_id)["after"] == upgraded, where
+        assert daemon.events("retrying") == []
+        assert daemon.stop() == 0
 
 
 def test_what_is_incompatible_can_be_let_through(
-    postgres: PostgresServer,
-    database: str,
-    new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:
     cases = [case for case in CASES if case.verdict == INCOMPATIBLE]
-    client = SchemaRegistryClient({"url": registry.url})
     prepare(postgres, database, cases)
-    plain, streamed = two_daemons(new_daemon, postgres, database, **LET_THROUGH)
-    with plain, streamed:
-        for daemon in (plain, streamed):
-            daemon.start().wait_state("streaming")
-        change(postgres, database, cases)
-        for daemon in (plain, streamed):
-            await_confirmed(postgres, daemon, 120)
-        for daemon in (plain, streamed):
-            topics = Topics(kafka.bootstrap, client, daemon.name)
-            for case in cases:
-                for spacing in SPACING:
-                    where = f"{case.name}, {spacing}, {daemon.name}"
-                    first, second = topics.changes(table_of(case, spacing))
-                    assert without_time(first.row) == case.before, where
-                    assert without_time(second.row) == case.after, where
-                    assert first.schema_id != second.schema_id, where
-                    subject = f"{daemon.name}.public.{table_of(case, spacing)}-value"
-                    assert client.get_compatibility(subject) == "BACKWARD_TRANSITIVE"
-            assert len(daemon.events("incompatible_schema")) == len(cases) * len(SPACING)
-            assert daemon.stop() == 0
+    both = both_ways(**LET_THROUGH)
+    change(postgres, database, cases)
+    for daemon in both:
+        await_confirmed(postgres, daemon, 120)
+        topics = topics_of(daemon)
+        for case, table, first, second in both_rows(topics, cases):
+            where = f"{table}, {daemon.name}"
+            assert without_time(first.row) == case.before, where
+            assert without_time(second.row) == case.after, where
+            assert first.schema_id != second.schema_id, where
+            level = topics.client.get_compatibility(f"{daemon.name}.public.{table}-value")
+            assert level == "BACKWARD_TRANSITIVE"
+        assert len(daemon.events("incompatible_schema")) == len(cases) * len(SPACING)
+        assert daemon.stop() == 0
 
 
 def test_what_is_incompatible_halts_with_its_place_and_nothing_is_skipped(
-    postgres: PostgresServer,
-    database: str,
-    new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
     """F55: what the registry itself would let through, a change of scale; the way back is the way on."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
     with new_daemon(postgres, database) as daemon:
-        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        topics = topics_of(daemon)
         daemon.start().wait_state("streaming")
         run(
             postgres,
@@ -154,16 +131,12 @@ def test_what_is_incompatible_halts_with_its_place_and_nothing_is_skipped(
 
 
 def test_what_is_incompatible_goes_on_in_a_new_topic(
-    postgres: PostgresServer,
-    database: str,
-    new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
     """Each row is in the topic of its schema, also after a kill, and after the change was taken back."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
     with new_daemon(postgres, database, registry={"incompatible": "new_topic"}) as daemon:
-        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        topics = topics_of(daemon)
         daemon.start().wait_state("streaming")
         run(
             postgres,

@@ -5,32 +5,24 @@ The judges are fastavro, with the schemas that the registry has, and the rows as
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
-import psycopg2
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.demo.stack.registry import SchemaRegistry
-from tests.integration.conftest import NewDaemon, two_daemons
+from tests.integration.conftest import BothWays, NewDaemon, TopicsOf
 from tests.support.changes import Topics
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.stack import run
+from tests.support.stack import in_one_transaction, run, run_script
 
 NEW_TOPIC = {"incompatible": "new_topic"}
 
 
-def execute(dsn: str, statements: tuple[str, ...], *, together: bool) -> None:
+def execute(server: PostgresServer, database: str, statements: tuple[str, ...], *, together: bool) -> None:
     """Each statement in a transaction of its own, or all in one."""
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        connection.autocommit = not together
-        for statement in statements:
-            cursor.execute(statement)
-        if together:
-            connection.commit()
+    (in_one_transaction if together else run_script)(server.dsn(database), *statements)
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
@@ -38,9 +30,8 @@ def test_changes_of_a_table_as_a_whole(
     together: bool,
     postgres: PostgresServer,
     database: str,
-    new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    both_ways: BothWays,
+    topics_of: TopicsOf,
 ) -> None:
     """Renamed, moved, dropped and made again, partitions come and go, another identity."""
     tables = ("renamed", "moved", "remade", "identity", "loose")
@@ -75,21 +66,18 @@ def test_changes_of_a_table_as_a_whole(
         "ALTER TABLE identity REPLICA IDENTITY DEFAULT",
         "UPDATE identity SET v = 'd'",
     )
-    plain, streamed = two_daemons(new_daemon, postgres, database)
-    with plain, streamed:
-        for daemon in (plain, streamed):
-            daemon.start().wait_state("streaming")
-        execute(postgres.dsn(database), changes, together=together)
-        for daemon in (plain, streamed):
-            await_confirmed(postgres, daemon, 120)
-            assert_tables(Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name))
-            said = daemon.events("replica_identity_changed")
-            assert [(line["table"], line["was"], line["now"]) for line in said] == [
-                ("public.identity", "DEFAULT", "FULL"),
-                ("public.identity", "FULL", "DEFAULT"),
-            ]
-            assert daemon.events("retrying") == []
-            assert daemon.stop() == 0
+    both = both_ways()
+    execute(postgres, database, changes, together=together)
+    for daemon in both:
+        await_confirmed(postgres, daemon, 120)
+        assert_tables(topics_of(daemon))
+        said = daemon.events("replica_identity_changed")
+        assert [(line["table"], line["was"], line["now"]) for line in said] == [
+            ("public.identity", "DEFAULT", "FULL"),
+            ("public.identity", "FULL", "DEFAULT"),
+        ]
+        assert daemon.events("retrying") == []
+        assert daemon.stop() == 0
 
 
 def assert_tables(topics: Topics) -> None:
@@ -139,8 +127,8 @@ def test_another_key_halts_or_goes_to_a_new_topic(
     postgres: PostgresServer,
     database: str,
     new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    both_ways: BothWays,
+    topics_of: TopicsOf,
 ) -> None:
     """F45: no record of a topic has another key than those before it."""
     run(postgres, database, create)
@@ -152,39 +140,33 @@ def test_another_key_halts_or_goes_to_a_new_topic(
         "DELETE FROM t",
     )
     halting = new_daemon(postgres, database)
-    plain, streamed = two_daemons(new_daemon, postgres, database, registry=NEW_TOPIC)
-    with halting, plain, streamed:
-        for daemon in (halting, plain, streamed):
-            daemon.start().wait_state("streaming")
-        execute(postgres.dsn(database), changes, together=together)
-        client = SchemaRegistryClient({"url": registry.url})
-        for daemon in (plain, streamed):
-            await_confirmed(postgres, daemon, 120)
-            topics = Topics(kafka.bootstrap, client, daemon.name)
-            in_first = [("c", {"id": 1}), ("d", {"id": 1}), ("c", {"id": 2})]
-            in_second = [("d", {"n": 10}), ("c", {"n": 20}), ("d", {"n": 20})]
-            assert topics.keys("t") == in_first
-            assert topics.keys("t.v2") == in_second
-            assert daemon.stop() == 0
-        page = halting.wait_state("halted")
-        assert "CDCD-KEY-CHANGED" in page["reason"]
-        before = [] if together else in_first
-        assert Topics(kafka.bootstrap, client, halting.name).keys("t") == before
-        # The way on that the error names.
-        assert halting.stop() == 0
-        halting.config["registry"].update(NEW_TOPIC)
-        halting.start()
-        await_confirmed(postgres, halting, 120)
-        assert Topics(kafka.bootstrap, client, halting.name).keys("t") == in_first
-        assert Topics(kafka.bootstrap, client, halting.name).keys("t.v2") == in_second
+    halting.start()
+    both = both_ways(registry=NEW_TOPIC)
+    halting.wait_state("streaming")
+    execute(postgres, database, changes, together=together)
+    for daemon in both:
+        await_confirmed(postgres, daemon, 120)
+        topics = topics_of(daemon)
+        in_first = [("c", {"id": 1}), ("d", {"id": 1}), ("c", {"id": 2})]
+        in_second = [("d", {"n": 10}), ("c", {"n": 20}), ("d", {"n": 20})]
+        assert topics.keys("t") == in_first
+        assert topics.keys("t.v2") == in_second
+        assert daemon.stop() == 0
+    page = halting.wait_state("halted")
+    assert "CDCD-KEY-CHANGED" in page["reason"]
+    before = [] if together else in_first
+    assert topics_of(halting).keys("t") == before
+    # The way on that the error names.
+    assert halting.stop() == 0
+    halting.config["registry"].update(NEW_TOPIC)
+    halting.start()
+    await_confirmed(postgres, halting, 120)
+    assert topics_of(halting).keys("t") == in_first
+    assert topics_of(halting).keys("t.v2") == in_second
 
 
 def test_a_key_that_comes_and_a_key_that_widens_are_said(
-    postgres: PostgresServer,
-    database: str,
-    new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:
     """F45: the records before have a null key, or the same key in other bytes."""
     run(
@@ -206,23 +188,20 @@ def test_a_key_that_comes_and_a_key_that_widens_are_said(
         "INSERT INTO wide VALUES (3000000000)",
         "DELETE FROM wide WHERE id = 1",
     )
-    plain, streamed = two_daemons(new_daemon, postgres, database)
-    with plain, streamed:
-        for daemon in (plain, streamed):
-            daemon.start().wait_state("streaming")
-        execute(postgres.dsn(database), changes, together=True)
-        for daemon in (plain, streamed):
-            await_confirmed(postgres, daemon, 120)
-            topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
-            assert topics.keys("first") == [("c", None), ("c", {"id": 2})]
-            assert topics.keys("added") == [("c", None), ("c", {"id": 2})]
-            assert [after for _, _, after in topics.told("added")] == [{"v": "a"}, {"v": "b", "id": 2}]
-            assert topics.keys("wide") == [("c", {"id": 1}), ("c", {"id": 3000000000}), ("d", {"id": 1})]
-            added = [f"{daemon.name}.public.first", f"{daemon.name}.public.added"]
-            assert [line["topic"] for line in daemon.events("key_added")] == added
-            said = daemon.events("key_schema_changed")
-            assert [line["topic"] for line in said] == [f"{daemon.name}.public.wide"]
-            assert daemon.stop() == 0
+    both = both_ways()
+    execute(postgres, database, changes, together=True)
+    for daemon in both:
+        await_confirmed(postgres, daemon, 120)
+        topics = topics_of(daemon)
+        assert topics.keys("first") == [("c", None), ("c", {"id": 2})]
+        assert topics.keys("added") == [("c", None), ("c", {"id": 2})]
+        assert [after for _, _, after in topics.told("added")] == [{"v": "a"}, {"v": "b", "id": 2}]
+        assert topics.keys("wide") == [("c", {"id": 1}), ("c", {"id": 3000000000}), ("d", {"id": 1})]
+        added = [f"{daemon.name}.public.first", f"{daemon.name}.public.added"]
+        assert [line["topic"] for line in daemon.events("key_added")] == added
+        said = daemon.events("key_schema_changed")
+        assert [line["topic"] for line in said] == [f"{daemon.name}.public.wide"]
+        assert daemon.stop() == 0
 
 
 def reading(kafka: KafkaBroker, daemon: Daemon) -> Topics:
@@ -277,8 +256,7 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
     postgres: PostgresServer,
     database: str,
     new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    topics_of: TopicsOf,
 ) -> None:
     """F44: nobody can tell what a dropped domain was of; its values are their text, and no reader is surprised."""
     run(
@@ -304,7 +282,7 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
             "DROP DOMAIN small",
         )
         daemon.start()
-        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        topics = topics_of(daemon)
         if policy == "halt":
             page = daemon.wait_state("halted")
             assert "CDCD-SCHEMA-INCOMPATIBLE" in page["reason"]
@@ -317,11 +295,7 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
 
 
 def test_a_composite_type_is_moved_and_then_renamed(
-    postgres: PostgresServer,
-    database: str,
-    new_daemon: NewDaemon,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
     """PostgreSQL does not say so in the stream: a new session asks anew."""
     run(
@@ -338,7 +312,7 @@ def test_a_composite_type_is_moved_and_then_renamed(
         run(postgres, database, "ALTER TYPE c SET SCHEMA other", "INSERT INTO t VALUES (2, ROW(2))")
         daemon.start()
         await_confirmed(postgres, daemon)
-        topics = Topics(kafka.bootstrap, SchemaRegistryClient({"url": registry.url}), daemon.name)
+        topics = topics_of(daemon)
         first, second = topics.changes("t")
         assert topics.read(first.raw, second.schema_id)["after"] == {"id": 1, "v": {"a": 1}}
         assert daemon.stop() == 0
