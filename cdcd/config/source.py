@@ -119,7 +119,7 @@ class Publication(Room):
     )
     table_removed: Literal["warn", "halt"] = Field(
         default="warn",
-        description="when a table is taken out of a publication while cdcd runs: warn (log and metric) or halt",
+        description="when a table leaves a publication, also while cdcd is stopped: warn (log, metric) or halt",
     )
 
     @model_validator(mode="after")

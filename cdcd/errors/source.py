@@ -168,6 +168,11 @@ class PublicationChanged(SourceError):
         "it is now; else a new snapshot is needed"
     )
 
+    def __init__(self, message: str, *, now: object = None) -> None:
+        super().__init__(message)
+        self.now = now
+        """What the publications are: who goes on after this error takes them so, and not as they may be later."""
+
 
 class SourceSetup(SourceError):
     """The server, database or role is not set up for logical replication."""

@@ -8,21 +8,29 @@ Must not: be called from the event loop's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from cdcd.errors import PublicationMissing, SlotActive, SourceSetup
 from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore
 from cdcd.runtime.halts import slot_ahead
 from cdcd.runtime.recovery import Resume, check_primary
-from cdcd.source.connection import connect_replication, connect_sql
+from cdcd.source.connection import connect_replication, connect_sql, fetch
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.prepared import prepared_before
-from cdcd.source.publication import CONFLICT_MEND, conflicting_tables, missing_publications
+from cdcd.source.publication import (
+    CONFLICT_MEND,
+    LOCK_PATIENCE_MS,
+    conflicting_tables,
+    missing_publications,
+)
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState, read_slot
 from cdcd.source.subtransactions import any_rolled_back
 from cdcd.source.timeline import read_history
+
+T = TypeVar("T")
 
 
 def which_server(source: SourceSettings) -> ServerIdentity:
@@ -44,6 +52,13 @@ def which_server(source: SourceSettings) -> ServerIdentity:
         what = "; ".join(f"table {table.schema}.{table.name}: {table.conflict}" for table in conflicting)
         raise SourceSetup(what, hint=CONFLICT_MEND)
     return server
+
+
+def looked(source: SourceSettings, look: Callable[[Any], T]) -> T:
+    """Return what `look` sees over a connection that waits for no lock of a user's table. Raises Source errors."""
+    with contextlib.closing(connect_sql(source)) as connection:
+        fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
+        return look(connection)
 
 
 def which_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:

@@ -21,9 +21,10 @@ from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import refuse_held, which_history, which_server, which_slot
+from cdcd.runtime.asking import looked, refuse_held, which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
+from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, on_timeline, verdict
 from cdcd.runtime.status import Status
 from cdcd.sink.producer import KafkaSink
@@ -83,6 +84,7 @@ class Beginning:
         schemas: Registry | SchemaTopic,
         catalog: Catalog,
         status: Status,
+        publications: PublicationWatch,
         after: CdcdError | None,
     ) -> None:
         self._config = config
@@ -92,6 +94,7 @@ class Beginning:
         self._schemas = schemas
         self._catalog = catalog
         self._status = status
+        self._publications = publications
         self._after = after
 
     async def begin(self) -> Begun:
@@ -103,8 +106,7 @@ class Beginning:
         policies = self._config.format.policies()
         options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
         stored, decided, slot = await in_thread(self._decide, stored, server)
-        if isinstance(decided, Snapshot) and self._topics.kept is not None:
-            self._topics.kept.forget(self._topics.kept.names())  # all of it is written anew
+        await self._compare_kept(is_anew=isinstance(decided, Snapshot))
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
         two_phase = options.two_phase or (isinstance(decided, Resume) and slot is not None and slot.two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
@@ -130,6 +132,18 @@ class Beginning:
                 end_lsn=format_lsn(stored.end_lsn),
             )
         return stored
+
+    async def _compare_kept(self, *, is_anew: bool) -> None:
+        """Compare what is published with what was when records were last written (F39, F42)."""
+        kept = self._topics.kept
+        assert kept is not None
+        if is_anew:
+            kept.forget(kept.names())  # all of it is written anew
+        self._publications.begin(kept, is_anew=is_anew)
+        error = self._publications.judge(await in_thread(looked, self._source, self._publications.look))
+        if error is not None:
+            raise error
+        self._publications.is_on = True
 
     def _granted(self, server: ServerIdentity) -> StreamOptions:
         """Return what to ask of this server. Raises SourceSetup for a wish that it cannot grant."""

@@ -48,7 +48,8 @@ async def _run(config: Config) -> int:
     end_where_memory_is_short()
     status = Status(Metrics(__version__), name=config.name, slot=config.source.slot.name)
     schemas = _schemas(config, status)
-    supervisor = Supervisor(config, status, schemas)
+    publications = _publication_watch(config, status)
+    supervisor = Supervisor(config, status, schemas, publications)
     admin = _admin(config, status, schemas, supervisor.retry.set)
     try:
         port = await admin.start()
@@ -59,8 +60,8 @@ async def _run(config: Config) -> int:
         return EXIT_CONFIG
     _LOG.info("started", version=__version__, name=config.name, slot=config.source.slot.name, admin_port=port)
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
-    publications = _publication_watch(config, status, supervisor)
-    monitor = Monitor(config.source_settings(), status, publications, _wal_guard(config, status, supervisor))
+    guard = _wal_guard(config, status, supervisor)
+    monitor = Monitor(config.source_settings(), status, publications, guard, supervisor.found)
     beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
     if config.source.heartbeat_interval_ms:
         heartbeat = Heartbeat(config.source_settings(), status, config.source.heartbeat_interval_ms / 1000)
@@ -74,12 +75,11 @@ async def _run(config: Config) -> int:
         await admin.stop()
 
 
-def _publication_watch(config: Config, status: Status, supervisor: Supervisor) -> PublicationWatch:
+def _publication_watch(config: Config, status: Status) -> PublicationWatch:
     publication = config.source.publication
     return PublicationWatch(
         config.source_settings().publications,
         status.metrics,
-        supervisor.found,
         halts_at_removal=publication.table_removed == "halt",
     )
 

@@ -9,6 +9,7 @@ Must not: change anything, but by the WAL guard where that was asked for.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +17,13 @@ import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.ops.metrics import SlotReading
-from cdcd.runtime.publication_watch import PublicationWatch
+from cdcd.runtime.publication_watch import Look, PublicationWatch
 from cdcd.runtime.status import Status
 from cdcd.runtime.wal_guard import WalGuard
 from cdcd.runtime.wal_levels import Judged
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
 from cdcd.source.publication import LOCK_PATIENCE_MS
-from cdcd.source.published import Change
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
 from cdcd.threads import in_thread
@@ -40,8 +40,7 @@ class _Look:
 
     reading: SlotReading | None
     wal_lsn: int
-    missing: list[str]
-    changes: list[Change]
+    publications: Look
     guarded: Judged | None
 
 
@@ -49,12 +48,18 @@ class Monitor:
     """One look after another."""
 
     def __init__(
-        self, settings: SourceSettings, status: Status, publications: PublicationWatch, guard: WalGuard
+        self,
+        settings: SourceSettings,
+        status: Status,
+        publications: PublicationWatch,
+        guard: WalGuard,
+        found: Callable[[CdcdError], None],
     ) -> None:
         self._settings = settings
         self._status = status
         self._publications = publications
         self._guard = guard
+        self._found = found
         self._connection: Any = None
 
     async def run(self) -> None:
@@ -79,7 +84,9 @@ class Monitor:
         look = await in_thread(self._look)
         self._status.metrics.slot(look.reading)
         self._status.server_lsn(look.wal_lsn)
-        self._publications.tell(look.missing, look.changes)
+        error = self._publications.judge(look.publications)
+        if error is not None and self._publications.is_on:
+            self._found(error)
         if self._guard.tell(look.guarded, look.reading, look.wal_lsn):
             await in_thread(self._guard.give_up, self._connection)
 
@@ -90,8 +97,7 @@ class Monitor:
         wal_lsn = identify(self._connection).wal_lsn
         reading = self._read_slot(wal_lsn)
         guarded = self._guard.look(self._connection, reading)
-        missing, changes = self._publications.look(self._connection)
-        return _Look(reading, wal_lsn, missing, changes, guarded)
+        return _Look(reading, wal_lsn, self._publications.look(self._connection), guarded)
 
     def _read_slot(self, wal_lsn: int) -> SlotReading | None:
         slot = read_slot(self._connection, self._settings.slot)

@@ -1,28 +1,32 @@
 """Watch what the publications publish, and tell whoever has to know (F39, F42, F72).
 
-In: looks at the publications, at intervals.  Out: a line in the log and a count for each change; an error where the
-stream must not go on.
+In: looks at the publications, at each start of a session and at intervals.  Out: a line in the log and a count for
+each change; an error where the stream must not go on.
 Invariant: no change is silent. A publication that was dropped, or made again, halts: changes in between may be
-missing. A table taken out halts where that is wanted. Looks of sessions that come and go are one row: what changes
-between two sessions is told as well.
+missing. A table taken out halts where that is wanted. What is compared with is kept in Kafka, so that what is changed
+between two sessions, or while no cdcd runs, is told as well; it moves on only when nothing halts, or when somebody
+goes on after the halt that named what there is now.
 Must not: say that something is missing which PostgreSQL has not left out: it judges each change by the publication
 as it was then (F42).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
 from cdcd.ops.metrics import Metrics
 from cdcd.source.publication import missing_publications
-from cdcd.source.published import Change, Published, changes, read_published, still_there
+from cdcd.source.published import Change, Published, changes, dump, load, read_published, still_there
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _LOCK_NOT_AVAILABLE = "55P03"
+_LISTED = (
+    "changes of the tables of those left out are not in the stream any more, of those added only from now on"
+)
 _HINTS = {
     "table_removed": "its changes from there on are not in the stream; put it back, and what was missed needs a new "
     "snapshot",
@@ -34,56 +38,106 @@ _HINTS = {
 }
 
 
-class PublicationWatch:
-    """One for the process. `look` is called in the monitor's thread, `tell` on the loop."""
+class Kept(Protocol):
+    """Where it is kept what the publications were."""
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        metrics: Metrics,
-        found: Callable[[CdcdError], None],
-        *,
-        halts_at_removal: bool,
-    ) -> None:
+    published: str
+
+    def publish(self, published: str) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen, and the changes since `before`. `now` is None while a published table is locked."""
+
+    before: Published | None
+    now: Published | None
+    missing: list[str]
+    found: list[Change]
+
+
+class PublicationWatch:
+    """One for the process. `look` is called in a thread, the rest on the loop.
+
+    `is_on`: a session runs that has compared, so that a later look may end it; else the next beginning judges.
+    """
+
+    def __init__(self, names: tuple[str, ...], metrics: Metrics, *, halts_at_removal: bool) -> None:
         self._names = names
         self._metrics = metrics
-        self._found = found
         self._halts_at_removal = halts_at_removal
-        self._last: Published | None = None
+        self._kept: Kept | None = None
+        self._is_kept = False
+        self._accepted: Published | None = None
+        self._told: Published | None = None
+        self._resumed: object = None
+        self.is_on = False
 
     @property
     def has_looked(self) -> bool:
         """Whether there is something to compare with."""
-        return self._last is not None
+        return self._accepted is not None
 
-    def look(self, connection: Any) -> tuple[list[str], list[Change]]:
-        """Return the publications that are missing, and what has changed. Blocking; raises Source errors.
+    def begin(self, kept: Kept, *, is_anew: bool) -> None:
+        """Compare with what is kept from now on; `is_anew`: with nothing, because all tables are copied."""
+        self._kept, self._is_kept = kept, False
+        if is_anew:
+            self._accepted = None
+        elif kept.published:
+            before = load(kept.published)
+            self._accepted = {name: before[name] for name in self._names if name in before}
+            if before.keys() != set(self._names):
+                _LOG.warning(
+                    "publications_listed", before=sorted(before), now=sorted(self._names), hint=_LISTED
+                )
+
+    def look(self, connection: Any) -> Look:
+        """Return what is there now. Blocking; raises Source errors.
 
         While a published table is locked nothing is compared: the next look sees what has come of it.
         """
+        before = self._accepted
         missing = missing_publications(connection, self._names)
         try:
             now = read_published(connection, self._names)
         except (SourceUnavailable, ServerInternal) as error:
             if isinstance(error, ServerInternal) or error.context.get("sqlstate") == _LOCK_NOT_AVAILABLE:
-                return missing, []  # a table that goes while the server lists them is an internal error there
+                return Look(
+                    before, None, missing, []
+                )  # a table that goes while it is listed is an internal error
             raise
-        if self._last is None:
-            self._last = now
-            return missing, []
-        found = changes(self._last, now, still_there(connection, self._last, now))
-        self._last = now
-        return missing, found
+        found = [] if before is None else changes(before, now, still_there(connection, before, now))
+        return Look(before, now, missing, found)
 
-    def tell(self, missing: list[str], found: list[Change]) -> None:
-        """Log and count what was found; hand on what has to end the session."""
-        for change in found:
-            self._say(change)
-        if missing:
-            self._found(_missing(missing))
-        halting = [change for change in found if self._is_halting(change)]
-        if halting:
-            self._found(_changed(halting))
+    def judge(self, look: Look) -> CdcdError | None:
+        """Log and count what is new in it; return what must not go on, and take the rest as it is."""
+        if look.before is not self._accepted:
+            return None  # another look has overtaken it, and the next one sees what it has left
+        if look.now is not None and look.now != self._told:
+            self._told = look.now
+            for change in look.found:
+                self._say(change)
+        if look.missing:
+            return _missing(look.missing)
+        if look.now is None:
+            return None
+        halting = [change for change in look.found if self._is_halting(change)]
+        if halting and look.now != self._resumed:
+            return PublicationChanged("; ".join(change.said for change in halting), now=look.now)
+        self._accept(look.now)
+        return None
+
+    def resumed(self, error: CdcdError) -> None:
+        """Somebody goes on after a halt with this error: what it was for is accepted."""
+        if isinstance(error, PublicationChanged):
+            self._resumed = error.now
+
+    def _accept(self, now: Published) -> None:
+        if now != self._accepted:
+            self._accepted, self._is_kept = now, False
+        if self._kept is not None and not self._is_kept:
+            self._kept.publish(dump(now))
+            self._is_kept = True
 
     def _say(self, change: Change) -> None:
         self._metrics.source.publication_changed(change.kind)
@@ -100,7 +154,3 @@ def _missing(names: list[str]) -> CdcdError:
         f"publication was dropped: {', '.join(names)}",
         hint="create it again; what was changed meanwhile is not in the stream (F42)",
     )
-
-
-def _changed(found: list[Change]) -> CdcdError:
-    return PublicationChanged("; ".join(change.said for change in found))

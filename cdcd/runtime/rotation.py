@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import structlog
+
 from cdcd.config import Config
+from cdcd.runtime.status import Status
+from cdcd.runtime.writer import Writer
 from cdcd.threads import in_thread
 
+_LOG = structlog.stdlib.get_logger("cdcd.session")
 LOOK_INTERVAL_S = 10.0
 
 Fingerprints = Mapping[Path, bytes]
@@ -68,3 +73,11 @@ class Rotation:
             await asyncio.sleep(LOOK_INTERVAL_S)
             if files := await in_thread(self.look):
                 return files
+
+    async def keep(self, writer: Writer, renew: Callable[[], None], status: Status) -> None:
+        """Go on with new clients, and without ending the session, whenever what they read from files has changed."""
+        while True:
+            files = await self.changed()
+            await writer.between_groups(renew)
+            status.metrics.producer_rebuilt()
+            _LOG.info("producer_rebuilt", files=[str(file) for file in files])

@@ -19,7 +19,7 @@ from cdcd.ack.group import Boundary, Chunk, GroupLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.crash_points import reach
-from cdcd.errors import CdcdError, PublicationMissing, SinkFenced
+from cdcd.errors import CdcdError, SinkFenced
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, TransactionInfo
 from cdcd.registry.confluent import Registry
@@ -33,6 +33,7 @@ from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged
 from cdcd.runtime.gap import mark_gap
 from cdcd.runtime.plans import Plans
+from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.rotation import Rotation
@@ -75,12 +76,14 @@ class Session:
         config: Config,
         status: Status,
         schemas: Registry | SchemaTopic,
+        publications: PublicationWatch,
         stop: asyncio.Event,
         after: CdcdError | None = None,
     ) -> None:
         self._config = config
         self._after = after
         self._status = status
+        self._publications = publications
         self._stop = stop
         self._source = config.source_settings()
         self._rotation = Rotation(config)  # it looks at the files before anything is read from them
@@ -141,9 +144,10 @@ class Session:
                 self._schemas,
                 self._catalog,
                 self._status,
+                self._publications,
                 self._after,
             )
-            async with beside(self._fail_when_told(is_beginning=True)) as failing:
+            async with beside(self._fail_when_told()) as failing:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
                 pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
@@ -154,7 +158,7 @@ class Session:
                 self._writer.run(),
                 self._fail_when_told(),
                 watch(self._topics, self._schemas, self._plans),
-                self._rotate(self._writer),
+                self._rotation.keep(self._writer, self._renew, self._status),
             ) as failing:
                 if begun.stored is not None and begun.stored.gap is not None:
                     marking = self._mark_gap(begun.stored, begun.stored.gap, self._writer)
@@ -171,6 +175,7 @@ class Session:
             self._status.state("backoff", error)  # closing may take its time; who looks sees why
             raise
         finally:
+            self._publications.is_on = False
             await self._close()
 
     async def _judged(self, error: SinkFenced) -> CdcdError:
@@ -183,23 +188,13 @@ class Session:
         except Stopped:
             return error
 
-    async def _fail_when_told(self, *, is_beginning: bool = False) -> None:
+    async def _fail_when_told(self) -> None:
         await self._told.wait()
-        if is_beginning and isinstance(self._failure, PublicationMissing):
-            # The beginning looks for itself, once the schemas that are served have been read.
-            await asyncio.Event().wait()
         if self._failure is not None:
             raise self._failure
 
-    async def _rotate(self, writer: Writer) -> None:
-        """Go on with new clients, and without ending the session, when what they read from files has changed."""
-        while True:
-            files = await self._rotation.changed()
-            await writer.between_groups(self._renew)
-            self._status.metrics.producer_rebuilt()
-            _LOG.info("producer_rebuilt", files=[str(file) for file in files])
-
     def _renew(self) -> None:
+        """Make the clients anew, between two groups: what they read from files has changed."""
         self._sink_settings = settings = self._config.sink_settings()
         self._sink.renew(settings)
         self._topics.renew(settings)

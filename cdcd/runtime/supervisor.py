@@ -23,6 +23,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
 from cdcd.runtime.letting_go import let_go
+from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.session import Session
 from cdcd.runtime.status import Status
 from cdcd.sink.schemas import SchemaTopic
@@ -44,10 +45,17 @@ class Defect(CdcdError):
 class Supervisor:
     """Runs sessions until told to stop."""
 
-    def __init__(self, config: Config, status: Status, schemas: Registry | SchemaTopic) -> None:
+    def __init__(
+        self,
+        config: Config,
+        status: Status,
+        schemas: Registry | SchemaTopic,
+        publications: PublicationWatch,
+    ) -> None:
         self._config = config
         self._status = status
         self._schemas = schemas
+        self._publications = publications
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
         self._running: Session | None = None
@@ -101,7 +109,9 @@ class Supervisor:
         if pending is not None:
             return pending
         try:
-            self._running = Session(self._config, self._status, self._schemas, self.stop, self._after)
+            self._running = Session(
+                self._config, self._status, self._schemas, self._publications, self.stop, self._after
+            )
             await self._running.run()
         except CdcdError as error:
             return self._ended_by(error)
@@ -139,6 +149,7 @@ class Supervisor:
         self.retry.clear()
         await self._either(self.retry, None)
         if not self.stop.is_set():
+            self._publications.resumed(error)
             _LOG.info("resuming", why="told to try again")
 
     async def _back_off(self, error: CdcdError, failures: int) -> None:

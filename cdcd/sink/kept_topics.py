@@ -1,6 +1,7 @@
 """What the records of a slot count on in their topics: which topic it was, and over how many partitions keys go.
 
 In: the topics as the brokers describe them.  Out: an error where one is no longer what it was when it got records.
+Beside it `published`, a text that is not understood here: what the publications were, for the next start.
 Invariant: a topic that has held records is never made again silently, nor written to as another than it was (F66,
 F67). What is known is one JSON record in the progress topic, under the key `<slot>/topics`, written in the Kafka
 transaction of the first records that count on it; the progress record names its offset.
@@ -38,6 +39,7 @@ class KeptTopics:
         self._known = known or {}
         self.at = at
         self.is_changed = False
+        self.published = ""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the topics that are known."""
@@ -72,12 +74,21 @@ class KeptTopics:
         for name in names:
             self.is_changed |= self._known.pop(name, None) is not None
 
+    def publish(self, published: str) -> None:
+        """Keep what the publications are."""
+        if published != self.published:
+            self.published = published
+            self.is_changed = True
+
     def dump(self) -> bytes:
         """Return the record's value; nothing is to be written any more but what changes from now on."""
         self.is_changed = False
         known = sorted(dict(self._known).items())
         topics = {name: {"id": kept.topic_id, "partitions": kept.partitions} for name, kept in known}
-        return json.dumps({"format": FORMAT, "topics": topics}, separators=(",", ":")).encode()
+        document = {"format": FORMAT, "topics": topics} | (
+            {"published": self.published} if self.published else {}
+        )
+        return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
     def load(cls, value: bytes, at: int) -> KeptTopics:
@@ -90,12 +101,14 @@ class KeptTopics:
                     hint="run the version of cdcd that wrote it, or a newer one",
                 )
             known = {
-                str(name): KeptTopic(str(kept["id"]), int(kept["partitions"]))
-                for name, kept in document["topics"].items()
+                str(name): KeptTopic(str(topic["id"]), int(topic["partitions"]))
+                for name, topic in document["topics"].items()
             }
+            kept = cls(known, at)
+            kept.published = str(document.get("published", ""))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProgressUnreadable("the record of the topics is not what its format says") from error
-        return cls(known, at)
+        return kept
 
 
 def key_of_topics(slot: str) -> bytes:

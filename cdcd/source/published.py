@@ -4,18 +4,28 @@ In: a SQL connection, publication names.  Out: `Published`; `changes(before, now
 Invariant: a publication is known by its oid, a table by its own: one that was dropped and made again under the same
 name is another, and so is what was published meanwhile. PostgreSQL judges each change by the publication as it was
 at that change (F42), so nothing here says what is in the stream, only what an operator has to know of it.
+`dump` and `load` are how it outlives the process.
 Must not: wait for a lock (the server locks each published table to tell its columns), or change a publication.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import json
+import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, Literal
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
+from cdcd.errors import ProgressUnreadable
 from cdcd.source.connection import fetch
+
+FORMAT = 1
+"""Of what `dump` writes."""
 
 _PUBLICATIONS = """
     SELECT p.pubname::text, p.oid,
@@ -58,7 +68,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PublishedAs:
-    """How a table is published: the numbers of its listed columns and its row filter, empty without one.
+    """How a table is published: the numbers of its listed columns, a digest of its row filter; empty without one.
 
     `entry`: the oid of its entry in the publication, 0 for one that a schema or FOR ALL TABLES brings.
     """
@@ -118,9 +128,50 @@ def read_published(connection: Connection, names: Sequence[str]) -> Published:
     """Return the publications of these names that exist. Raises Source errors; SourceUnavailable for a lock."""
     tables: dict[str, dict[int, PublishedAs]] = {}
     for publication, relid, *how in fetch(connection, _TABLES, (list(names),)):
-        tables.setdefault(publication, {})[relid] = PublishedAs(*how)
+        table = PublishedAs(*how)
+        tables.setdefault(publication, {})[relid] = replace(table, row_filter=_digest(table.row_filter))
     rows = fetch(connection, _PUBLICATIONS, (list(names),))
     return {name: Publication(*(*row, tables.get(name, {}))) for name, *row in rows}
+
+
+def _digest(row_filter: str) -> str:
+    """Return what tells this filter from others: a filter names values, which go nowhere."""
+    return hashlib.sha256(row_filter.encode()).hexdigest()[:16] if row_filter else ""
+
+
+def dump(published: Published) -> str:
+    """Return a text that `load` reads, small also for thousands of tables."""
+    document = {
+        name: [*astuple(replace(publication, tables={}))[:-1], _rows(publication.tables)]
+        for name, publication in sorted(published.items())
+    }
+    text = json.dumps({"format": FORMAT, "publications": document}, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+def _rows(tables: Mapping[int, PublishedAs]) -> list[list[object]]:
+    return [[relid, *astuple(table)] for relid, table in sorted(tables.items())]
+
+
+def load(text: str) -> Published:
+    """Return what `dump` was given. Raises ProgressUnreadable."""
+    try:
+        document = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        if document["format"] != FORMAT:
+            raise ProgressUnreadable(
+                f"what was published is kept in format {document['format']!r}, this version reads {FORMAT}",
+                hint="run the version of cdcd that wrote it, or a newer one",
+            )
+        return {name: _loaded(*parts) for name, parts in document["publications"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, zlib.error, binascii.Error) as error:
+        raise ProgressUnreadable("what was published is not kept as its format says") from error
+
+
+def _loaded(
+    oid: int, operations: str, via_root: bool, generated: str, version: str, tables: list[list[Any]]
+) -> Publication:
+    by_oid = {relid: PublishedAs(*how) for relid, *how in tables}
+    return Publication(oid, operations, via_root, generated, version, by_oid)
 
 
 def still_there(connection: Connection, before: Published, now: Published) -> frozenset[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import signal
 from typing import Any
 
 import psycopg2
 import pytest
 
+from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime.publication_watch import PublicationWatch
+from cdcd.sink.kept_topics import KeptTopics
 from cdcd.source.connection import connect_sql, fetch
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
@@ -19,6 +22,7 @@ from tests.support.reader import Reader
 from tests.support.source import source_database
 from tests.support.stack import PostgresServers, confirmed_position, run, run_script, wal_position
 from tests.support.waiting import eventually
+from tests.support.ways_on import halts_with
 
 TABLES = (
     "CREATE TABLE t (a int PRIMARY KEY, b text)",
@@ -39,16 +43,25 @@ class Watched:
         self.connection = connection
         self.errors: list[CdcdError] = []
         self.metrics = Metrics("0", with_process=False)
-        self.watch = PublicationWatch(
-            ("pub",), self.metrics, self.errors.append, halts_at_removal=halts_at_removal
-        )
+        self.watch = PublicationWatch(("pub",), self.metrics, halts_at_removal=halts_at_removal)
+        self.kept = KeptTopics()
+        self.watch.begin(self.kept, is_anew=False)
         assert self.look() == []
+
+    def again(self) -> Watched:
+        """What the next process sees at its start, before it has looked."""
+        other = copy.copy(self)
+        other.errors, other.kept = [], KeptTopics.load(self.kept.dump(), 0)
+        other.watch = PublicationWatch(("pub",), self.metrics, halts_at_removal=True)
+        other.watch.begin(other.kept, is_anew=False)
+        return other
 
     def look(self) -> list[str]:
         """One look; the kinds and tables of what it saw."""
-        missing, found = self.watch.look(self.connection)
-        self.watch.tell(missing, found)
-        return [f"{change.kind} {change.table}".strip() for change in found]
+        look = self.watch.look(self.connection)
+        error = self.watch.judge(look)
+        self.errors += [] if error is None else [error]
+        return [f"{change.kind} {change.table}".strip() for change in look.found]
 
 
 @pytest.mark.parametrize("major", [14, 15, 18])
@@ -103,6 +116,53 @@ def test_a_removed_table_halts_where_that_is_wanted(pg_server: PostgresServers) 
         assert [type(error) for error in watched.errors] == [PublicationChanged]
 
 
+def test_what_was_changed_while_nobody_looked_is_judged_as_if_somebody_had(
+    pg_server: PostgresServers,
+) -> None:
+    """Each way, against a watch that goes on: the server's own catalog is compared with what was kept in Kafka."""
+    ways = (
+        ("ALTER PUBLICATION pub ADD TABLE v", None),
+        (NARROWED, None),
+        ("ALTER PUBLICATION pub SET (publish_via_partition_root)", None),
+        ("ALTER PUBLICATION pub SET TABLE u, v, t (a)", None),
+        ("ALTER PUBLICATION pub SET TABLE u, v, t (a) WHERE (a > 1)", None),
+        ("ALTER PUBLICATION pub DROP TABLE u", PublicationChanged),
+        ("DROP PUBLICATION pub; CREATE PUBLICATION pub FOR TABLE t", PublicationChanged),
+        ("DROP TABLE t", None),
+        ("DROP PUBLICATION pub", PublicationMissing),
+    )
+    with (
+        source_database(pg_server(18), *TABLES) as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        for statement, expected in ways:
+            running = Watched(connection, halts_at_removal=True)
+            stopped = running.again()
+            run_script(settings.dsn, statement)
+            assert stopped.look() == running.look() != [], statement
+            kinds = [type(error) for error in running.errors]
+            assert [type(error) for error in stopped.errors] == kinds == [expected] * (expected is not None)
+
+
+def test_who_goes_on_after_a_halt_accepts_what_it_named_and_nothing_else(pg_server: PostgresServers) -> None:
+    """A table that is put back while the daemon stands still has lost what was written in between (F42)."""
+    with (
+        source_database(pg_server(18), *TABLES) as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        watched = Watched(connection, halts_at_removal=True)
+        run_script(settings.dsn, LEFT_OUT)
+        assert watched.look() == ["table_removed public.t"]
+        run_script(settings.dsn, "ALTER PUBLICATION pub ADD TABLE t")
+        watched.watch.resumed(watched.errors[-1])
+        assert watched.look() == ["table_readded public.t"]
+        assert watched.again().look() == ["table_readded public.t"], "a restart is no acceptance"
+        watched.watch.resumed(watched.errors[-1])
+        watched.look()
+        assert watched.look() == watched.again().look() == []
+        assert ["put back" in error.message for error in watched.errors] == [False, True]
+
+
 def test_a_table_that_somebody_alters_holds_up_no_look(pg_server: PostgresServers) -> None:
     """The server locks a table to tell its columns; what has changed is told when it lets go."""
     with (
@@ -146,9 +206,40 @@ def test_a_publication_that_was_away_between_two_looks_halts_and_nothing_is_conf
             assert "CDCD-PUBLICATION" in page["reason"]
             assert (confirmed_position(server, daemon.slot) or 0) < lost_lsn
             assert daemon.process is not None
-            daemon.process.send_signal(signal.SIGHUP)
-            eventually(lambda: len(daemon.events("halted")) == 2, "it looks once more, and halts once more")
-            assert PublicationMissing.code in daemon.status()["reason"]
+            while (
+                PublicationMissing.code not in daemon.status()["reason"] or len(daemon.events("halted")) < 2
+            ):
+                halts = len(daemon.events("halted"))
+                assert halts < 3, daemon.log()
+                daemon.process.send_signal(signal.SIGHUP)
+                eventually(lambda: len(daemon.events("halted")) > halts, "it looks once more, and halts")  # noqa: B023
             assert daemon.stop() == 0
         events = reader.read(f"{daemon.name}.public.t")
         assert [event.value["after"]["a"] for event in events] == [1]
+
+
+def test_a_table_taken_out_while_no_daemon_runs_halts_the_next_start(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F42: PostgreSQL leaves its changes out and says nothing; cdcd knows what was published from Kafka."""
+    run_script(postgres.dsn(database), *TABLES)
+    publication = {"names": ["pub"], "table_removed": "halt"}
+    daemon = new_daemon(postgres, database, source={"publication": publication})
+    daemon.start().wait_state("streaming")
+    run(postgres, database, "INSERT INTO t VALUES (1)")
+    await_confirmed(postgres, daemon)
+    assert daemon.stop() == 0
+    run_script(postgres.dsn(database), LEFT_OUT, "INSERT INTO t VALUES (2)", "INSERT INTO u VALUES (2)")
+    assert "table public.t was taken out" in halts_with(daemon.start(), PublicationChanged.code)
+    run_script(postgres.dsn(database), "ALTER PUBLICATION pub ADD TABLE t", "INSERT INTO t VALUES (3)")
+    daemon.reload()
+    eventually(lambda: "put back" in daemon.status()["reason"], "what is there now is something else again")
+    assert reader.read(f"{daemon.name}.public.u") == []
+    daemon.reload()
+    daemon.wait_state("streaming")
+    await_confirmed(postgres, daemon)
+    assert daemon.stop() == 0
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    rows = [event.value["after"]["a"] for event in reader.read(f"{daemon.name}.public.t")]
+    assert rows == [1, 3], "what was written in between is not in the stream, as both halts have said"

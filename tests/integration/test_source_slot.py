@@ -109,10 +109,9 @@ async def test_what_the_server_keeps_on_its_own_disk_is_seen(
         make_slot(settings)
         run_script(plain(settings), "INSERT INTO public.t SELECT generate_series(1, 20000)")
         status = Status(Metrics("0"), name="s", slot=settings.slot)
-        watch = PublicationWatch(settings.publications, status.metrics, pytest.fail, halts_at_removal=True)
-        monitor = Monitor(
-            settings, status, watch, WalGuard(settings, Sizes(None, None, None), status, pytest.fail)
-        )
+        watch = PublicationWatch(settings.publications, status.metrics, halts_at_removal=True)
+        guard = WalGuard(settings, Sizes(None, None, None), status, pytest.fail)
+        monitor = Monitor(settings, status, watch, guard, pytest.fail)
         async with streaming(settings, server_version_num=major * 10_000, streaming=way) as stream:
             await read_until(stream, lambda items: bool(commits(items) or ends_a_stream(items)))
         with contextlib.closing(connect_sql(settings)) as asking:  # the server counts in the background

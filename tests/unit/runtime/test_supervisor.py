@@ -26,6 +26,7 @@ from cdcd.errors import (
 )
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime import supervisor as supervisor_module
+from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
 
@@ -50,7 +51,13 @@ class Sessions:
         self.after: list[CdcdError | None] = []
 
     def __call__(
-        self, config: object, status: Status, schemas: object, stop: asyncio.Event, after: CdcdError | None
+        self,
+        config: object,
+        status: Status,
+        schemas: object,
+        publications: object,
+        stop: asyncio.Event,
+        after: CdcdError | None,
     ) -> Ending:
         self.after.append(after)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
@@ -118,7 +125,8 @@ class Daemon:
         self.sessions = sessions
         self.status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
         config: Any = None  # it and the schemas are only handed on to the session
-        self.supervisor = Supervisor(config, self.status, config)
+        publications = PublicationWatch(("pub",), self.status.metrics, halts_at_removal=False)
+        self.supervisor = Supervisor(config, self.status, config, publications)
         self.task = asyncio.ensure_future(self.supervisor.run())
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -210,7 +218,12 @@ async def test_what_a_session_held_is_let_go_before_the_next(monkeypatch: pytest
     alive: list[int] = []
 
     def new_session(
-        _config: object, _status: object, _schemas: object, stop: asyncio.Event, _after: object
+        _config: object,
+        _status: object,
+        _schemas: object,
+        _publications: object,
+        stop: asyncio.Event,
+        _after: object,
     ) -> Ending:
         alive.append(sum(one() is not None for one in held))
         session = Knotted(None, stop) if len(held) < 5 else Ending(STREAM, stop)

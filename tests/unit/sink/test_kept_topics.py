@@ -40,6 +40,17 @@ def test_what_is_known_is_written_once_and_read_back() -> None:
         again.take("a", KeptTopic("id-2", 6))
 
 
+def test_what_was_published_is_kept_beside_it_and_an_older_record_has_none() -> None:
+    kept = KeptTopics({"a": WAS})
+    without = kept.dump()
+    kept.publish("so")
+    assert kept.is_changed
+    again = KeptTopics.load(kept.dump(), 7)
+    again.publish("so")
+    assert (again.published, again.is_changed) == ("so", False)
+    assert KeptTopics.load(without, 7).published == ""
+
+
 def test_a_topic_that_held_records_is_not_made_again() -> None:
     kept = KeptTopics({"a": WAS})
     kept.refuse_missing(["b"])
