@@ -20,6 +20,7 @@ from cdcd.sink.admin import Admin
 from cdcd.sink.faults import COLLISION_HINT, error_of, kafka_errors, translate
 from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics
 from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.topic_configs import KEEP_HINT, check_durability, configurations, forgets
 
 __all__ = ["PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
@@ -81,6 +82,11 @@ class Topics:
             raise TopicMismatch(
                 f"the topic has {partitions} partitions and needs exactly 1", hint=hint, topic=name
             )
+        why = forgets(
+            configurations(self._admin.client, [name], self._settings.operation_timeout_s).get(name, {})
+        )
+        if why:  # F67: what is gone here looks like a first start
+            raise TopicMismatch(f"the topic forgets what has to stay: {why}", hint=KEEP_HINT, topic=name)
 
     def partitions(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of those topics that exist."""
@@ -135,6 +141,8 @@ class Topics:
             )
         if schema_topic is not None:
             findings.append(self._check_single(metadata, self._new_single(schema_topic, SCHEMA_PROPERTIES)))
+        lasting = [name for name in (progress_topic, schema_topic) if name is not None]
+        findings += self._check_durability(metadata, names, lasting)
         return findings
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -198,7 +206,7 @@ class Topics:
             names = ", ".join(topic.topic for topic in missing)
             raise TopicMissing(
                 f"{len(missing)} topics are missing and sink.topics.create is off: {names}",
-                hint=f"create them, {self._topics.partitions} partitions each (1 for the progress topic)",
+                hint=f"create them, {self._topics.partitions} partitions each; the progress topic with 1, compacted",
             )
         self._create(missing)
         return self._await(wanted)
@@ -270,6 +278,21 @@ class Topics:
             message = f"has {len(topic.partitions)} partitions and needs exactly 1"
             return Finding("fail", f"topic {name}", message, "use another topic prefix, or make it anew")
         return self._check_topic(metadata, new)
+
+    def _check_durability(
+        self, metadata: ClusterMetadata, names: Iterable[str], lasting: list[str]
+    ) -> list[Finding]:
+        there = {
+            name: min((len(one.replicas) for one in topic.partitions.values()), default=0)
+            for name in (*names, *lasting)
+            if (topic := metadata.topics.get(name)) is not None and topic.error is None
+        }
+        try:
+            return check_durability(self._admin.client, there, lasting, self._settings.operation_timeout_s)
+        except SinkError as error:
+            return [
+                Finding("warn", "sink.topics", f"their configuration is not known: {error}", error.advice)
+            ]
 
     def _would_refuse(self, topic: NewTopic) -> KafkaError | None:
         """Return why the cluster would not create the topic, None when it would."""

@@ -96,6 +96,41 @@ def test_a_progress_topic_with_more_partitions_is_refused(bootstrap: str) -> Non
         make(bootstrap).ensure_progress(name)
 
 
+@pytest.mark.parametrize(
+    ("config", "is_refused"),
+    [
+        ({}, True),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "1000000"}, True),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1"}, False),
+        ({"retention.ms": "-1"}, False),
+        ({"cleanup.policy": "compact"}, False),
+    ],
+)
+def test_a_progress_topic_that_forgets_is_refused(
+    bootstrap: str, config: dict[str, str], is_refused: bool
+) -> None:
+    """F67: what is gone there looks like a first start. Whoever made the topic is told at the start, and by check."""
+    name = new_name("progress")
+    create_topic(bootstrap, name, partitions=1, config=config)
+    told = [one for one in make(bootstrap).check([], progress_topic=name) if "forgets" in one.message]
+    assert [one.level for one in told] == ["fail"] * is_refused
+    if is_refused:
+        with pytest.raises(TopicMismatch, match="forgets"):
+            make(bootstrap).ensure_progress(name)
+    else:
+        make(bootstrap).ensure_progress(name)
+
+
+def test_check_tells_which_topics_a_lost_broker_takes_records_of(bootstrap: str) -> None:
+    """F63: one line for each reason, however many topics."""
+    names = [new_name("thin") for _ in range(5)]
+    for name in names:
+        create_topic(bootstrap, name, config={"unclean.leader.election.enable": "true"})
+    told = [one for one in make(bootstrap).check(names) if one.subject == "topics"]
+    assert [(one.level, "5 topics" in one.message) for one in told] == [("warn", True)]
+    assert "one replica and unclean.leader.election.enable=true" in told[0].message
+
+
 def test_a_changed_number_of_partitions_is_found(bootstrap: str) -> None:
     """F66: keys would go elsewhere from then on."""
     name = new_name("grown")
