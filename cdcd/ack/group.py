@@ -55,6 +55,13 @@ class Chunk:
     boundary: Boundary | None = None
     reached: Part | None = None
 
+    @property
+    def commit_lsn(self) -> Lsn:
+        """Where their transaction commits."""
+        if self.reached is not None:
+            return self.reached.commit_lsn
+        return INVALID_LSN if self.boundary is None else self.boundary.commit_lsn
+
 
 @dataclass(frozen=True, slots=True)
 class LargeLimits:

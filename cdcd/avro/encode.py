@@ -34,7 +34,7 @@ _FRAME_BYTES = 12
 _relid_at = struct.Struct(">I").unpack_from
 _INSERT, _UPDATE, _DELETE, _NEW, _KEY, _OLD = b"IUDNKO"
 
-_OPS = {op: encode_string(op.encode()) for op in "cudrtg"}
+OPS = {op: encode_string(op.encode()) for op in "cudrtg"}
 
 
 class _Old(NamedTuple):
@@ -175,7 +175,7 @@ class _Writer:
         said = extras.encode() if extras.special or extras.unchanged else NO_EXTRAS
         if plan.is_flat:
             row = plan.null_row if after is None and before is None else after or before or b""
-            return b"".join((plan.value_header, row, tx.flat_middle(_OPS[op], op == "d"), said))
+            return b"".join((plan.value_header, row, tx.flat_middle(OPS[op], op == "d"), said))
         return b"".join(
             (
                 plan.value_header,
@@ -185,7 +185,7 @@ class _Writer:
                 encode_long(tx.tx_seq),
                 said,
                 block,
-                _OPS[op],
+                OPS[op],
                 tx.tail,
             )
         )

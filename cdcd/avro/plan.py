@@ -14,7 +14,7 @@ from cdcd.avro.murmur2 import partition_for
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.errors import SchemaError
 from cdcd.model import Relation
-from cdcd.schema.codec import Encoder
+from cdcd.schema.codec import AvroSchema, Encoder
 from cdcd.schema.relation_schema import ColumnCodec, RelationSchemas
 from cdcd.schema.varint import encode_string
 
@@ -46,6 +46,12 @@ class RelationPlan:
     value_header: bytes
     schema_and_table: bytes
     null_key_partition: int
+    value_schema: AvroSchema
+    """For who has to find a field in a record's bytes: no row needs it."""
+
+
+HEADER_BYTES = 5
+"""Of the Confluent wire format, before the Avro bytes."""
 
 
 def frame_header(schema_id: int) -> bytes:
@@ -93,6 +99,7 @@ def compile_plan(
         value_header=frame_header(value_schema_id),
         schema_and_table=encode_string(relation.schema.encode()) + encode_string(relation.name.encode()),
         null_key_partition=partition_for(topic.encode(), partitions),
+        value_schema=schemas.value,
     )
 
 

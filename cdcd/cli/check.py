@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cdcd.cli.beginning import Beginning, beginning, unknown
-from cdcd.cli.published import asking_settings, published_topics
+from cdcd.cli.published import asking_settings, own_topics, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SourceAuthentication, SourceUnavailable
 from cdcd.findings import Finding
@@ -20,8 +20,8 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.binary import as_reason, text_columns
 from cdcd.runtime.recovery import Resume
 from cdcd.sink.names import message_topic
-from cdcd.sink.producer import check_transactional_id
 from cdcd.sink.topics import Topics
+from cdcd.sink.transactional_id import check_transactional_id
 from cdcd.source.catalog import Catalog
 from cdcd.source.preflight import preflight
 from cdcd.spill.preflight import check_folder
@@ -158,7 +158,7 @@ def _sink(config: Config) -> list[Finding]:
     except CdcdError:
         topics = []  # the source's own findings say why; the broker is asked all the same
     asked = Topics(settings, config.topic_settings())
-    findings = asked.check(topics, progress_topic=config.progress_topic, schema_topic=config.schema_topic)
+    findings = asked.check(topics, own_topics(config))
     findings = [_with_way_out(finding, config) for finding in findings]
     if settings.is_exactly_once and not _fails(findings, "kafka"):
         findings.append(check_transactional_id(settings))

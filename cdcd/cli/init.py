@@ -10,14 +10,14 @@ Must not: alter or drop anything.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cdcd.cli.beginning import ask
-from cdcd.cli.published import asking_settings, published_topics
+from cdcd.cli.published import asking_settings, own_topics, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SlotMissing
-from cdcd.sink.topics import PROGRESS_PROPERTIES, SCHEMA_PROPERTIES, Topics
+from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.publication import create_publication_sql, missing_publications
 from cdcd.source.slot import create_slot, read_slot
@@ -57,7 +57,7 @@ def plan(config: Config) -> list[str]:
     if slot is None:
         lines.append(_slot_sql(config, version))
     topics = published_topics(config)
-    own = _own_topics(config)
+    own = own_topics(config)
     existing = _asked_topics(config).partitions([*topics, *own])
     lines += [topic_command(config, name) for name in topics if name not in existing]
     if missing:
@@ -69,7 +69,7 @@ def plan(config: Config) -> list[str]:
 def topic_command(config: Config, name: str) -> str:
     """Return the command of Kafka's own tools that creates the topic as cdcd would."""
     topics = config.sink.topics
-    own = _own_topics(config)
+    own = own_topics(config)
     properties = own.get(name, topics.properties)
     words = [
         "kafka-topics.sh",
@@ -87,12 +87,6 @@ def topic_command(config: Config, name: str) -> str:
 
 
 # --- inside ---
-
-
-def _own_topics(config: Config) -> dict[str, Mapping[str, str]]:
-    """Return the topics with one partition that cdcd keeps its own records in, with their settings."""
-    own = {config.progress_topic: PROGRESS_PROPERTIES}
-    return own if config.schema_topic is None else own | {config.schema_topic: SCHEMA_PROPERTIES}
 
 
 def _attempt(subject: str, steps: Iterator[Step]) -> Iterator[Step]:
@@ -124,12 +118,14 @@ def _publication(config: Config) -> Iterator[Step]:
 def _topics(config: Config) -> Iterator[Step]:
     topics = _asked_topics(config)
     names = published_topics(config)
-    own = list(_own_topics(config))
+    own = list(own_topics(config))
     existing = topics.partitions([*names, *own])
     partitions = topics.ensure(names)
     topics.ensure_progress(config.progress_topic)
     if config.schema_topic is not None:
         topics.ensure_schemas(config.schema_topic)
+    if config.dead_letter_topic is not None:
+        topics.ensure_dead_letters(config.dead_letter_topic)
     for name in [*names, *own]:
         word = "exists " if name in existing else "created"
         yield Step(f"{word}  topic {name}, partitions: {partitions.get(name, 1)}")

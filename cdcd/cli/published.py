@@ -7,11 +7,13 @@ Must not: create anything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.config import Config
 from cdcd.sink.names import message_topic, topic_name, transaction_topic
 from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import published_tables
 
@@ -48,3 +50,13 @@ def published_topics(config: Config) -> list[str]:
     if config.format.transactions:
         names.append(transaction_topic(config.name))
     return list(dict.fromkeys(names))
+
+
+def own_topics(config: Config) -> dict[str, Mapping[str, str]]:
+    """Return the topics with one partition that cdcd keeps its own records in, with their settings."""
+    own = {config.progress_topic: PROGRESS_PROPERTIES}
+    if config.schema_topic is not None:
+        own[config.schema_topic] = SCHEMA_PROPERTIES
+    if config.dead_letter_topic is not None:
+        own[config.dead_letter_topic] = DEAD_LETTER_PROPERTIES
+    return own

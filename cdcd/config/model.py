@@ -151,6 +151,11 @@ class Config(BaseSettings):
         return f"{self.name}.__schemas" if self.registry.is_none else None
 
     @property
+    def dead_letter_topic(self) -> str | None:
+        """The topic that tells of rows too large for Kafka, for all slots under this name; None: cdcd halts."""
+        return f"{self.name}.__dead_letters" if self.sink.too_large == "dead_letter" else None
+
+    @property
     def secret_files(self) -> tuple[Path, ...]:
         """Every file that holds a secret."""
         source, registry = self.source, self.registry

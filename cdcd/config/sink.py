@@ -173,6 +173,10 @@ class Sink(Room):
         default_factory=LargeTransactions,
         description="transactions that are too large for one Kafka transaction",
     )
+    too_large: Literal["halt", "dead_letter"] = Field(
+        default="halt",
+        description="a row larger than Kafka takes; dead_letter: a marker in its place, told in a topic of its own",
+    )
     properties: PropertyMap[SinkProperty] = Field(
         default_factory=Properties,
         description="properties of librdkafka, under its own names",

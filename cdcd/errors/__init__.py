@@ -40,6 +40,7 @@ from cdcd.errors.schemas import (
     ValueUnencodable,
 )
 from cdcd.errors.sink import (
+    BatchTooLarge,
     GapInTopic,
     HistoryMissing,
     MirrorInconsistent,
@@ -100,6 +101,7 @@ __all__ = [
     "EXIT_FORCED",
     "EXIT_MEMORY",
     "EXIT_OK",
+    "BatchTooLarge",
     "BinaryFailed",
     "CaptureError",
     "CdcdError",

@@ -72,7 +72,22 @@ class RecordTooLarge(SinkError):
     """A record is larger than the broker or the topic takes (F65)."""
 
     code = "CDCD-RECORD-TOO-LARGE"
-    hint = "raise message.max.bytes (broker), max.message.bytes (topic) and sink.properties.message.max.bytes"
+    hint = (
+        "raise message.max.bytes (broker), max.message.bytes (topic) and sink.properties.message.max.bytes; or set "
+        "sink.too_large: dead_letter, then a marker stands in the row's place"
+    )
+    at: int | None = None
+    """Which of the records that were handed over together it is, None where it was refused later."""
+
+
+class BatchTooLarge(RecordTooLarge):
+    """A broker refuses a batch of records; whether one of them alone is too large is found out by trying (F65)."""
+
+    code = "CDCD-SINK-BATCH"
+    retry = Retry.AUTO
+    hint = (
+        "nothing: the next session sends smaller batches to this topic, and what is too large by itself alone"
+    )
 
 
 class TransactionTooLarge(SinkError):

@@ -129,6 +129,7 @@ class Metrics:
         label = self._table(table)
         for operation in OPERATIONS:
             self._events.labels(label, operation)
+        self._dead_letters.labels(label)
 
     def transactions(self, *, committed: int = 0, empty: int = 0, aborted: int = 0) -> None:
         """Count PostgreSQL transactions by how they ended."""
@@ -174,6 +175,10 @@ class Metrics:
         if commit_us > 0:
             self._last_commit.set(commit_us / 1e6)
             self._latency.observe(max(0.0, now_s - commit_us / 1e6))
+
+    def dead_letter(self, table: str) -> None:
+        """A row of a table was too large for Kafka, and is told in the topic of dead letters."""
+        self._dead_letters.labels(self._table(table)).inc()
 
     def group_aborted(self) -> None:
         """A group was given up."""
@@ -357,6 +362,9 @@ class Metrics:
         )
         for result in ("committed", "aborted"):
             self._kafka_transactions.labels(result)
+        self._dead_letters = self._counter(
+            "dead_letters_total", "Rows too large for Kafka, with a marker in their place.", ("table",)
+        )
         self._producer_rebuilds = self._counter(
             "producer_rebuilds_total",
             "Producers made anew because secrets or certificates were changed on disk.",

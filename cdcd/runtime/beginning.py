@@ -116,6 +116,9 @@ class Beginning:
     async def _open_sink(self) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)
         stored = await in_thread(self._sink.open)
+        await in_thread(self._topics.read_limits)
+        if self._config.dead_letter_topic is not None:
+            await in_thread(self._topics.ensure_dead_letters, self._config.dead_letter_topic)
         if isinstance(self._schemas, SchemaTopic):
             await in_thread(self._topics.ensure_schemas, self._config.schema_topic)
             await in_thread(self._schemas.open, self._sink, self._config.sink_settings())

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 import structlog
 
 from cdcd.avro.logical_message import encode_logical_message, message_key_schema, message_value_schema
-from cdcd.avro.plan import RelationPlan, compile_plan
+from cdcd.avro.plan import HEADER_BYTES, RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, TopicMismatch
@@ -110,6 +110,7 @@ class Plans:
         """Whether what describes tables may be believed: not while open transactions are streamed (`fallback`)."""
         self._described: dict[int, Relation] = {}
         self._made: dict[tuple[int, str], tuple[Relation, _Key, RelationPlan]] = {}
+        self._by_header: dict[tuple[str, bytes], RelationPlan] = {}
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
@@ -128,6 +129,11 @@ class Plans:
     def partitions(self) -> dict[str, int]:
         """The number of partitions over which keys are hashed, by topic."""
         return {plan.topic: plan.partitions for _, _, plan in self._made.values()}
+
+    def of_record(self, record: Record) -> RelationPlan | None:
+        """Return the plan that a record was encoded by; None where it is no table's."""
+        header = (record.value or b"")[:HEADER_BYTES]
+        return self._by_header.get((record.topic, header))
 
     def describe(self, relation: Relation) -> None:
         """Take the server's description; the plan is made when a row needs it.
@@ -219,6 +225,7 @@ class Plans:
         if made is None or made[:2] != (relation, key):
             plan = self._compile(relation, topic, key, is_forced)
             made = self._made[relation.relid, topic] = (relation, key, plan)
+            self._by_header[topic, plan.value_header] = plan
         return made[2]
 
     def _say_keyless(self, plan: RelationPlan) -> None:

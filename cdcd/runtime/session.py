@@ -29,6 +29,7 @@ from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
 from cdcd.runtime.closing import Closing
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
+from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged
 from cdcd.runtime.gap import mark_gap
@@ -40,6 +41,7 @@ from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.status import Status
 from cdcd.runtime.watch import watch
 from cdcd.runtime.writer import Writer
+from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
@@ -68,7 +70,8 @@ def _confirm_nothing(_lsn: int) -> None:
 class Session:
     """The parts of one session. `run` is called once. `after`: what ended the last that has streamed.
 
-    `schemas` outlives it: the ids that it knows stay true, also while a registry is down (F55).
+    `schemas` outlives it: the ids that it knows stay true, also while a registry is down (F55); so do `limits`, what
+    brokers have refused as too large (F65).
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Session:
         publications: PublicationWatch,
         stop: asyncio.Event,
         after: CdcdError | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._config = config
         self._after = after
@@ -88,8 +92,9 @@ class Session:
         self._source = config.source_settings()
         self._rotation = Rotation(config)  # it looks at the files before anything is read from them
         self._sink_settings = config.sink_settings()
-        self._sink = KafkaSink(self._sink_settings)
-        self._topics = Topics(self._sink_settings, config.topic_settings())
+        limits = Limits() if limits is None else limits
+        self._sink = KafkaSink(self._sink_settings, limits)
+        self._topics = Topics(self._sink_settings, config.topic_settings(), limits)
         self._schemas = schemas
         self._catalog = Catalog(self._source)
         self._plans = Plans(
@@ -214,6 +219,7 @@ class Session:
             observer=self._status,
             durable_lsn=begun.durable_lsn,
             ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
+            too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:

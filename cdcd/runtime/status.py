@@ -52,6 +52,7 @@ class Status:
         self._may_be_lost = 0
         self._rows = 0
         self._transactions = 0
+        self._dead_letters = 0
         self._waiting_bytes = 0
         self._stored_bytes = 0
         self._snapshot_left = 0
@@ -212,6 +213,11 @@ class Status:
         """A group was aborted."""
         self.metrics.group_aborted()
 
+    def dead_letter(self, table: str) -> None:
+        """A row that is too large for Kafka is in the topic of dead letters."""
+        self._dead_letters += 1
+        self.metrics.dead_letter(table)
+
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
         """Encoded bytes wait for the producer; blocked: reading has stopped for them."""
         self._waiting_bytes = size_bytes
@@ -326,6 +332,7 @@ class Status:
             },
             "rows_written": self._rows,
             "transactions_written": self._transactions,
+            "dead_letters": self._dead_letters,
             "snapshot_tables_remaining": self._snapshot_left,
         }
 

@@ -26,6 +26,7 @@ from cdcd.runtime.letting_go import let_go
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.session import Session
 from cdcd.runtime.status import Status
+from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
@@ -56,6 +57,7 @@ class Supervisor:
         self._status = status
         self._schemas = schemas
         self._publications = publications
+        self._limits = Limits()
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
         self._running: Session | None = None
@@ -110,7 +112,13 @@ class Supervisor:
             return pending
         try:
             self._running = Session(
-                self._config, self._status, self._schemas, self._publications, self.stop, self._after
+                self._config,
+                self._status,
+                self._schemas,
+                self._publications,
+                self.stop,
+                self._after,
+                self._limits,
             )
             await self._running.run()
         except CdcdError as error:
@@ -148,6 +156,7 @@ class Supervisor:
         _LOG.error("halted", error=str(error), code=error.code, hint="`cdcd resume`, or SIGHUP, looks again")
         self.retry.clear()
         await self._either(self.retry, None)
+        self._limits.forget_refused()
         if not self.stop.is_set():
             self._publications.resumed(error)
             _LOG.info("resuming", why="told to try again")

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
 from cdcd.crash_points import reach
-from cdcd.errors import TransactionTooLarge
+from cdcd.errors import RecordTooLarge, TransactionTooLarge
+from cdcd.lsn import Lsn
 from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.threads import settled, start_in_thread
 
@@ -46,6 +47,13 @@ class Ahead(Protocol):
     def is_waiting(self) -> bool: ...  # noqa: D102
     def announce(self) -> None: ...  # noqa: D102
     def decided(self) -> None: ...  # noqa: D102
+
+
+class TooLarge(Protocol):
+    """What becomes of a record that is larger than Kafka takes (F65)."""
+
+    def instead_of(self, record: Record, refusal: RecordTooLarge, commit_lsn: Lsn) -> list[Record]: ...  # noqa: D102
+    def durable(self) -> None: ...  # noqa: D102
 
 
 class Observer(Protocol):
@@ -86,6 +94,7 @@ class Writer:
         observer: Observer,
         durable_lsn: int = 0,
         ahead: Ahead | None = None,
+        too_large: TooLarge | None = None,
     ) -> None:
         self._sink = sink
         self._identity = identity
@@ -101,6 +110,7 @@ class Writer:
         self._is_open = False
         self._commit: asyncio.Future[Any] | None = None
         self._ahead = ahead
+        self._too_large = too_large
         self._announcing: asyncio.Future[None] | None = None
         self._alone = asyncio.Lock()
         self._errand: Errand | None = None
@@ -217,7 +227,7 @@ class Writer:
             while (chunk := self._group.take(_now_us())) is not None:
                 self._room.set()
                 if chunk.records:
-                    await self._produce(chunk.records)
+                    await self._produce(chunk)
                 self._refuse_too_large()
             self._refuse_too_large()
             if self._group.ready(_now_us()) or self._idle_is_due():
@@ -227,7 +237,7 @@ class Writer:
         if self._group.rows == 0 or self._group.is_partial:
             self._settled.set()
 
-    async def _produce(self, records: Sequence[Record]) -> None:
+    async def _produce(self, chunk: Chunk) -> None:
         if not self._is_open:
             self._sink.begin()
             self._is_open = True
@@ -235,17 +245,32 @@ class Writer:
         if self._ahead is not None and self._ahead.is_waiting:
             self._announcing = self._start(self._ahead.announce)
             await asyncio.shield(self._announcing)
-        done = self._sink.produce(records, 0)
+        records, done = self._taken(chunk, chunk.records, 0)
         taken_us = _now_us()
         while done < len(records):
             self._sink.poll(0)
             await asyncio.sleep(QUEUE_FULL_PAUSE_S)
-            done, before = self._sink.produce(records, done), done
+            before = done
+            records, done = self._taken(chunk, records, done)
             if done > before:
                 waited_us, taken_us = _now_us() - taken_us, _now_us()
                 self._stalled_us += waited_us if waited_us >= STALL_US else 0
         self._sink.poll(0)
         await asyncio.sleep(0)
+
+    def _taken(self, chunk: Chunk, records: Sequence[Record], start: int) -> tuple[Sequence[Record], int]:
+        """Hand over `records[start:]`; return what is to be written now and the index of the first not taken.
+
+        In the place of a record that Kafka does not take there is then what goes instead of it (F65).
+        """
+        try:
+            return records, self._sink.produce(records, start)
+        except RecordTooLarge as refusal:
+            if self._too_large is None or refusal.at is None:
+                raise
+            at = refusal.at
+            instead = self._too_large.instead_of(records[at], refusal, chunk.commit_lsn)
+            return [*records[:at], *instead, *records[at + 1 :]], at
 
     def _refuse_too_large(self) -> None:
         limit = self._group.refused(_now_us(), self._stalled_us)
@@ -283,6 +308,8 @@ class Writer:
         self._phase = boundary.phase
         if self._ahead is not None:
             self._ahead.decided()
+        if self._too_large is not None:
+            self._too_large.durable()
         self._idle_due_us = _now_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         if boundary.phase == "streaming":  # a snapshot that was cut off counts for nothing, it begins anew
             self.has_advanced |= rows > 0 or boundary.end_lsn > self._safe.lsn

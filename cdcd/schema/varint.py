@@ -1,6 +1,6 @@
 """Avro's primitive encodings: zig-zag variable-length integers and length-prefixed bytes.
 
-In: Python ints and bytes.  Out: Avro bytes (Avro specification, "Binary Encoding").
+In: Python ints and bytes.  Out: Avro bytes (Avro specification, "Binary Encoding"); `decode_long` the other way.
 Invariant: `encode_long` takes exactly the 64-bit signed range; anything else is an OverflowError, never
 wrapped.
 Two tables of 14-bit chunks replace the loop over 7-bit groups: a long costs at most five look-ups.
@@ -50,3 +50,15 @@ def encode_string(raw: bytes) -> bytes:
         raw.decode()
     size = len(raw)
     return (_LAST[size << 1] if size < 0x2000 else encode_long(size)) + raw
+
+
+def decode_long(data: bytes, at: int) -> tuple[int, int]:
+    """Return the long that begins at `at`, and where it ends. Raises IndexError where the bytes end before it."""
+    z = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        z |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (z >> 1) ^ -(z & 1), at
+        shift += 7

@@ -68,7 +68,8 @@ def message_topic(name: str) -> str:
 
 def own_topics(name: str) -> tuple[str, ...]:
     """Return the topics that no table may be written to, whatever the template."""
-    return (message_topic(name), transaction_topic(name), f"{name}.__progress", f"{name}.__schemas")
+    one_partition = (f"{name}.__progress", f"{name}.__schemas", f"{name}.__dead_letters")
+    return (message_topic(name), transaction_topic(name), *one_partition)
 
 
 def transaction_topic(name: str) -> str:

@@ -13,28 +13,39 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.crash_points import reach
-from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
+from cdcd.errors import (
+    BatchTooLarge,
+    CdcdError,
+    RecordTooLarge,
+    SinkAuthorization,
+    SinkError,
+    SinkFenced,
+    SinkUnavailable,
+)
 from cdcd.errors.frames import drop_frames
-from cdcd.findings import Finding
 from cdcd.model import Progress, Record
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
+from cdcd.sink.limits import Limits
 from cdcd.sink.progress import dump, key_of
 from cdcd.sink.reader import Last, read_last
-from cdcd.sink.settings import SinkSettings, producer_properties
+from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
+from cdcd.sink.too_large import larger_than_producer, never_fits, undelivered
 
-__all__ = ["KafkaSink", "check_transactional_id"]
+__all__ = ["KafkaSink"]
 
 _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _ONE_PARTITION = 0
 _REPORTS_WITHIN_S = 5.0
 """The reports of purged records come from the client itself: nobody else is waited for."""
+_REPORT_WITHIN_S = 1.0
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _LOOK_AGAIN_S = 1.0
 _TORN_HINT = "the sink is opened again and the progress topic decides"
@@ -43,8 +54,10 @@ _TORN_HINT = "the sink is opened again and the progress topic decides"
 class KafkaSink:
     """One producer for one slot. Open it, then for each group: begin, produce..., commit or abort."""
 
-    def __init__(self, settings: SinkSettings) -> None:
+    def __init__(self, settings: SinkSettings, limits: Limits | None = None) -> None:
         self._settings = settings
+        self._limits = Limits() if limits is None else limits
+        self._own_topics = {settings.progress_topic}
         self._properties = producer_properties(settings)
         self._producer: Producer | None = None
         self._next_offsets: dict[tuple[str, int], int] = {}
@@ -158,26 +171,33 @@ class KafkaSink:
     def produce(self, records: Sequence[Record], start: int) -> int:
         """Hand over `records[start:]` without blocking; return the index of the first one not taken.
 
-        An index below `len(records)` means that the queue is full: call `poll` and come back.
+        An index below `len(records)` means that the queue is full, or that the record there has to wait until it is
+        empty (F65): call `poll` and come back.
         Raises RecordTooLarge, TopicMissing, TopicMismatch, or what a delivery of this group met.
         """
         producer = self._usable()
         self._serve(producer.poll, 0)
         self._raise_kept()
         produce = producer.produce
-        at = start
+        at = start - 1
         try:
-            for at in range(start, len(records)):
+            for at in self._admitted(producer, records, start):
                 record = records[at]
                 produce(record.topic, record.value, record.key, record.partition)
         except BufferError:
             if len(producer) == 0:
-                raise self._never_fits(records[at]) from None
+                raise never_fits(records[at], at) from None
             return at
         except KafkaException as failure:
-            raise self._refused(failure, records[at]) from failure
+            raise self._refused(failure, records[at], at) from failure
         self._raise_kept()
-        return len(records)
+        return at + 1
+
+    def _admitted(self, producer: Producer, records: Sequence[Record], start: int) -> Iterable[int]:
+        if not self._limits:
+            return range(start, len(records))
+        queued = partial(len, producer)
+        return self._limits.admitted(records, start, queued, is_compressed=is_compressed(self._settings))
 
     def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> int:
         """Write records to a topic's one partition within the open group and wait until they are in the log.
@@ -185,6 +205,7 @@ class KafkaSink:
         Returns the offset after the last of them. They are no part of the group's offsets. Blocks.
         """
         producer = self._usable()
+        self._own_topics.add(topic)
         for key, value in records:
             try:
                 producer.produce(topic, value, key, _ONE_PARTITION)
@@ -255,8 +276,11 @@ class KafkaSink:
         if error is None:
             # Reports of one partition come in order of offset: the last one is the highest.
             self._next_offsets[message.topic(), message.partition()] = message.offset() + 1
-        elif self._delivery_error is None:
-            self._delivery_error = _undelivered(error, message)
+        elif self._delivery_error is None or _is_purged(self._delivery_error):
+            refusal = undelivered(error, message)
+            if isinstance(refusal, RecordTooLarge) and message.topic() not in self._own_topics:
+                refusal = self._limits.refused(message, refusal)
+            self._delivery_error = refusal
 
     def _errored(self, error: KafkaError) -> None:
         """Error callback: a fatal one ends the producer, others only explain a later timeout."""
@@ -377,7 +401,7 @@ class KafkaSink:
         kept = self._fatal_error or self._torn_error or self._delivery_error
         if kept is None:
             return
-        if kept is self._delivery_error and kept.context.get("kafka") in _PURGED:
+        if kept is self._delivery_error and _is_purged(kept):
             kept = self._delivery_error = self._why_purged(kept)
         raise kept
 
@@ -393,28 +417,25 @@ class KafkaSink:
             except KafkaException as failure:
                 error = error_of(failure)
                 if error.code() != KafkaError._STATE:
-                    return translate(error, "delivering records")
+                    found = translate(error, "delivering records")
+                    return self._refused_batch(found) if isinstance(found, RecordTooLarge) else found
         return kept
 
-    def _refused(self, failure: KafkaException, record: Record) -> SinkError:
+    def _refused_batch(self, found: RecordTooLarge) -> SinkError:
+        """Return what the refused batch's own report says: it comes behind those of what is dropped because of it."""
+        give_up_s = time.monotonic() + _REPORT_WITHIN_S
+        while (kept := self._delivery_error) is None or _is_purged(kept):
+            if time.monotonic() > give_up_s:
+                # The next session meets it again, and may learn of its topic.
+                return BatchTooLarge(found.message)
+            self._serve(self._open_producer().poll, _REPORT_WITHIN_S)
+        return kept
+
+    def _refused(self, failure: KafkaException, record: Record, at: int) -> SinkError:
         topic, partition = record.topic, record.partition
         refusal = self._translated(failure, "producing a record", topic=topic, partition=partition)
-        if isinstance(refusal, RecordTooLarge):
-            return RecordTooLarge(
-                "producing a record: larger than message.max.bytes", topic=topic, size_bytes=_size_of(record)
-            )
-        return refusal
-
-    @staticmethod
-    def _never_fits(record: Record) -> RecordTooLarge:
-        """A queue that is full although it is empty stays full for this record."""
-        return RecordTooLarge(
-            "producing a record: larger than the client's whole queue",
-            hint="raise sink.properties.queue.buffering.max.kbytes above it, and what a record may hold: "
-            + RecordTooLarge.hint.removeprefix("raise "),
-            topic=record.topic,
-            size_bytes=_size_of(record),
-        )
+        is_here = isinstance(refusal, RecordTooLarge) and not error_of(failure).txn_requires_abort()
+        return larger_than_producer(record, at) if is_here else refusal
 
     def _translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
         """Translate, preferring the cause that a callback has told over the state it left the producer in."""
@@ -429,9 +450,12 @@ class KafkaSink:
             return self._fatal_error
         if error.code() == KafkaError._TIMED_OUT:
             return self._timed_out(f"{doing}: no answer in time")
+        found = translate(error, doing, **context)
+        if isinstance(found, RecordTooLarge) and error.txn_requires_abort():
+            return self._refused_batch(found)
         if self._delivery_error is not None and error.txn_requires_abort():
             return self._delivery_error
-        return translate(error, doing, **context)
+        return found
 
     def _timed_out(self, message: str) -> SinkError:
         """Return the error of a deadline that passed, with what the brokers' connections last said."""
@@ -443,43 +467,9 @@ class KafkaSink:
         return translate(self._broker_error, message)
 
 
-def _undelivered(error: KafkaError, message: Message) -> SinkError:
-    """Return why a record was not delivered; of one that is too large, which of the three limits it was (F65)."""
-    place = {"topic": message.topic(), "partition": message.partition()}
-    failure = translate(error, "delivering a record", **place)
-    if not isinstance(failure, RecordTooLarge):
-        return failure
-    size_bytes = len(message.key() or b"") + len(message.value() or b"")
-    return RecordTooLarge(
-        "delivering a record: the broker refuses its batch, which is larger than the topic's max.message.bytes, or "
-        "the broker's message.max.bytes where the topic has none",
-        **place,
-        size_bytes=size_bytes,
-    )
+def _is_purged(error: SinkError) -> bool:
+    return error.context.get("kafka") in _PURGED
 
 
 def _now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _size_of(record: Record) -> int:
-    return len(record.key or b"") + len(record.value or b"")
-
-
-def check_transactional_id(settings: SinkSettings) -> Finding:
-    """Return whether the principal may use transactions, tried with `<transactional id>.check`.
-
-    The slot's own id is not tried, because that would fence a cdcd that is running. An ACL that names the
-    slot's id literally refuses the other one, which the finding says.
-    """
-    probe_id = f"{settings.transactional_id}.check"
-    subject = f"transactional id {settings.transactional_id}"
-    sink = KafkaSink(dataclasses.replace(settings, transactional_id=probe_id, delivery="exactly_once"))
-    try:
-        sink.initialise_only()
-    except SinkError as error:
-        mend = f"grant Write and Describe on transactional ids with the prefix {settings.transactional_id}"
-        return Finding("fail", subject, f"tried with {probe_id}: {error}", mend)
-    finally:
-        sink.close()
-    return Finding("ok", subject, f"transactions are allowed (tried with {probe_id})")

@@ -178,6 +178,12 @@ def producer_properties(settings: SinkSettings) -> dict[str, object]:
     return properties
 
 
+def is_compressed(settings: SinkSettings) -> bool:
+    """Return whether the producer compresses its batches, so that their size is not that of their records."""
+    names = ("compression.type", "compression.codec")
+    return any(settings.properties.get(name, "none") != "none" for name in names)
+
+
 def reader_properties(settings: SinkSettings) -> dict[str, object]:
     """Return the properties of the consumer that reads the progress topic. Raises ConfigError."""
     return client_properties(settings) | {

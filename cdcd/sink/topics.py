@@ -19,10 +19,11 @@ from cdcd.findings import Finding
 from cdcd.sink.admin import Admin
 from cdcd.sink.faults import COLLISION_HINT, error_of, kafka_errors, translate
 from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics
+from cdcd.sink.limits import Limits
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topic_configs import KEEP_HINT, check_durability, configurations, forgets
 
-__all__ = ["PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
+__all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
 _LOOK_AGAIN_S = 0.05
 _HEARD_OF_WITHIN_S = 5.0
@@ -34,16 +35,21 @@ PROGRESS_PROPERTIES: Mapping[str, str] = {
     "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000),
 }
 SCHEMA_PROPERTIES: Mapping[str, str] = {"cleanup.policy": "compact"}
+# They stay until somebody has seen to them.
+DEAD_LETTER_PROPERTIES: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 
 class Topics:
     """The topics of one sink. Errors: SinkUnavailable, SinkAuthorization, TopicMissing, TopicMismatch."""
 
-    def __init__(self, settings: SinkSettings, topic_settings: TopicSettings) -> None:
+    def __init__(
+        self, settings: SinkSettings, topic_settings: TopicSettings, limits: Limits | None = None
+    ) -> None:
         self._topics = topic_settings
         self.renew(settings)
         self.kept: KeptTopics | None = None
         """What was counted on before, which `ensure` and `verify` compare; None: nothing is compared."""
+        self._limits = Limits() if limits is None else limits
 
     def renew(self, settings: SinkSettings) -> None:
         """Ask with these settings from now on. Who is asking goes on with the client that he has."""
@@ -67,12 +73,21 @@ class Topics:
             self._new_single(name, PROGRESS_PROPERTIES),
             "stop cdcd, delete the topic only if no slot has progress in it, and run `cdcd init`",
         )
+        self._refuse_forgetting(name)
 
     def ensure_schemas(self, name: str) -> None:
         """Make sure that the schema topic is there, with the one partition that orders its records."""
         self._ensure_single(
             self._new_single(name, SCHEMA_PROPERTIES),
             "stop cdcd, delete the topic only if nothing was written under its ids, and run `cdcd init`",
+        )
+        self._refuse_forgetting(name)
+
+    def ensure_dead_letters(self, name: str) -> None:
+        """Make sure that the topic of dead letters is there, with the one partition that orders them."""
+        self._ensure_single(
+            self._new_single(name, DEAD_LETTER_PROPERTIES),
+            "stop cdcd, make the topic anew with one partition",
         )
 
     def _ensure_single(self, topic: NewTopic, hint: str) -> None:
@@ -82,11 +97,15 @@ class Topics:
             raise TopicMismatch(
                 f"the topic has {partitions} partitions and needs exactly 1", hint=hint, topic=name
             )
-        why = forgets(
-            configurations(self._admin.client, [name], self._settings.operation_timeout_s).get(name, {})
-        )
+
+    def _refuse_forgetting(self, name: str) -> None:
+        why = forgets(self._configuration(name))
         if why:  # F67: what is gone here looks like a first start
             raise TopicMismatch(f"the topic forgets what has to stay: {why}", hint=KEEP_HINT, topic=name)
+
+    def _configuration(self, name: str) -> dict[str, str]:
+        """Return the topic's configuration, nothing where it may not be asked for."""
+        return configurations(self._admin.client, [name], self._settings.operation_timeout_s).get(name, {})
 
     def partitions(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of those topics that exist."""
@@ -118,11 +137,29 @@ class Topics:
         if self.kept is not None:
             for name, now in self._described(expected).items():
                 self.kept.check(name, now)
+        self.read_limits()
+
+    def read_limits(self) -> None:
+        """Read the limits of those topics of which a broker has refused a batch; often there are none (F65)."""
+        if self._limits:
+            self._limits.read({name: self._limit_of(name) for name in list(self._limits.known)})
+
+    def _limit_of(self, name: str) -> int | None:
+        """Return the topic's max.message.bytes, None where that may not be asked."""
+        try:
+            limit = self._configuration(name).get("max.message.bytes")
+        except TopicMissing:
+            return None  # who writes to it meets it as well, and says so
+        return None if limit is None else int(limit)
 
     def check(
-        self, names: Iterable[str], *, progress_topic: str | None = None, schema_topic: str | None = None
+        self, names: Iterable[str], own: Mapping[str, Mapping[str, str]] | None = None
     ) -> list[Finding]:
-        """Return what would keep cdcd from writing to these topics, without creating or changing anything."""
+        """Return what would keep cdcd from writing to these topics, without creating or changing anything.
+
+        `own` are those with one partition that cdcd keeps its own records in, with their settings.
+        """
+        own = own or {}
         try:
             metadata = self._metadata()
         except SinkError as error:
@@ -135,14 +172,10 @@ class Topics:
         for name in names:
             findings.append(self._check_topic(metadata, self._new(name)))
         findings += _collisions(name for name in names if name not in metadata.topics)
-        if progress_topic is not None:
-            findings.append(
-                self._check_single(metadata, self._new_single(progress_topic, PROGRESS_PROPERTIES))
-            )
-        if schema_topic is not None:
-            findings.append(self._check_single(metadata, self._new_single(schema_topic, SCHEMA_PROPERTIES)))
-        lasting = [name for name in (progress_topic, schema_topic) if name is not None]
-        findings += self._check_durability(metadata, names, lasting)
+        for name, properties in own.items():
+            findings.append(self._check_single(metadata, self._new_single(name, properties)))
+        lasting = [name for name, properties in own.items() if properties["cleanup.policy"] == "compact"]
+        findings += self._check_durability(metadata, [*names, *own], lasting)
         return findings
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -284,7 +317,7 @@ class Topics:
     ) -> list[Finding]:
         there = {
             name: min((len(one.replicas) for one in topic.partitions.values()), default=0)
-            for name in (*names, *lasting)
+            for name in names
             if (topic := metadata.topics.get(name)) is not None and topic.error is None
         }
         try:

@@ -37,6 +37,11 @@ _NEVER_HAPPENED = (
 )
 BEGINNING = Sequence(-1, SNAPSHOT, 0)
 
+_TOO_LARGE = (
+    "raise the limits, then have cdcd copy the tables anew (`cdcd resnapshot`); or start the mirror with "
+    "--accept-gaps, and it keeps the row as it was, or none"
+)
+
 
 class Event(NamedTuple):
     """One change. `key` has no header, None for a table without a key; rows are keyed by Avro field name."""
@@ -65,7 +70,13 @@ def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:
     if event.op != "g" or "gap.to_lsn" not in event.special or is_accepted:
         return
     from_lsn, to_lsn = (parse_lsn(event.special[f"gap.{name}"]) for name in ("from_lsn", "to_lsn"))
-    if to_lsn <= from_lsn:  # F58
+    if "gap.dead_letters" in event.special:  # F65
+        letters = event.special["gap.dead_letters"]
+        message, hint = (
+            f"a change of one row is missing, it was too large for Kafka: see {letters}",
+            _TOO_LARGE,
+        )
+    elif to_lsn <= from_lsn:  # F58
         message, hint = (
             "the last changes before it never happened on the server that goes on",
             _NEVER_HAPPENED,

@@ -5,6 +5,7 @@ F65: the producer's limit refuses at once, the topic's (or the broker's) when th
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -17,11 +18,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from cdcd.crash_points import EXIT_STATUS
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.lsn import Lsn, format_lsn
 from tests.integration.conftest import NewDaemon
-from tests.support.reader import Reader, assert_each_once
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Event, Reader, assert_each_once, assert_metadata_counts
 from tests.support.stack import confirmed_position, wal_position
+from tests.support.topics import committed_records
 
 LARGE = (
     "INSERT INTO t SELECT g, CASE g WHEN 2 THEN repeat('secret', 100000) ELSE 'small' END"
@@ -67,6 +72,7 @@ def test_a_halt_that_says_where_until_somebody_raises_the_limit(
         assert "CDCD-RECORD-TOO-LARGE" in page["reason"]
         assert topic in page["reason"]
         assert "max.message.bytes" in page["reason"]
+        assert "table=public.t" in page["reason"]
         assert "secretsecret" not in daemon.log()
         assert reader.read(topic) == []
         assert (confirmed_position(postgres, daemon.slot) or 0) <= before
@@ -79,4 +85,106 @@ def test_a_halt_that_says_where_until_somebody_raises_the_limit(
             daemon.start()
         events = reader.wait([topic], lambda events: len(events) >= 3)
         assert_each_once(events)
+        commit_lsn = format_lsn(Lsn(events[0].source["commit_lsn"]))
+        assert f"commit_lsn={commit_lsn} " in page["reason"], (
+            "where the transaction is, for whoever looks for it"
+        )
         assert sorted(len(event.value["after"]["note"]) for event in events) == [5, 5, 600_000]
+
+
+def letters(kafka: KafkaBroker, name: str) -> list[tuple[bytes | None, dict[str, Any]]]:
+    """What a read_committed reader finds in the topic of dead letters."""
+    found = committed_records(kafka.bootstrap, f"{name}.__dead_letters")
+    return [(record.key(), json.loads(record.value())) for record in found]
+
+
+def assert_told_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event], large: list[int]) -> None:
+    """Each row once, or in its place a marker with its key and number, and a dead letter that names it."""
+    topic = f"{daemon.name}.public.t"
+    rows = [event for event in events if event.topic == topic]
+    assert_each_once(rows)
+    assert sorted(event.key["id"] for event in rows) == list(range(1, len(rows) + 1))
+    markers = {event.key["id"]: event for event in rows if event.op == "g"}
+    assert sorted(markers) == large
+    found = letters(kafka, daemon.name)
+    told = {(letter["commit_lsn"], letter["tx_seq"]): (key, letter) for key, letter in found}
+    assert len(told) == len(found) == len(large)
+    raw = {record.key() for record in committed_records(kafka.bootstrap, topic)}
+    for event in markers.values():
+        commit_lsn, tx_seq = event.sequence or (0, 0)
+        key, letter = told[format_lsn(Lsn(commit_lsn)), tx_seq]
+        assert key in raw
+        assert (letter["table"], letter["key_columns"]) == ("t", ["id"])
+        assert event.value["after"] is None
+        special = event.source["special"]
+        assert special["gap.dead_letters"] == f"{daemon.name}.__dead_letters"
+        assert special["gap.op"] == letter["op"]
+    ends = [event for event in events if event.topic == f"{daemon.name}.transaction"]
+    assert ends, "the END counts a marker as the change that it stands for"
+    streamed = [event for event in events if event.value.get("source", {}).get("snapshot") != "true"]
+    assert_metadata_counts(streamed, ends[0].topic)
+
+
+def run_to_its_crash(daemon: Daemon, place: str) -> None:
+    """Start it with a place to end at; it has ended there."""
+    daemon.environment["CDCD_TEST_CRASH_AT"] = place
+    daemon.start()
+    assert daemon.wait_exit() == EXIT_STATUS
+    del daemon.environment["CDCD_TEST_CRASH_AT"]
+
+
+def test_a_dead_letter_and_a_marker_once_for_each_row_though_killed_between(
+    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """In the snapshot and in the stream; killed when all of it is with Kafka and nothing of it committed."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
+    postgres.execute(LARGE, dbname=database)
+    with new_daemon(postgres, database, sink=LIMITS["the producer's"]) as daemon:
+        daemon.config["sink"]["too_large"] = "dead_letter"
+        daemon.config["format"] = {"transactions": True}
+        daemon.start().wait_state("streaming")
+        daemon.kill()
+        postgres.execute(LARGE.replace("WHEN 2", "WHEN 5").replace("(1, 3)", "(4, 6)"), dbname=database)
+        run_to_its_crash(daemon, "flushed")
+        daemon.start().wait_state("streaming")
+        await_confirmed(postgres, daemon)
+        topics = [f"{daemon.name}.public.t", f"{daemon.name}.transaction"]
+        assert_told_once(daemon, kafka, reader.read(*topics), [2, 5])
+        assert daemon.status()["dead_letters"] == 1
+        assert 'cdcd_dead_letters_total{table="public.t"} 1.0' in daemon.get("/metrics")[1]
+        told = daemon.events("dead_letter")
+        assert [(one["table"], one["op"]) for one in told] == [("public.t", "r"), ("public.t", "c")]
+        assert "secretsecret" not in daemon.log()
+
+
+MIXED = """INSERT INTO t SELECT g, CASE
+    WHEN g IN (40, 80) THEN (SELECT string_agg(md5(i::text), '') FROM generate_series(g, g + 20000) i)
+    WHEN g = 60 THEN repeat('secret', 100000)
+    ELSE repeat(md5(g::text), 60) END FROM generate_series(1, 120) g"""
+"""Rows of 2 kB that fit one by one and together are more than the limit, two of 640 kB, and one that compresses."""
+
+
+@pytest.mark.parametrize(("compression", "large"), [("none", [40, 60, 80]), ("zstd", [40, 80])])
+def test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on(
+    compression: str,
+    large: list[int],
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """The broker refuses whole batches; what is compressed is measured by nobody but the broker."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
+    sink = LIMITS["the topic's"] | {
+        "too_large": "dead_letter",
+        "properties": {"compression.type": compression},
+    }
+    with new_daemon(postgres, database, sink=sink, format={"transactions": True}) as daemon:
+        daemon.start().wait_state("streaming")
+        postgres.execute(MIXED, dbname=database)
+        await_confirmed(postgres, daemon)
+        topics = [f"{daemon.name}.public.t", f"{daemon.name}.transaction"]
+        assert_told_once(daemon, kafka, reader.read(*topics), large)
+        assert "CDCD-SINK-BATCH" in daemon.log()
+        assert daemon.status()["dead_letters"] == len(large)

@@ -22,9 +22,10 @@ from cdcd.errors import (
     TopicMissing,
 )
 from cdcd.model import Progress, Record
-from cdcd.sink.producer import KafkaSink, check_transactional_id
+from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics
+from cdcd.sink.transactional_id import check_transactional_id
 from tests.support.sinks import progress, sink_settings
 from tests.support.topics import committed_records, committed_values, new_name, transactional_producer
 

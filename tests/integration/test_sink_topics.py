@@ -12,7 +12,7 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.settings import TopicSettings
-from cdcd.sink.topics import Topics
+from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
 from tests.support.sinks import sink_settings
 from tests.support.topics import create_topic, new_name
 
@@ -112,7 +112,7 @@ def test_a_progress_topic_that_forgets_is_refused(
     """F67: what is gone there looks like a first start. Whoever made the topic is told at the start, and by check."""
     name = new_name("progress")
     create_topic(bootstrap, name, partitions=1, config=config)
-    told = [one for one in make(bootstrap).check([], progress_topic=name) if "forgets" in one.message]
+    told = [one for one in make(bootstrap).check([], {name: PROGRESS_PROPERTIES}) if "forgets" in one.message]
     assert [one.level for one in told] == ["fail"] * is_refused
     if is_refused:
         with pytest.raises(TopicMismatch, match="forgets"):
@@ -159,7 +159,7 @@ def test_check_names_every_finding_and_creates_nothing(bootstrap: str) -> None:
     create_topic(bootstrap, progress, partitions=2)
     found = {
         finding.subject: finding.level
-        for finding in make(bootstrap).check([absent, present], progress_topic=progress)
+        for finding in make(bootstrap).check([absent, present], {progress: PROGRESS_PROPERTIES})
     }
     assert found == {
         "kafka": "ok",

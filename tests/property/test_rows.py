@@ -19,7 +19,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
 from cdcd.model import Column, PgType, Relation, ReplicaIdentity, Run, TransactionInfo
 from cdcd.schema.relation_schema import relation_schemas
-from cdcd.schema.varint import encode_long
+from cdcd.schema.varint import decode_long, encode_long
 
 TYPES = {1009: PgType(1009, "pg_catalog", "_text", "b", 25), 25: PgType(25, "pg_catalog", "text", "b")}
 RELATION = Relation(
@@ -154,6 +154,7 @@ def test_longs_are_fastavros(n: int) -> None:
     buffer = io.BytesIO()
     fastavro.schemaless_writer(buffer, fastavro.parse_schema("long"), n)
     assert encode_long(n) == buffer.getvalue()
+    assert decode_long(b"x" + buffer.getvalue() + b"x", 1) == (n, 1 + len(buffer.getvalue()))
 
 
 @given(rows, st.data())

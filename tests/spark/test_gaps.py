@@ -14,6 +14,14 @@ from tests.spark.topics import PARTITIONS, Sent, TopicsWriter, rows_of, run_mirr
 ITEMS = [column("id", "int", required=True), column("name", "string")]
 LOST = {"gap.from_lsn": "0/A", "gap.to_lsn": "0/14", "gap.reason": "CDCD-SLOT-LOST", "gap.decided": "2026"}
 BEFORE_SNAPSHOT = {name: text for name, text in LOST.items() if name != "gap.to_lsn"}
+TOO_LARGE = {
+    "gap.from_lsn": "0/A",
+    "gap.to_lsn": "0/A",
+    "gap.reason": "CDCD-RECORD-TOO-LARGE",
+    "gap.op": "c",
+    "gap.size_bytes": "2000000",
+    "gap.dead_letters": "shop.__dead_letters",
+}
 BACK = {**LOST, "gap.from_lsn": "0/20"}
 
 
@@ -43,6 +51,22 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     assert rows_of(run_mirror(spark, topics, target, accept_gaps=True), items) == both
     topics.commit(60, topics.change(items, "c", 60, 1, after=_row(3, "later")))
     assert rows_of(run_mirror(spark, topics, target), items) == [*both, _row(3, "later")], "it is behind"
+
+
+@pytest.mark.parametrize("key", [("id",), ()])
+def test_the_mirror_stops_at_a_row_that_was_too_large_for_kafka(
+    spark: SparkSession, topics: TopicsWriter, target: Path, key: tuple[str, ...]
+) -> None:
+    """F65: its marker has the row's own key, and stands among the other rows of a transaction."""
+    items = topics.table("items", ITEMS, key)
+    _, marker = items.event("g", 10, 2, special=TOO_LARGE)
+    ((topic, partition, row_key, _),) = topics.change(items, "c", 10, 2, after=_row(2, "large"))
+    topics.commit(
+        10, [*topics.change(items, "c", 10, 1, after=_row(1, "a")), (topic, partition, row_key, marker)]
+    )
+    with pytest.raises(StreamingQueryException, match=r"too large for Kafka: see shop\.__dead_letters"):
+        run_mirror(spark, topics, target)
+    assert rows_of(run_mirror(spark, topics, target, accept_gaps=True), items) == [_row(1, "a")]
 
 
 @pytest.mark.parametrize("key", [("id",), ()])

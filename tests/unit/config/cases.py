@@ -309,6 +309,20 @@ CASES: tuple[Wrong, ...] = (
         ),
     ),
     Wrong(
+        "policy for rows that are too large",
+        _sink("too_large: dead_leter"),
+        (
+            "sink.too_large: expected halt or dead_letter, found 'dead_leter' (from prod.yaml:3) - did you mean dead_letter?",
+        ),
+    ),
+    Wrong(
+        "a topic of dead letters is not to be named",
+        _sink("topics: {dead_letters: x}"),
+        (
+            "sink.topics.dead_letters: unknown key (from prod.yaml:3) - there are template, create, partitions, replication_factor, properties",
+        ),
+    ),
+    Wrong(
         "policy for large transactions",
         _sink("large_transactions: {policy: part}"),
         (

@@ -93,6 +93,12 @@ def test_slot_publication_and_transactional_id_are_named_after_name(tmp_path: Pa
     assert config.source.publication.names == ("cdcd_shop_eu_a1",)
     assert config.sink.transactional_id == "cdcd-cdcd_shop_eu_a1"
     assert config.progress_topic == "Shop-EU.a1.__progress"
+    assert config.dead_letter_topic is None, "a row that is too large halts"
+
+
+def test_dead_letters_have_a_topic_where_they_are_wanted(tmp_path: Path) -> None:
+    text = GOOD.replace('"kafka:9092"}', '"kafka:9092", too_large: dead_letter}')
+    assert config_of(tmp_path, text).dead_letter_topic == "shop.__dead_letters"
 
 
 def test_the_transactional_id_follows_the_slot(tmp_path: Path) -> None:

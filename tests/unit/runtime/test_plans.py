@@ -154,7 +154,7 @@ async def test_rows_from_before_the_first_key_are_read_again(is_sure: bool) -> N
     assert (await again.plan(relation("id"))).key_indexes == (0,)
 
 
-@pytest.mark.parametrize("table", ["__progress", "__schemas", "message", "transaction"])
+@pytest.mark.parametrize("table", ["__progress", "__schemas", "__dead_letters", "message", "transaction"])
 async def test_no_table_is_written_to_a_topic_of_cdcds_own(table: str) -> None:
     with pytest.raises(TopicMismatch):
         await plans(template="{name}.{table}").plan(relation("id", name=table))

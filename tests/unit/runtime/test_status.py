@@ -97,6 +97,12 @@ def test_the_page_shows_what_is_durable_and_what_was_received(status: Status) ->
     assert page["durable"] == {"phase": "streaming", "commit_lsn": "0/64", "end_lsn": "0/6C"}
     assert (page["received_lsn"], page["confirmed_lsn"]) == ("1/20", "0/6C")
     assert (page["rows_written"], page["transactions_written"]) == (3, 2)
+    assert page["dead_letters"] == 0
+    status.relation(7, "public.t")
+    assert status.metrics.snapshot()['cdcd_dead_letters_total{table="public.t"}'] == 0
+    status.dead_letter("public.t")
+    assert status.page()["dead_letters"] == 1
+    assert status.metrics.snapshot()['cdcd_dead_letters_total{table="public.t"}'] == 1
 
 
 def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None:

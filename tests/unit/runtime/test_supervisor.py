@@ -58,6 +58,7 @@ class Sessions:
         publications: object,
         stop: asyncio.Event,
         after: CdcdError | None,
+        limits: object,
     ) -> Ending:
         self.after.append(after)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
@@ -223,7 +224,7 @@ async def test_what_a_session_held_is_let_go_before_the_next(monkeypatch: pytest
         _schemas: object,
         _publications: object,
         stop: asyncio.Event,
-        _after: object,
+        *_more: object,
     ) -> Ending:
         alive.append(sum(one() is not None for one in held))
         session = Knotted(None, stop) if len(held) < 5 else Ending(STREAM, stop)

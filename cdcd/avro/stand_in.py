@@ -1,0 +1,134 @@
+"""What stands in the place of a change whose record is too large for Kafka (F65).
+
+In: the record, and the plan that it was encoded by.  Out: which change it is; the small record that takes its place.
+Invariant: the stand-in has the change's topic, partition, key, number and place in its transaction, so that all that
+is counted stays true; its op is `g`, which readers know as: here changes are missing. What it says of the change is
+the record's own bytes, so it does not matter when, or how often, it is made.
+Must not: carry anything of the row but the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cdcd.avro.columns import Extras
+from cdcd.avro.encode import OPS
+from cdcd.avro.places import Place, field_places, named_types
+from cdcd.avro.plan import HEADER_BYTES, RelationPlan
+from cdcd.avro.transaction import NULL
+from cdcd.errors import SchemaError
+from cdcd.model import Record
+from cdcd.schema.flat import FLAT_PROPERTY
+from cdcd.schema.varint import decode_long
+
+_FALSE = b"\x00"
+_OF_A_ROW = frozenset("cudr")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change that a record tells. `xid` and `lsn` (the row's own) are None where the record does not say them.
+
+    `key_columns` are those that the record's key holds, in its order.
+    """
+
+    topic: str
+    partition: int
+    schema: str
+    table: str
+    op: str
+    xid: int | None
+    commit_lsn: int
+    tx_seq: int
+    lsn: int | None
+    key_columns: tuple[str, ...]
+    size_bytes: int
+
+
+class RowRecord:
+    """A record of a table's topic, taken apart. Raises SchemaError where it is not what its plan says."""
+
+    def __init__(self, record: Record, plan: RelationPlan) -> None:
+        assert record.value is not None, "a tombstone has no change"
+        self._record = record
+        self._plan = plan
+        self._value = record.value
+        schema = plan.value_schema
+        named = named_types(schema)
+        self._places = field_places(schema, self._value, HEADER_BYTES, named)
+        if max(end for _, end in self._places.values()) != len(self._value):
+            raise SchemaError("bytes after a record's last field", name=schema["name"])
+        if plan.is_flat:
+            self._source = {
+                meaning: self._places[name]
+                for meaning, name in schema[FLAT_PROPERTY].items()
+                if name in self._places
+            }
+        else:
+            types = {field["name"]: field["type"] for field in schema["fields"]}
+            self._source = field_places(types["source"], self._value, self._places["source"][0], named)
+
+    @property
+    def change(self) -> Change:
+        """Which change it is."""
+        record, relation = self._record, self._plan.relation
+        return Change(
+            topic=record.topic,
+            partition=record.partition,
+            schema=relation.schema,
+            table=relation.name,
+            op=self._op,
+            xid=self._optional("txId"),
+            commit_lsn=self._long(self._source["commit_lsn"]),
+            tx_seq=self._long(self._source["tx_seq"]),
+            lsn=self._optional("lsn"),
+            key_columns=tuple(relation.columns[i].name for i in self._plan.key_indexes),
+            size_bytes=len(record.key or b"") + len(self._value),
+        )
+
+    @property
+    def is_of_a_row(self) -> bool:
+        """Whether it tells of one row: not of a truncate or a gap, which are small whatever the row."""
+        return self._op in _OF_A_ROW
+
+    def stand_in(self, said: Mapping[str, bytes]) -> Record:
+        """Return the record that takes its place. `said`: what `special` has, each under `gap.<name>`."""
+        extras = Extras()
+        extras.special.update((f"gap.{name}", text) for name, text in said.items())
+        value = b"".join(self._flat(extras) if self._plan.is_flat else self._envelope(extras))
+        return Record(self._record.topic, self._record.partition, self._record.key, value)
+
+    def _envelope(self, extras: Extras) -> tuple[bytes, ...]:
+        value, source = self._value, self._source
+        return (
+            value[:HEADER_BYTES],
+            NULL,  # before
+            NULL,  # after
+            value[source["version"][0] : source["special"][0]],
+            extras.encode(),
+            value[slice(*self._places["transaction"])],
+            OPS["g"],
+            value[self._places["ts_ms"][0] :],
+        )
+
+    def _flat(self, extras: Extras) -> tuple[bytes, ...]:
+        value, source = self._value, self._source
+        of_the_change = value[source["commit_lsn"][0] : source["special"][0]]
+        return value[:HEADER_BYTES], self._plan.null_row, OPS["g"], _FALSE, of_the_change, extras.encode()
+
+    @property
+    def _op(self) -> str:
+        begin, end = self._source["op"] if self._plan.is_flat else self._places["op"]
+        return self._value[begin + 1 : end].decode()  # one byte says how long it is
+
+    def _long(self, place: Place) -> int:
+        return decode_long(self._value, place[0])[0]
+
+    def _optional(self, name: str) -> int | None:
+        """Return an optional long of the envelope's source, None where it is null or the value is flat."""
+        place: Any = self._source.get(name)
+        if place is None or place[1] - place[0] == 1:
+            return None
+        return decode_long(self._value, place[0] + 1)[0]

@@ -1,0 +1,119 @@
+"""What brokers have refused as too large, and how it is written then (F65).
+
+In: delivery reports, the topics' settings.  Out: for each record of such a topic, whether it may share a batch, goes
+alone, or is refused here.
+Invariant: a broker refuses a whole batch, and the client reports each record in it. So no record counts as too large
+before it was refused alone, or is larger than its topic's limit where nothing is compressed. What is known here
+outlives sessions, because a refusal ends one: the next begins where Kafka's last transaction ended.
+Must not: cost anything as long as no broker has refused anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from confluent_kafka import Message
+
+from cdcd.errors import BatchTooLarge, RecordTooLarge
+from cdcd.model import Record
+from cdcd.sink.too_large import larger_than_topic, size_of
+
+__all__ = ["Limits", "judge"]
+
+LEAST_ADDED_BYTES = 66
+"""A batch's header (61) and the least that a record has besides key and value."""
+MOST_ADDED_BYTES = 100
+_NOT_OF_THE_ROW_BYTES = 2048
+"""The end of a value has the time of processing, and the rest of what a later attempt may say otherwise."""
+
+Verdict = Literal["shared", "alone", "refused"]
+
+
+def judge(size_bytes: int, limit_bytes: int | None, *, is_compressed: bool, was_refused: bool) -> Verdict:
+    """Return how a record goes to a topic whose limit for a batch is `limit_bytes`, None where that is not known."""
+    if was_refused:
+        return "refused"
+    if limit_bytes is None:
+        return "alone"
+    if not is_compressed and size_bytes + LEAST_ADDED_BYTES > limit_bytes:
+        return "refused"
+    return "alone" if size_bytes + MOST_ADDED_BYTES > limit_bytes else "shared"
+
+
+class Limits:
+    """The topics of which a broker has refused a batch; false as long as there is none.
+
+    `known`: each with its limit in bytes, None where that was not read yet or may not be.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, int | None] = {}
+        self._refused: set[bytes] = set()
+        self._batched_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
+    def admitted(
+        self, records: Sequence[Record], start: int, queued: Callable[[], int], *, is_compressed: bool
+    ) -> Iterator[int]:
+        """Yield the indexes of what may be handed over now; it ends before what has to wait for an empty queue.
+
+        Raises RecordTooLarge, with the record's index, for what is not worth trying.
+        """
+        for at in range(start, len(records)):
+            record = records[at]
+            if record.topic in self.known and not self._has_room(record, at, queued, is_compressed):
+                return
+            yield at
+
+    def _has_room(self, record: Record, at: int, queued: Callable[[], int], is_compressed: bool) -> bool:
+        limit_bytes, size_bytes = self.known[record.topic], size_of(record)
+        was_refused = (
+            bool(self._refused) and _identity(record.topic, record.key, record.value) in self._refused
+        )
+        verdict = judge(size_bytes, limit_bytes, is_compressed=is_compressed, was_refused=was_refused)
+        if verdict == "refused":
+            raise larger_than_topic(record, at)
+        size_bytes += MOST_ADDED_BYTES
+        if verdict == "alone" or self._batched_bytes + size_bytes > (limit_bytes or 0):
+            if queued():
+                return False
+            self._batched_bytes = 0
+        self._batched_bytes += size_bytes
+        return True
+
+    def refused(self, message: Message, refusal: RecordTooLarge) -> BatchTooLarge:
+        """Take note that a broker has refused a batch with this record; return what ends the session for it."""
+        topic, key, value = str(message.topic()), message.key(), message.value()
+        limit_bytes = self.known.get(topic)
+        size_bytes = len(key or b"") + len(value or b"") + MOST_ADDED_BYTES
+        if topic in self.known and (limit_bytes is None or size_bytes > limit_bytes):
+            self._refused.add(_identity(topic, key, value))
+        else:
+            self.known[topic] = None
+        found = BatchTooLarge(refusal.message)
+        found.context = refusal.context
+        return found
+
+    def read(self, limits: Mapping[str, int | None]) -> None:
+        """Take the topics' limits as they are now. What was refused under another limit is tried again."""
+        for topic, limit_bytes in limits.items():
+            before = self.known.get(topic)
+            if before is not None and before != limit_bytes:
+                self.forget_refused()
+            self.known[topic] = limit_bytes
+
+    def forget_refused(self) -> None:
+        """Let what was refused be tried again: somebody may have mended it."""
+        self._refused.clear()
+
+
+def _identity(topic: str, key: bytes | None, value: bytes | None) -> bytes:
+    """Return what tells a record by the row that is in it, which is what its size comes from."""
+    value = value or b""
+    row = hashlib.sha256(value[:-_NOT_OF_THE_ROW_BYTES])
+    row.update(b"%d/%s/" % (len(value), topic.encode()) + (key or b""))
+    return row.digest()

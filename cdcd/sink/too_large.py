@@ -1,0 +1,65 @@
+"""A record that somebody finds too large: the client itself, its queue, or the broker (F65).
+
+In: the record, or the message of a delivery report.  Out: RecordTooLarge, which says whose limit it was.
+Invariant: the error has the topic and the size, and where the record is at hand its index among those handed over.
+Must not: carry a key or a value.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, Message
+
+from cdcd.errors import RecordTooLarge, SinkError
+from cdcd.model import Record
+from cdcd.sink.faults import translate
+
+__all__ = ["larger_than_producer", "larger_than_topic", "never_fits", "size_of", "undelivered"]
+
+
+def size_of(record: Record) -> int:
+    """Return the bytes of key and value."""
+    return len(record.key or b"") + len(record.value or b"")
+
+
+def larger_than_producer(record: Record, at: int) -> RecordTooLarge:
+    """Return the error of a record that the client does not take."""
+    message = "producing a record: larger than message.max.bytes"
+    return _with_place(RecordTooLarge(message, topic=record.topic, size_bytes=size_of(record)), at)
+
+
+def never_fits(record: Record, at: int) -> RecordTooLarge:
+    """Return the error of a record for which an empty queue is full: it stays full for this record."""
+    refusal = RecordTooLarge(
+        "producing a record: larger than the client's whole queue",
+        hint="raise sink.properties.queue.buffering.max.kbytes above it, and what a record may hold: "
+        + RecordTooLarge.hint.removeprefix("raise "),
+        topic=record.topic,
+        size_bytes=size_of(record),
+    )
+    return _with_place(refusal, at)
+
+
+def larger_than_topic(record: Record, at: int) -> RecordTooLarge:
+    """Return the error of a record that the broker does not take, however it is sent."""
+    message = "producing a record: larger than the topic's max.message.bytes"
+    return _with_place(RecordTooLarge(message, topic=record.topic, size_bytes=size_of(record)), at)
+
+
+def undelivered(error: KafkaError, message: Message) -> SinkError:
+    """Return why a record was not delivered; of one that is too large, which of the three limits it was."""
+    place = {"topic": message.topic(), "partition": message.partition()}
+    failure = translate(error, "delivering a record", **place)
+    if not isinstance(failure, RecordTooLarge):
+        return failure
+    size_bytes = len(message.key() or b"") + len(message.value() or b"")
+    return RecordTooLarge(
+        "delivering a record: the broker refuses its batch, which is larger than the topic's max.message.bytes, or "
+        "the broker's message.max.bytes where the topic has none",
+        **place,
+        size_bytes=size_bytes,
+    )
+
+
+def _with_place(refusal: RecordTooLarge, at: int) -> RecordTooLarge:
+    refusal.at = at
+    return refusal

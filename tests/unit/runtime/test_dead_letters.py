@@ -1,0 +1,235 @@
+"""A record that Kafka does not take: a halt that names it, or a marker and a dead letter in one group (F65)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from cdcd.ack.group import Boundary, Chunk, GroupLimits
+from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.plan import RelationPlan, compile_plan
+from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import RecordTooLarge
+from cdcd.model import Column, Part, Record, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.runtime.dead_letters import DeadLetters
+from cdcd.runtime.writer import Writer
+from cdcd.schema.relation_schema import relation_schemas
+from tests.unit.runtime.test_writer import IDENTITY, MemorySink
+
+COMMIT_LSN, LSN = 0x100, 0x80
+RELATION = Relation(
+    7,
+    "public",
+    "t",
+    ReplicaIdentity.DEFAULT,
+    (Column("id", 23, -1, True), Column("note", 25, -1, False)),
+)
+PLAN: RelationPlan = compile_plan(
+    RELATION,
+    relation_schemas(RELATION, {}, ("id",), "shop"),
+    topic="shop.public.t",
+    partitions=1,
+    key_schema_id=1,
+    value_schema_id=2,
+    tombstones=True,
+)
+DEAD = "shop.__dead_letters"
+REFUSAL = "producing a record: larger than message.max.bytes"
+
+
+class PickySink(MemorySink):
+    """Takes no record above `limit` bytes."""
+
+    limit = 2000
+
+    def produce(self, records: Sequence[Record], start: int) -> int:
+        for at in range(start, len(records)):
+            if len(records[at].key or b"") + len(records[at].value or b"") > self.limit:
+                if (taken := super().produce(records[:at], start)) < at:
+                    return taken
+                refusal = RecordTooLarge(REFUSAL, topic=records[at].topic)
+                refusal.at = at
+                raise refusal
+        return super().produce(records, start)
+
+
+class Plans:
+    def of_record(self, record: Record) -> RelationPlan | None:
+        return PLAN if record.topic == PLAN.topic and record.value is not None else None
+
+
+class Report:
+    """Whoever is told, of groups and of dead letters."""
+
+    def __init__(self) -> None:
+        self.letters: list[str] = []
+        self.confirmed: list[int] = []
+
+    def dead_letter(self, table: str) -> None:
+        self.letters.append(table)
+
+    def committed(self, boundary: Boundary, **_numbers: object) -> None: ...
+    def given_up(self) -> None: ...
+    def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...
+
+
+def chunk(*sizes: int, first: int = 1) -> Chunk:
+    """Rows with notes of so many bytes, in one transaction."""
+    tx = TransactionContext(
+        TransactionInfo(771, COMMIT_LSN, 0), name="shop", database="d", now_us=1, version="1"
+    )
+    frames = b""
+    for number, size in enumerate(sizes, first):
+        values = (str(number).encode(), b"s3cret".ljust(size, b"x"))
+        columns = b"".join(b"t" + struct.pack(">I", len(value)) + value for value in values)
+        payload = struct.pack(">cIcH", b"I", 7, b"N", 2) + columns
+        frames += struct.pack(">IQ", len(payload), LSN) + payload
+    records = encode_run(Run(frames, len(sizes)), {7: PLAN}, tx)
+    return Chunk(records, len(frames), reached=Part(COMMIT_LSN, tx.tx_seq))
+
+
+END = Chunk((), 0, Boundary(COMMIT_LSN, COMMIT_LSN + 8, 5))
+
+
+class World:
+    """A writer on a sink that is picky."""
+
+    def __init__(self, topic: str | None) -> None:
+        self.sink, self.report = PickySink(), Report()
+        self.writer = Writer(
+            self.sink,
+            IDENTITY,
+            GroupLimits(1000, 1_000_000, 0),
+            waiting_limit_bytes=1_000_000,
+            confirm=self.report.confirmed.append,
+            observer=self.report,
+            too_large=DeadLetters(Plans(), self.report, topic),
+        )
+
+    async def write(self, *chunks: Chunk) -> None:
+        running = asyncio.ensure_future(self.writer.run())
+        try:
+            for one in chunks:
+                await self.writer.add(one)
+            flushing = asyncio.ensure_future(self.writer.flush())
+            async with asyncio.timeout(20):
+                await asyncio.wait([running, flushing], return_when=asyncio.FIRST_COMPLETED)
+            flushing.cancel()
+            if running.done():
+                running.result()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_each_large_row_has_a_marker_in_its_place_and_a_dead_letter_in_the_same_group() -> None:
+    one = World(DEAD)
+    await one.write(chunk(6, 5000, 6, 9000, 7000, 6), END)
+    ((records, progress),) = one.sink.groups
+    assert progress.end_lsn == COMMIT_LSN + 8
+    rows = [record for record in records if record.topic == PLAN.topic]
+    letters = [record for record in records if record.topic == DEAD]
+    whole = chunk(6, 5000, 6, 9000, 7000, 6).records
+    assert [row.key for row in rows] == [row.key for row in whole], "in their order, each in its place"
+    assert [at for at in range(6) if rows[at] != whole[at]] == [1, 3, 4]
+    assert [letter.key for letter in letters] == [rows[at].key for at in (1, 3, 4)]
+    assert [json.loads(letter.value or b"")["tx_seq"] for letter in letters] == [2, 4, 5]
+    assert json.loads(letters[0].value or b"") == {
+        "format": 1,
+        "reason": "CDCD-RECORD-TOO-LARGE",
+        "topic": PLAN.topic,
+        "partition": 0,
+        "schema": "public",
+        "table": "t",
+        "op": "c",
+        "xid": 771,
+        "commit_lsn": "0/100",
+        "tx_seq": 2,
+        "lsn": "0/80",
+        "key_columns": ["id"],
+        "size_bytes": len(whole[1].key or b"") + len(whole[1].value or b""),
+    }
+    assert b"s3cret" not in b"".join(record.value or b"" for record in (rows[1], *letters))
+    assert one.report.letters == ["public.t"] * 3
+
+
+async def test_a_full_queue_between_large_rows_loses_and_repeats_nothing() -> None:
+    one = World(DEAD)
+    one.sink.room = 2
+    poll = one.sink.poll
+
+    def served(timeout_s: float) -> int:
+        one.sink.room = 2
+        return poll(timeout_s)
+
+    one.sink.poll = served  # type: ignore[method-assign]
+    await one.write(chunk(6, 6, 6, 5000, 6, 6, 5000, 6), END)
+    ((records, _),) = one.sink.groups
+    rows = [record.key for record in records if record.topic == PLAN.topic]
+    assert rows == [record.key for record in chunk(*[6] * 8).records]
+    assert sum(record.topic == DEAD for record in records) == 2
+
+
+async def test_what_is_not_durable_is_not_counted() -> None:
+    one = World(DEAD)
+    one.sink.commit_error = RuntimeError("away")
+    with pytest.raises(RuntimeError):
+        await one.write(chunk(5000), END)
+    assert one.report.letters == []
+
+
+async def test_a_halt_names_the_table_and_the_transaction_and_no_value() -> None:
+    one = World(None)
+    with pytest.raises(RecordTooLarge) as caught:
+        await one.write(chunk(6, 5000), END)
+    assert caught.value.context == {
+        "topic": PLAN.topic,
+        "table": "public.t",
+        "commit_lsn": COMMIT_LSN,
+        "tx_seq": 2,
+    }
+    assert "commit_lsn=0/100" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert one.sink.groups == []
+
+
+def large_message() -> Chunk:
+    return Chunk([Record("shop.message", 0, b"k", b"x" * 5000)], 5000, reached=Part(COMMIT_LSN, 1))
+
+
+def large_message_alone() -> Chunk:
+    record = Record("shop.message", 0, b"k", b"x" * 5000)
+    return Chunk([record], 5000, Boundary(COMMIT_LSN, COMMIT_LSN + 1, 5, transactions=0))
+
+
+@pytest.mark.parametrize("made", [large_message, large_message_alone])
+async def test_what_is_no_row_halts_under_either_policy(made: Callable[[], Chunk]) -> None:
+    for topic in (DEAD, None):
+        with pytest.raises(RecordTooLarge) as caught:
+            await World(topic).write(made(), END)
+        assert caught.value.context == {"topic": "shop.message", "commit_lsn": COMMIT_LSN}
+
+
+def truncate() -> Chunk:
+    tx = TransactionContext(
+        TransactionInfo(1, COMMIT_LSN, 0), name="shop", database="d", now_us=1, version="1"
+    )
+    records = encode_truncate(PLAN, lsn=1, cascade=False, restart_identity=False, tx=tx)
+    return Chunk(records, 0, reached=Part(COMMIT_LSN, 1))
+
+
+@pytest.mark.parametrize(("made", "advice"), [(lambda: chunk(5000), "marker"), (truncate, "raise")])
+async def test_a_marker_and_a_truncate_that_are_too_large_themselves_halt(
+    made: Callable[[], Chunk], advice: str
+) -> None:
+    one = World(DEAD)
+    one.sink.limit = 100
+    with pytest.raises(RecordTooLarge) as caught:
+        await one.write(made(), END)
+    assert caught.value.context["table"] == "public.t"
+    assert advice in caught.value.advice
+    assert one.sink.groups == []
