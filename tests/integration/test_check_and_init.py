@@ -82,12 +82,15 @@ def test_init_makes_what_check_misses_and_check_is_content(
     slot = slot_of(command)
     command.tree["source"]["publication"] = {"create": True, "tables": ["public.orders"]}
     command.tree["snapshot"] = {"mode": "never"}
+    command.tree["sink"]["too_large"] = "dead_letter"
 
     status, plan = command.run("init", "--dry-run")
     assert status == 0
     assert f'CREATE PUBLICATION "{slot}" FOR TABLE "public"."orders"' in plan
     assert f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');" in plan
     assert f"--create --topic {name}.__progress --partitions 1" in plan
+    letters = f"--create --topic {name}.__dead_letters --partitions 1 --replication-factor 1"
+    assert f"{letters} --config cleanup.policy=delete --config retention.ms=-1" in plan, "they are kept"
     assert postgres.execute("SELECT count(*) FROM pg_publication", dbname=database) == [(0,)]
     assert topics_of(kafka, name) == {}
 
@@ -98,9 +101,11 @@ def test_init_makes_what_check_misses_and_check_is_content(
         ["created", "topic"],
         ["created", "topic"],
         ["created", "topic"],
+        ["created", "topic"],
         ["created", "slot"],
     ]
-    made = {f"{name}.public.orders": 2, f"{name}.message": 2, f"{name}.__progress": 1}
+    made = {f"{name}.public.orders": 2, f"{name}.message": 2}
+    made |= {f"{name}.__progress": 1, f"{name}.__dead_letters": 1}
     assert topics_of(kafka, name) == made
     slots = postgres.execute("SELECT plugin FROM pg_replication_slots WHERE slot_name = %s", slot)
     assert slots == [("pgoutput",)]
