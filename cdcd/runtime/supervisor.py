@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import random
 import time
+from dataclasses import dataclass
 
 import structlog
 
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive
-from cdcd.lsn import INVALID_LSN
+from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
@@ -43,6 +44,15 @@ class Defect(CdcdError):
     hint = "this is a defect of cdcd: please report the traceback in the log; SIGHUP or a restart tries again"
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session has ended: in order, or by an error; what was durable then, and whether any of it was new."""
+
+    error: CdcdError | None = None
+    durable_lsn: Lsn = INVALID_LSN
+    has_advanced: bool = False
+
+
 class Supervisor:
     """Runs sessions until told to stop."""
 
@@ -62,9 +72,7 @@ class Supervisor:
         self.retry = asyncio.Event()
         self._running: Session | None = None
         self._after: CdcdError | None = None
-        self._durable_lsn = self._met_lsn = INVALID_LSN
-        self._has_advanced = False
-        self._met = 0
+        self._met_lsn, self._met = INVALID_LSN, 0
         self._pending: CdcdError | None = None
         self._told: CdcdError | None = None
 
@@ -85,7 +93,8 @@ class Supervisor:
         failures = 0
         while not self.stop.is_set():
             started_s = time.monotonic()
-            error = await self._session()
+            ended = await self._session()
+            error = ended.error
             if error is None:
                 break
             await let_go(error)
@@ -93,23 +102,22 @@ class Supervisor:
             if error.retry is Retry.NEVER:
                 _LOG.error("ended", error=str(error), code=error.code)
                 return error.exit_status
-            if error.retry is Retry.OPERATOR or self._is_believed(error):
+            if error.retry is Retry.OPERATOR or self._is_believed(error, ended.durable_lsn):
                 await self._halt(error)
                 failures = self._met = 0
                 continue
-            has_worked = self._has_advanced or time.monotonic() - started_s > STABLE_S
+            has_worked = ended.has_advanced or time.monotonic() - started_s > STABLE_S
             failures = 1 if has_worked else failures + 1
             await self._back_off(error, failures)
         self._status.state("stopping")
         _LOG.info("stopped")
         return EXIT_OK
 
-    async def _session(self) -> CdcdError | None:
-        self._has_advanced = False
+    async def _session(self) -> Ended:
         self._told = None
         pending, self._pending = self._pending, None
         if pending is not None:
-            return pending
+            return Ended(pending)
         try:
             self._running = Session(
                 self._config,
@@ -130,26 +138,25 @@ class Supervisor:
             return self._ended_by(Defect(f"{type(error).__name__} in a session"))
         finally:
             self._running = None
-        return None
+        return Ended()
 
-    def _is_believed(self, error: CdcdError) -> bool:
+    def _is_believed(self, error: CdcdError, durable_lsn: Lsn) -> bool:
         """Count how often what may be an accident was met; return whether it is none."""
         if error.retry is not Retry.AGAIN:
             return False
-        is_farther = self._durable_lsn > self._met_lsn
-        self._met_lsn, self._met = self._durable_lsn, 1 if is_farther else self._met + 1
+        is_farther = durable_lsn > self._met_lsn
+        self._met_lsn, self._met = durable_lsn, 1 if is_farther else self._met + 1
         return self._met >= TRIES
 
-    def _ended_by(self, error: CdcdError) -> CdcdError:
+    def _ended_by(self, error: CdcdError) -> Ended:
         """Keep for the next session what this one, or the last that has streamed, ended with."""
-        has_streamed = self._running is not None and self._running.has_streamed
-        self._has_advanced = self._running is not None and self._running.has_advanced
-        self._durable_lsn = INVALID_LSN if self._running is None else self._running.durable_lsn
+        session = self._running
+        has_streamed = session is not None and session.has_streamed
         self._after = to_remember(self._after, error, has_streamed=has_streamed)
         # A session that was closing already when it was told raises what it was closing for.
         if self._told is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
-            return self._told
-        return error
+            error = self._told
+        return Ended(error) if session is None else Ended(error, session.durable_lsn, session.has_advanced)
 
     async def _halt(self, error: CdcdError) -> None:
         self._status.state("halted", error)
