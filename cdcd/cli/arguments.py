@@ -34,11 +34,15 @@ _RESNAPSHOT = (
     "Have the tables of the publication copied anew: the daemon makes the slot again, marks the gap in each topic, "
     "empties it by a truncate event, and copies. It has to be halted or stopped; it need not be in trouble."
 )
+_DROP_SLOT = (
+    "Drop the slot of the configuration, when cdcd is not to run any more: as long as it is there PostgreSQL keeps "
+    "the WAL since its position. Refused while a daemon streams or begins. Topics, progress and publication stay."
+)
 Add = Callable[[argparse.ArgumentParser], None]
 
 
 def add_ways_on(commands: Any, add_config: Add) -> None:
-    """Add `cdcd resume` and `cdcd resnapshot`."""
+    """Add `cdcd resume`, `cdcd resnapshot` and `cdcd drop-slot`."""
     resume: argparse.ArgumentParser = commands.add_parser(
         "resume", help="tell a halted daemon to look again", description=_RESUME, allow_abbrev=False
     )
@@ -57,7 +61,11 @@ def add_ways_on(commands: Any, add_config: Add) -> None:
         "resnapshot", help="copy the tables anew", description=_RESNAPSHOT, allow_abbrev=False
     )
     add_config(resnapshot)
-    for command in (resume, resnapshot):
+    drop_slot: argparse.ArgumentParser = commands.add_parser(
+        "drop-slot", help="drop the slot, to end with cdcd", description=_DROP_SLOT, allow_abbrev=False
+    )
+    add_config(drop_slot)
+    for command in (resume, resnapshot, drop_slot):
         command.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
 
 

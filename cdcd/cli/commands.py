@@ -92,6 +92,14 @@ def _resnapshot(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _drop_slot(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.drop_slot import drop
+
+    print("\n".join(drop(config, is_dry=options.dry_run)))
+    return EXIT_OK
+
+
 def _capture(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.capture import run
@@ -130,6 +138,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "config": _config,
     "resume": _resume,
     "resnapshot": _resnapshot,
+    "drop-slot": _drop_slot,
     "capture": _capture,
     "decode": _decode,
     "demo": _demo,

@@ -11,34 +11,32 @@ Must not: write a record where the verdict is not one that this way mends.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import http.client
 import json
-import os
 import time
 from collections.abc import Iterator
 
 import structlog
 
+from cdcd.cli.alone import alone, look, who
 from cdcd.cli.beginning import ask, stored_position
 from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ResumeRefused, Retry, SlotActive
+from cdcd.errors import CdcdError, ResumeRefused, Retry
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.ops.log import configure
 from cdcd.runtime.beginning import identity_of, needed_history, wanted_of
 from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
-from cdcd.runtime.recovery import Snapshot, check_primary, verdict
+from cdcd.runtime.recovery import Snapshot, verdict
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql
-from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.identity import ServerIdentity
 from cdcd.source.prepared import prepared_before
-from cdcd.source.slot import SlotState, create_slot, drop_slot, read_slot
-from cdcd.source.start_lock import StartLock
+from cdcd.source.slot import SlotState, create_slot, drop_slot
 
 _LOG = structlog.stdlib.get_logger("cdcd.audit")
 _TIMEOUT_S = 60.0
@@ -65,7 +63,7 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         halt = check_accepts_gap(_halt_of(config))
         return [f"would accept the gap of this halt: {halt}"]
     with _opened(config) as (sink, stored):
-        slot, server = _look(config)
+        slot, server = look(config)
         halt = check_accepts_gap(_halted(config, stored, slot, server))
         slot_lsn, made_lsn = _slot_to_go_on_with(config, slot, stored)
         identity = identity_of(
@@ -93,9 +91,9 @@ def accept_topics(config: Config, names: list[str], *, is_dry: bool = False) -> 
         sink.kept = kept
         _write(sink, stored)
     configure(config.log.level, config.log.format)
-    who, slot = _who(), config.source.slot.name
-    _LOG.warning("topics_accepted", who=who, slot=slot, topics=names)
-    return [f"topics_accepted by {who}: {', '.join(names)}", _tell(config) or _NOT_RUNNING]
+    by, slot = who(), config.source.slot.name
+    _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
+    return [f"topics_accepted by {by}: {', '.join(names)}", _tell(config) or _NOT_RUNNING]
 
 
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
@@ -108,7 +106,7 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
             f"would have these copied anew: {', '.join(_topics(config))}; the start now: {halt or 'goes on'}"
         ]
     with _opened(config) as (sink, stored):
-        slot, server = _look(config)
+        slot, server = look(config)
         halt = _halted(config, stored, slot, server)
         reason = REQUESTED if halt is None else halt.code
         identity = identity_of(
@@ -132,7 +130,7 @@ _NOT_RUNNING = "no cdcd answers on this machine: start it, or tell it by SIGHUP,
 @contextlib.contextmanager
 def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
     """Fence whoever wrote last and read what is durable, if nobody begins or streams. Raises ResumeRefused."""
-    with _alone(config), contextlib.closing(KafkaSink(asking_settings(config, timeout_s=_TIMEOUT_S))) as sink:
+    with alone(config), contextlib.closing(KafkaSink(asking_settings(config, timeout_s=_TIMEOUT_S))) as sink:
         stored = sink.open()
         if stored is None:
             raise ResumeRefused(
@@ -141,48 +139,6 @@ def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
                 slot=config.source.slot.name,
             )
         yield sink, stored
-
-
-@contextlib.contextmanager
-def _alone(config: Config) -> Iterator[None]:
-    """Keep every daemon from beginning meanwhile; raises ResumeRefused where one has begun.
-
-    Nobody holds the slot while the tables are copied for the first time: the lock of the start is held then (F69).
-    """
-    lost: list[CdcdError] = []
-    lock = StartLock(config.source_settings(), lost.append)
-    try:
-        lock.acquire()
-    except SlotActive as error:
-        raise ResumeRefused(
-            "a daemon is starting on the slot now, or copies the tables",
-            hint="let it go on, or stop it first; a start is over in seconds, so try again",
-            **error.context,
-        ) from error
-    try:
-        _look(config)
-        if lost:
-            raise lost[0]
-        yield
-    finally:
-        lock.release()
-
-
-def _look(config: Config) -> tuple[SlotState | None, ServerIdentity]:
-    """Return slot and server. Raises SourceStandby, and ResumeRefused while somebody holds the slot."""
-    source = config.source_settings()
-    with contextlib.closing(connect_sql(source)) as connection:
-        slot = read_slot(connection, source.slot)
-        server = identify(connection)
-    check_primary(server)
-    if slot is not None and slot.active:
-        raise ResumeRefused(
-            "a daemon streams from the slot now, so nothing is to be mended",
-            hint="stop it first, if this is wanted all the same",
-            slot=source.slot,
-            active_pid=slot.active_pid,
-        )
-    return slot, server
 
 
 def _halted(
@@ -253,20 +209,12 @@ def _write(sink: KafkaSink, progress: Progress) -> None:
     sink.commit(progress)
 
 
-def _who() -> str:
-    """Return who decides; in a container the user often has a number alone."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
-
-
 def _audit(config: Config, event: str, progress: Progress) -> str:
     """Log who has decided what; return the same for who looks."""
     gap = progress.gap
     assert isinstance(gap, Gap)
     told = {
-        "who": _who(),
+        "who": who(),
         "slot": config.source.slot.name,
         "from_lsn": format_lsn(gap.from_lsn),
         "to_lsn": None if gap.to_lsn is None else format_lsn(gap.to_lsn),

@@ -1,0 +1,45 @@
+"""`cdcd drop-slot`: PostgreSQL keeps no WAL any more, and nobody mistakes that for a beginning (F24)."""
+
+from __future__ import annotations
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.ways_on import audited, command, halts_with
+
+SLOTS = "SELECT plugin FROM pg_replication_slots WHERE slot_name = %s"
+
+
+def test_it_goes_only_when_nobody_streams_and_a_start_says_that_it_is_gone(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    refused = command(daemon, "drop-slot")
+    assert refused.returncode != 0
+    assert "CDCD-RESUME: a daemon streams from the slot now" in refused.stderr
+    assert daemon.stop() == 0
+
+    would = command(daemon, "drop-slot", "--dry-run")
+    assert would.stdout == f"would drop the slot {daemon.slot}\n"
+    assert postgres.execute(SLOTS, daemon.slot) == [("pgoutput",)]
+    line = audited(command(daemon, "drop-slot"))
+    assert (line["event"], line["slot"]) == ("slot_dropped", daemon.slot)
+    assert postgres.execute(SLOTS, daemon.slot) == []
+    again = command(daemon, "drop-slot")
+    assert (again.returncode, again.stdout) == (0, f"there is no slot {daemon.slot}\n")
+    daemon.start()
+    halts_with(daemon, "CDCD-SLOT-MISSING")
+
+
+def test_the_slot_of_somebody_else_is_left_alone(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    daemon = new_daemon(postgres, database)
+    postgres.execute(
+        f"SELECT pg_create_logical_replication_slot('{daemon.slot}', 'test_decoding')", dbname=database
+    )
+    refused = command(daemon, "drop-slot")
+    assert refused.returncode != 0
+    assert "not one of cdcd's" in refused.stderr
+    assert postgres.execute(SLOTS, daemon.slot) == [("test_decoding",)]
