@@ -12,12 +12,11 @@ from pathlib import Path
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.faults.inserting import Inserting, assert_all_there
+from tests.faults.inserting import Inserting, assert_all_there, await_more_rows
 from tests.support.certificates import authority, install
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader
 from tests.support.secured_kafka import SecuredKafka
-from tests.support.waiting import eventually
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 
@@ -49,8 +48,7 @@ class Access:
 
     def await_more_rows(self) -> None:
         """Wait until rows have come that had not come before."""
-        before = self.daemon.status()["rows_written"]
-        eventually(lambda: self.daemon.status()["rows_written"] > before, "rows flow", 60)
+        await_more_rows(self.daemon)
 
     def assert_all_there(self, rows: Inserting) -> None:
         """Every row is there, once, and confirmed, and nothing has made the daemon halt."""

@@ -10,7 +10,9 @@ from contextlib import closing
 
 import psycopg2
 
+from tests.support.daemon import Daemon
 from tests.support.reader import Event, assert_each_once
+from tests.support.waiting import eventually
 
 
 class Inserting:
@@ -36,6 +38,12 @@ class Inserting:
             while not self._is_over.wait(0.005):
                 cursor.execute("INSERT INTO t VALUES (%s)", (self.last + 1,))
                 self.last += 1
+
+
+def await_more_rows(daemon: Daemon, within_s: float = 60) -> None:
+    """Wait until rows have come that had not come before; the admin port may be away meanwhile."""
+    before = daemon.status()["rows_written"]
+    eventually(lambda: daemon.status().get("rows_written", 0) > before, "rows flow", within_s)
 
 
 def assert_all_there(events: list[Event], rows: Inserting) -> None:

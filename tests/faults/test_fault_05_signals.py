@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
@@ -25,18 +27,19 @@ def sent(daemon: Daemon, number: signal.Signals) -> None:
     daemon.process.send_signal(number)
 
 
-def table(server: PostgresServer, database: str) -> None:
-    """The table that rows come into."""
-    server.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+@pytest.fixture
+def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Daemon:
+    """A daemon that streams from a table that rows come into."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    return daemon
 
 
 def test_an_interrupt_is_an_orderly_stop(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+    postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
     """Under load: status 0, the slot free at once, and the next start goes on."""
-    table(postgres, database)
-    daemon = new_daemon(postgres, database)
-    daemon.start().wait_state("streaming")
     with Inserting(postgres.dsn(database)) as rows:
         eventually(lambda: rows.last > 100, "rows come")
         sent(daemon, signal.SIGINT)
@@ -52,7 +55,7 @@ def test_a_second_signal_ends_at_once(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """Whatever the first one waits for; nothing is lost by it, and nothing comes twice."""
-    table(postgres, database)
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)):
         with new_daemon(postgres, database) as daemon:
             daemon.start().wait_state("streaming")
@@ -74,12 +77,9 @@ def test_a_second_signal_ends_at_once(
 
 
 def test_looking_again_does_not_disturb_who_streams(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+    postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
     """A hundred times under load: one session, nothing lost, nothing twice."""
-    table(postgres, database)
-    daemon = new_daemon(postgres, database)
-    daemon.start().wait_state("streaming")
     with Inserting(postgres.dsn(database)) as rows:
         for _ in range(100):
             at = rows.last
@@ -92,12 +92,9 @@ def test_looking_again_does_not_disturb_who_streams(
 
 
 def test_looking_again_in_a_halt_looks_once(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+    postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
     """A publication that is missing halts again, once for each signal, and goes on when it is back."""
-    table(postgres, database)
-    daemon = new_daemon(postgres, database)
-    daemon.start().wait_state("streaming")
     assert daemon.stop() == 0
     publication = f"cdcd_{daemon.name}"
     postgres.execute(f"ALTER PUBLICATION {publication} RENAME TO away", dbname=database)

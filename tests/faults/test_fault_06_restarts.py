@@ -68,9 +68,8 @@ def frozen(server: PostgresServer, daemon: Daemon) -> None:
 
 def hung_up_on(_server: PostgresServer, daemon: Daemon) -> None:
     """SIGHUP again and again, which only a halted or a waiting daemon hears."""
-    assert daemon.process is not None
     for _ in range(20):
-        daemon.process.send_signal(signal.SIGHUP)
+        daemon.reload()
 
 
 FAULTS = (terminated, restarted_fast, crashed, away_for_long, frozen, hung_up_on)

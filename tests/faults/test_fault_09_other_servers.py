@@ -5,12 +5,21 @@ from __future__ import annotations
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.test_fault_08_failover import FAILOVER, TABLE, pair
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import await_confirmed
+from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader
 from tests.support.stack import PostgresServers, run_script
 from tests.support.standby import await_slot, copy_of, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
 from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
+
+
+def followed(new_daemon: NewDaemon, primary: PostgresServer, standby: PostgresServer) -> Daemon:
+    """A daemon that streams from the primary, and a standby that has its slot as well."""
+    daemon = new_daemon(primary, "postgres", source=FAILOVER)
+    daemon.start().wait_state("streaming")
+    make_standby(primary, standby)
+    await_slot(standby, daemon.slot)
+    return daemon
 
 
 def test_a_server_promoted_without_the_slot_halts(
@@ -40,10 +49,7 @@ def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
 ) -> None:
     """F58: without synchronized_standby_slots the topics may have what the new primary never had."""
     with pair(pg_server, 18) as (primary, standby):
-        daemon = new_daemon(primary, "postgres", source=FAILOVER)
-        daemon.start().wait_state("streaming")
-        make_standby(primary, standby)
-        await_slot(standby, daemon.slot)
+        daemon = followed(new_daemon, primary, standby)
         run_script(
             primary.dsn(),
             "ALTER SYSTEM RESET synchronized_standby_slots",
@@ -85,10 +91,7 @@ def test_what_only_an_idle_stream_has_confirmed_is_not_confirmed_on_the_promoted
 ) -> None:
     """F3, F58: the position lies behind the point where the timelines part, and other changes take its LSNs."""
     with pair(pg_server, 18) as (primary, standby):
-        daemon = new_daemon(primary, "postgres", source=FAILOVER)
-        daemon.start().wait_state("streaming")
-        make_standby(primary, standby)
-        await_slot(standby, daemon.slot)
+        daemon = followed(new_daemon, primary, standby)
         run_script(primary.dsn(), "ALTER SYSTEM RESET synchronized_standby_slots", "SELECT pg_reload_conf()")
         await_confirmed(primary, daemon)
         follows_everything(primary, standby)

@@ -205,6 +205,16 @@ def test_at_the_limit_of_the_disk_what_is_complete_is_written_and_the_daemon_hal
         assert daemon.stop() == 0
 
 
+ROWS = 20_000
+
+
+def assert_all_there(reader: Reader, daemon: Daemon) -> None:
+    """The rows of the one large transaction, once."""
+    events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= ROWS)
+    assert len(events) == ROWS
+    assert_each_once(events)
+
+
 def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
@@ -214,15 +224,13 @@ def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
         assert daemon.process is not None
         with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
             resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-            cursor.execute(INSERT, (1, 1, 20_000))
+            cursor.execute(INSERT, (1, 1, ROWS))
             daemon.wait_state("backpressure", deadline_s=180)
             unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
             daemon.wait_state("streaming", deadline_s=180)
             large.commit()
-        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 20_000)
-        assert len(events) == 20_000
-        assert_each_once(events)
+        assert_all_there(reader, daemon)
         assert daemon.events("halted") == daemon.events("retrying") == []
         os.kill(daemon.process.pid, signal.SIGTERM)
         assert daemon.wait_exit() == 0
@@ -238,12 +246,10 @@ def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
             cursor.execute(INSERT, (1, 1, 10_000))
             eventually(lambda: files(tmp_path), "a part is on disk", 120)
             shutil.rmtree(files(tmp_path)[0].parent)
-            cursor.execute(INSERT, (1, 10_001, 20_000))
+            cursor.execute(INSERT, (1, 10_001, ROWS))
             eventually(lambda: daemon.events("retrying"), "the session ends", 120)
             large.commit()
-        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 20_000)
-        assert len(events) == 20_000
-        assert_each_once(events)
+        assert_all_there(reader, daemon)
         (retrying,) = daemon.events("retrying")
         assert retrying["code"] == "CDCD-SPILL-LOST"
         assert daemon.events("halted") == []
@@ -259,7 +265,7 @@ def test_a_segment_that_cannot_be_read_back_halts_and_nothing_of_its_transaction
         daemon.start().wait_state("streaming", deadline_s=180)
         assert daemon.process is not None
         with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
-            cursor.execute(INSERT, (1, 1, 20_000))
+            cursor.execute(INSERT, (1, 1, ROWS))
             eventually(lambda: metric(daemon, "cdcd_spill_bytes") > 8 << 20, "most of it is on disk", 120)
             with files(tmp_path)[0].open("r+b") as segment:
                 segment.seek(4 << 20)
@@ -272,8 +278,6 @@ def test_a_segment_that_cannot_be_read_back_halts_and_nothing_of_its_transaction
         query = "SELECT confirmed_flush_lsn <= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
         assert source.execute(query, commit_lsn, daemon.slot) == [(True,)]
         assert files(tmp_path) == []
-        os.kill(daemon.process.pid, signal.SIGHUP)
-        events = reader.wait([topic], lambda events: len(events) >= 20_000)
-        assert len(events) == 20_000
-        assert_each_once(events)
+        daemon.reload()
+        assert_all_there(reader, daemon)
         assert daemon.stop() == 0

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.faults.inserting import Inserting, assert_all_there
+from tests.faults.inserting import Inserting, assert_all_there, await_more_rows
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader
@@ -102,12 +102,10 @@ def test_rows_flow_again(
         assert daemon.process is not None
         pid = daemon.process.pid
         with Inserting(postgres.dsn(database)) as rows:
-            before = daemon.status()["rows_written"]
-            eventually(lambda: daemon.status()["rows_written"] > before, "rows flow")
+            await_more_rows(daemon)
             strike(cluster, daemon)
             daemon.wait_state("streaming", deadline_s=120)
-            before = daemon.status()["rows_written"]
-            eventually(lambda: daemon.status().get("rows_written", 0) > before, "rows flow again", 60)
+            await_more_rows(daemon)
         await_confirmed(postgres, daemon, 120)
         assert daemon.process.pid == pid
         assert not daemon.events("halted")

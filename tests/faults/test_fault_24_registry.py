@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import struct
 import urllib.request
 from collections.abc import Iterator
@@ -159,14 +158,9 @@ def test_401_halts_until_it_is_mended(
         assert daemon.get("/readyz")[0] == 503
         assert (confirmed_position(postgres, daemon.slot) or 0) <= before
         door.status = None
-        try_again(daemon)
+        daemon.reload()
         wait_rows(reader, daemon, "u", 1)
         wait_rows(reader, daemon, "t", 1, 2, 3)
-
-
-def try_again(daemon: Daemon) -> None:
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGHUP)
 
 
 def test_409_halts_and_an_operator_decides(
@@ -187,7 +181,7 @@ def test_409_halts_and_an_operator_decides(
         page = daemon.wait_state("halted")
         assert "status=409" in page["reason"]
         assert (confirmed_position(postgres, daemon.slot) or 0) <= before
-        try_again(daemon)
+        daemon.reload()
         eventually(lambda: len(daemon.events("halted")) == 2, "a second try does not slip through")
         topic = f"{daemon.name}.public.t"
         body = b'{"compatibility": "NONE"}'
@@ -198,7 +192,7 @@ def test_409_halts_and_an_operator_decides(
             method="PUT",
         )
         urllib.request.urlopen(request, timeout=10).close()
-        try_again(daemon)
+        daemon.reload()
         events = wait_rows(reader, daemon, "t", 1, 2)
         assert [event.value["after"]["v"] for event in events if event.key == {"id": 2}] == [8]
 
@@ -224,7 +218,7 @@ def test_a_schema_that_is_not_registered_halts_and_is_printed(
             printed = halted.partition("under the subject: ")[2]
             assert not any(one.method == "POST" and one.path.endswith("/versions") for one in door.asked)
             register(registry, subject, printed)
-            try_again(daemon)
+            daemon.reload()
         daemon.wait_state("streaming")
         run(postgres, database, "INSERT INTO t VALUES (2, 'b')")
         wait_rows(reader, daemon, "t", 1, 2)
@@ -277,7 +271,7 @@ def test_one_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
         assert "the registry has lost" in page["reason"]
         with urllib.request.urlopen(f"{forgetful.url}/subjects", timeout=10) as answer:
             assert json.load(answer) == []
-        try_again(daemon)
+        daemon.reload()
         anew = Reader(kafka.bootstrap, forgetful.url)
         wait_rows(anew, daemon, "u", 1)
         await_received(postgres, daemon)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
 
 import psycopg2
@@ -97,8 +96,7 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
         assert 'cdcd_pipeline_state{state="halted"} 1.0' in daemon.get("/metrics")[1]
         assert "cdcd_wal_guard_slots_dropped_total 1.0" in daemon.get("/metrics")[1]
         assert daemon.get("/readyz")[0] != 200
-        assert daemon.process is not None
-        daemon.process.send_signal(signal.SIGHUP)
+        daemon.reload()
         eventually(lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start says it again")
         assert daemon.stop() == 0
         assert daemon.events("wal_guard")[-1]["now"] == "give_up"
