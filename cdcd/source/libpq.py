@@ -26,6 +26,8 @@ _Receiver = ctypes.PYFUNCTYPE(None, c_void_p, c_void_p)
 _SEVERITY, _SQLSTATE, _PRIMARY, _FUNCTION = (ord(letter) for letter in "VCMR")
 _FATAL_ERROR = 7  # ExecStatusType
 _NOTICES_KEPT = 100
+COPY_FAILED = -2
+"""What PQgetCopyData returns when it cannot give the next message; the copy may go on."""
 
 
 def _bind(name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
@@ -98,7 +100,7 @@ class CopyConnection:
         return bool(_PQisBusy(self.pgconn))
 
     def read_message(self) -> bytes | int:
-        """Return the next CopyData payload, or 0 (none yet), -1 (the copy ended), -2 (error)."""
+        """Return the next CopyData payload, or 0 (none yet), -1 (the copy ended), COPY_FAILED."""
         buffer = c_void_p()
         size: int = PQgetCopyData(self.pgconn, byref(buffer), 1)
         if size <= 0:

@@ -18,6 +18,7 @@ from cdcd.source.copyboth import standby_status_update
 from cdcd.source.drain import Drained, drain
 from cdcd.source.feedback import Feedback
 from cdcd.source.identity import ServerIdentity
+from cdcd.source.libpq import COPY_FAILED
 from cdcd.source.pause import Pause
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.start import Started, start
@@ -242,6 +243,8 @@ class ReplicationStream:
             if self._failure is not None or not self._copy.consume():
                 return
             while is_streaming and (message := self._copy.read_message()) != 0:
+                if message == COPY_FAILED:
+                    return  # libpq has no memory for the message: the copy goes on, and no result would end it
                 is_streaming = not isinstance(message, int)
             if not is_streaming and self._copy.finish_command():
                 return

@@ -1,4 +1,4 @@
-"""Fault 17: memory that is refused, and a process that is killed for what it takes. Nothing is lost, nothing twice.
+"""Fault 17: memory that is refused: cdcd ends with its own status. Nothing is lost, nothing twice.
 
 F30: how much a transaction takes does not follow from its size, so that the next start does not end the same way.
 """
@@ -6,57 +6,80 @@ F30: how much a transaction takes does not follow from its size, so that the nex
 from __future__ import annotations
 
 import resource
+import signal
+from contextlib import closing
 
-import pytest
+import psycopg2
 
 from cdcd.demo.stack.postgres import PostgresServer
-from tests.integration.conftest import NewDaemon
-from tests.support.daemon import await_confirmed
+from cdcd.errors import EXIT_MEMORY, MemoryShort
+from tests.integration.conftest import STREAMED, NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run
-from tests.support.waiting import eventually
 
-ROWS = 60_000
-PROBES = 3
-"""So many failures in a row make Kubernetes start another one."""
-MANY = f"INSERT INTO t SELECT g, repeat('n', 300) FROM generate_series(1, {ROWS}) g"
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, note text)"
+ROOM_BYTES = 48 << 20
+ROWS = 4_000
+MANY = f"INSERT INTO t SELECT g, repeat('n', 30000) FROM generate_series(1, {ROWS}) g"
+"""120 MB."""
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
+"""Else each thread has 64 MB reserved, in which a good deal finds room whatever the limit is."""
 
 
-def address_space_bytes(pid: int) -> int:
-    """What a process has mapped now."""
-    with open(f"/proc/{pid}/statm") as file:
+def address_space_bytes(daemon: Daemon) -> int:
+    """What the process has mapped now."""
+    assert daemon.process is not None
+    with open(f"/proc/{daemon.process.pid}/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-@pytest.mark.parametrize("more_bytes", [0, 4 << 20])
-def test_memory_that_is_refused(
-    more_bytes: int, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+def limit(daemon: Daemon, size_bytes: int) -> None:
+    """Let it map so much and no more."""
+    assert daemon.process is not None
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_AS, (size_bytes, size_bytes))
+
+
+def test_a_transaction_for_which_there_is_no_memory(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Whatever the daemon does without it (goes on, halts, ends), the next start makes up for it."""
-    run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
-    with new_daemon(postgres, database, buffer={"memory": "8MiB"}) as daemon:
+    """It ends by itself; with a lower `buffer.memory` the next start does it within the same limit."""
+    run(postgres, database, TABLE)
+    with new_daemon(postgres, database, buffer={"memory": "1GiB"}) as daemon:
+        daemon.config["source"]["dsn"] += f"?{STREAMED}"
+        daemon.environment = ONE_HEAP
         daemon.start().wait_state("streaming")
-        assert daemon.process is not None
-        pid = daemon.process.pid
-        limit_bytes = address_space_bytes(pid) + more_bytes
-        resource.prlimit(pid, resource.RLIMIT_AS, (limit_bytes, limit_bytes))
-        postgres.execute(MANY, dbname=database)
-        process = daemon.process
-
-        def decided() -> bool:
-            """It has ended, says that it cannot go on, has done it all the same, or its liveness probe fails."""
-            if process.poll() is not None or daemon.events("halted") or daemon.events("retrying"):
-                return True
-            if daemon.status().get("rows_written", 0) >= ROWS:
-                return True
-            return all(daemon.get("/livez")[0] != 200 for _ in range(PROBES))
-
-        eventually(decided, "the limit is met, or not", 60)
-        print(f"\n{more_bytes} bytes more: {process.poll()}, {daemon.status().get('state')}")
-        if process.poll() is None:
-            daemon.kill()
+        limit_bytes = address_space_bytes(daemon) + ROOM_BYTES
+        limit(daemon, limit_bytes)
+        with closing(psycopg2.connect(postgres.dsn(database))) as connection, connection.cursor() as cursor:
+            cursor.execute(MANY)
+            assert daemon.wait_exit() == EXIT_MEMORY  # while the transaction is open: it was for its rows
+            connection.commit()
+        assert daemon.events("ended")[-1]["code"] == MemoryShort.code
+        daemon.config["buffer"]["memory"] = "8MiB"
         daemon.start()
+        limit(daemon, limit_bytes)
         await_confirmed(postgres, daemon, 120)
+        assert daemon.stop() == 0
+        assert daemon.events("retrying") == []
         events = reader.read(f"{daemon.name}.public.t")
         assert_each_once(events)
         assert len(events) == ROWS
+
+
+def test_memory_that_is_refused_where_nobody_takes_the_error(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """In a thread that nobody waits for: the process does not live on without it."""
+    run(postgres, database, TABLE)
+    with new_daemon(postgres, database) as daemon:
+        daemon.entry = ("-m", "tests.faults.short")
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "INSERT INTO t VALUES (1)")
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGUSR1)
+        assert daemon.wait_exit(20) == EXIT_MEMORY
+        assert f"{MemoryShort.code}: the system refuses memory" in daemon.log()
+        daemon.start()
+        await_confirmed(postgres, daemon)
+        assert_each_once(reader.read(f"{daemon.name}.public.t"))

@@ -6,18 +6,32 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from cdcd.errors import EXIT_MEMORY
 
 DEADLINE_S = 20
 PROGRAM = """
-import asyncio, contextlib, os, threading
+import asyncio, contextlib, os, sys, threading
 from cdcd.runtime.memory import end_where_memory_is_short
+
+class Short:
+    def __init__(self, *_):
+        raise MemoryError
+
+class ShortAtItsEnd:
+    def __del__(self):
+        raise MemoryError
+
+PLACES = {
+    "thread": lambda: threading.Thread(target=Short).start(),
+    "callback of the loop": lambda: asyncio.get_running_loop().call_soon(Short),
+    "where nothing can be raised": ShortAtItsEnd,
+}
 
 async def main():
     end_where_memory_is_short()
-    def short():
-        raise MemoryError
-    threading.Thread(target=short).start()
+    PLACES[sys.argv[1]]()
     await asyncio.Event().wait()
 
 os.set_blocking(2, False)
@@ -29,11 +43,12 @@ asyncio.run(main())
 """
 
 
-def test_the_process_ends_also_when_nobody_reads_its_last_words() -> None:
+@pytest.mark.parametrize("place", ["thread", "callback of the loop", "where nothing can be raised"])
+def test_the_process_ends_also_when_nobody_reads_its_last_words(place: str) -> None:
     """Faults 17 and 32 at once."""
     reading, writing = os.pipe()
     try:
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=writing)
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, place], stderr=writing)
         try:
             assert process.wait(DEADLINE_S) == EXIT_MEMORY
         finally:
