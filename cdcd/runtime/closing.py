@@ -4,7 +4,7 @@ In: the parts, the stop event.  Out: nothing is left open: the Kafka transaction
 wait for its timeout; memory and files are given back.
 Invariant: a part that cannot be closed is told and keeps no other from being closed. Once the order to stop has come,
 also when it comes meanwhile, who does not answer is not waited for longer than `patience_s`.
-Must not: confirm or commit anything.
+Must not: confirm or commit anything, but for `flush_in_time`, which comes before.
 """
 
 from __future__ import annotations
@@ -28,6 +28,15 @@ class Part(Protocol):
     """What is closed in a thread, because it waits for somebody else."""
 
     def close(self) -> None: ...  # noqa: D102
+
+
+async def flush_in_time(flushing: Awaitable[None], time_s: float) -> None:
+    """Make what is complete durable and confirm it; it has half of the time that a stop may take."""
+    try:
+        async with asyncio.timeout(time_s):
+            await flushing
+    except TimeoutError:
+        _LOG.warning("stopped_unflushed", hint="Kafka did not answer; nothing of it was confirmed")
 
 
 class Closing:

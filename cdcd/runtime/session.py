@@ -27,7 +27,7 @@ from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, boundary_before
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, half_of
-from cdcd.runtime.closing import Closing
+from cdcd.runtime.closing import Closing, flush_in_time
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
@@ -351,7 +351,7 @@ class Session:
             with doubting(options, self._after):
                 await failing.unless(self._pump_until_stopped(stream, pump, assembler, spill))
             writer.drop_partial_tail()
-            await self._flush_in_time(writer, failing)
+            await flush_in_time(failing.unless(writer.flush()), self._config.shutdown_timeout_ms / 2000)
         finally:
             await stream.close()
             self._status.source_closed()
@@ -386,14 +386,6 @@ class Session:
                 self._status.spill(spill.usage)
         except Stopped:
             return
-
-    async def _flush_in_time(self, writer: Writer, failing: Beside) -> None:
-        """Make what is complete durable and confirm it, in half of the time that a stop may take."""
-        try:
-            async with asyncio.timeout(self._config.shutdown_timeout_ms / 2000):
-                await failing.unless(writer.flush())
-        except TimeoutError:
-            _LOG.warning("stopped_unflushed", hint="Kafka did not answer; nothing of it was confirmed")
 
     async def _close(self) -> None:
         self._start_lock.release()
