@@ -272,6 +272,19 @@ def repeated_otherwise(block: Block) -> Block:
     return _with(block, (changed if one is again else one for one in block.events))
 
 
+HIDDEN_BY_REPETITIONS = (
+    row_dropped,
+    row_repeated,
+    row_repeated_later,
+    swapped_within_a_key,
+    transaction_torn,
+    kafka_transaction_torn,
+    aborted_let_through,
+    truncate_in_one_partition,
+    tombstone_lost,
+)
+"""Those that who allows too many repetitions would no longer see; what the others break does not depend on them."""
+
 REPEATING: dict[Callable[[Block], Block], str] = {
     lost_by_the_kill: "a",
     first_in_its_repetition: "d",
