@@ -19,6 +19,8 @@ from tests.support.waiting import eventually
 from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, command
 
 ROWS = 10_000
+SLOW_BYTES_PER_S = 200_000
+"""Of the link to Kafka, so that the copy is not through before the link is held."""
 OWNER = """
     SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -40,9 +42,11 @@ def pair(postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_d
 
 def copying(daemon: Daemon, door: Proxy) -> None:
     """Start it, and hold its link to Kafka in the middle of the snapshot."""
+    door.slow(bytes_per_s=SLOW_BYTES_PER_S)
     daemon.start()
     eventually(lambda: daemon.status().get("rows_written", 0) >= 500, "a part is durable", pause_s=0.01)
     door.hold()
+    door.slow()
     assert daemon.status()["state"] == "snapshot"
 
 
