@@ -16,9 +16,12 @@ from cdcd.errors import TopicMismatch, TopicMissing, TopicReplaced
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import Topics
+from tests.faults.inserting import Inserting, await_more_rows
 from tests.integration.conftest import NewDaemon
-from tests.support.reader import Reader
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader, assert_each_once
 from tests.support.sinks import sink_settings
+from tests.support.stack import confirmed_position
 from tests.support.topics import create_topic, new_name
 from tests.support.waiting import eventually
 
@@ -50,6 +53,13 @@ def widen(bootstrap: str, topic: str) -> None:
     eventually(lambda: len(admin.list_topics(timeout=10).topics[topic].partitions) == 3, "it has three")
 
 
+def accept(daemon: Daemon, topic: str) -> None:
+    """What the operator does."""
+    command = [sys.executable, "-m", "cdcd", "resume", "--config", str(daemon.config_path)]
+    done = subprocess.run([*command, "--accept-topic", topic], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 CASES = pytest.mark.parametrize(
     ("change", "cls", "held"),
     [(delete, TopicMissing, 0), (replace, TopicReplaced, 0), (widen, TopicMismatch, 1)],
@@ -75,6 +85,42 @@ def test_a_running_daemon_finds_it_when_it_looks(
         topics.ensure([name])
     topics.kept.forget([name])
     topics.ensure([name])
+
+
+@CASES
+def test_a_change_while_it_runs_is_found_under_load_and_nothing_behind_it_is_skipped(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    kafka: KafkaBroker,
+    change: Callable[[str, str], None],
+    cls: type[Exception],
+    held: int,
+) -> None:
+    """The watch finds what no record would (F66); what is confirmed by then is there, and the rest comes later."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.entry = ("-m", "tests.faults.impatient")
+        daemon.start().wait_state("streaming")
+        with Inserting(postgres.dsn(database)) as rows:
+            await_more_rows(daemon)
+            change(kafka.bootstrap, topic)
+            behind = rows.last + 1
+            daemon.wait_state("halted", deadline_s=30)
+            assert daemon.events("halted")[-1]["code"] == cls.code  # type: ignore[attr-defined]
+            confirmed_lsn = confirmed_position(postgres, daemon.slot)
+            at = rows.last
+            eventually(lambda: rows.last > at + 50, "rows come", pause_s=0.01)
+            assert confirmed_position(postgres, daemon.slot) == confirmed_lsn
+        accept(daemon, topic)
+        await_confirmed(postgres, daemon)
+        events = reader.read(topic)
+        assert_each_once(events)
+        ids = sorted(event.value["after"]["id"] for event in events)
+        assert ids == list(range(ids[0], rows.last + 1))
+        assert ids[0] <= (1 if held else behind)
 
 
 @CASES
@@ -104,11 +150,7 @@ def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
         assert (topic in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics().topics) == (
             change is not delete
         )
-        command = [sys.executable, "-m", "cdcd", "resume", "--config", str(daemon.config_path)]
-        done = subprocess.run(
-            [*command, "--accept-topic", topic], capture_output=True, check=False, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
+        accept(daemon, topic)
         events = eventually(lambda: _events(reader, topic, held + 1), "the row that waited", 60)
         assert sorted(event.value["after"]["id"] for event in events) == ([1, 2] if held else [2])
         assert daemon.stop() == 0

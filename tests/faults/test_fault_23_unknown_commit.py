@@ -15,6 +15,7 @@ from cdcd.errors import SinkUnavailable
 from cdcd.model import Record
 from cdcd.sink.producer import KafkaSink
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
 from tests.support.proxy import Proxy, Way
 from tests.support.reader import Reader, assert_each_once
 from tests.support.sinks import make_topics, opened, progress, sink_settings
@@ -103,6 +104,42 @@ def test_a_daemon_that_is_killed_before_it_knows_loses_and_repeats_nothing(
         daemon.start()
         postgres.execute("INSERT INTO t VALUES (31)", dbname=database)
         events = reader.wait([topic], lambda events: len(events) >= 31)
+        assert sorted(event.value["after"]["id"] for event in events) == list(range(1, 32))
+        assert_each_once(events)
+
+
+@CASES
+def test_a_daemon_that_waits_in_vain_reads_back_what_became_of_it(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    kafka_door: Proxy,
+    is_committed: bool,
+) -> None:
+    """F76: it lives on past the operation's timeout; a new session asks Kafka, and each row is there once."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
+        daemon.entry = ("-m", "tests.faults.impatient")
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        process = daemon.process
+        postgres.execute("INSERT INTO t SELECT g FROM generate_series(1, 10) g", dbname=database)
+        reader.wait([topic], lambda events: len(events) == 10)
+        lost = LostEndTxn(kafka_door, is_committed=is_committed)
+        postgres.execute("INSERT INTO t SELECT g FROM generate_series(11, 30) g", dbname=database)
+        assert lost.struck.wait(30)
+        eventually(lambda: daemon.events("retrying"), "the session is given up", 60)
+        assert daemon.events("retrying")[0]["code"] == SinkUnavailable.code
+        kafka_door.heal()
+        daemon.wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (31)", dbname=database)
+        await_confirmed(postgres, daemon)
+        assert daemon.process is process
+        assert daemon.stop() == 0
+        assert len(daemon.events("streaming")) == 2
+        events = reader.read(topic)
         assert sorted(event.value["after"]["id"] for event in events) == list(range(1, 32))
         assert_each_once(events)
 
