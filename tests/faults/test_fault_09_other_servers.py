@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import SourceStandby
+from tests.faults.link import NewLinked
 from tests.faults.test_fault_08_failover import FAILOVER, TABLE, pair
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.reader import Reader
-from tests.support.stack import PostgresServers, run_script
+from tests.support.proxy import Way
+from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import PostgresServers, drop_database, run_script
 from tests.support.standby import await_slot, copy_of, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
 from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
@@ -177,3 +180,68 @@ def cut_off(standby: PostgresServer) -> None:
     """Let the standby receive nothing any more."""
     run_script(standby.dsn(), "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
     eventually(lambda: not standby.execute("SELECT 1 FROM pg_stat_wal_receiver"), "it receives nothing")
+
+
+def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
+    postgres: PostgresServer,
+    pg_server: PostgresServers,
+    database: str,
+    new_linked: NewLinked,
+    reader: Reader,
+) -> None:
+    """F10: the same host and port, and another cluster behind it, as after a change in the DNS."""
+    other = pg_server(17)
+    other.create_database(database)
+    try:
+        with new_linked(postgres, database) as (daemon, link):
+            other.execute(f"CREATE PUBLICATION cdcd_{daemon.name} FOR ALL TABLES", dbname=database)
+            run_script(postgres.dsn(database), TABLE, "INSERT INTO t VALUES (1, 'copied')")
+            daemon.start().wait_state("streaming")
+            link.point_to(other.port)
+            link.cut()
+            halts_with(daemon, "CDCD-SOURCE-IDENTITY")
+            run_script(postgres.dsn(database), "INSERT INTO t VALUES (2, 'meanwhile')")
+            link.point_to(postgres.port)
+            daemon.reload()
+            daemon.wait_state("streaming")
+            await_confirmed(postgres, daemon)
+            events = reader.read(f"{daemon.name}.public.t")
+            assert [event.value["after"]["id"] for event in events] == [1, 2]
+    finally:
+        drop_database(other, database)
+
+
+def test_a_name_that_moves_to_a_standby_while_cdcd_starts_is_waited_for(
+    postgres: PostgresServer,
+    pg_server: PostgresServers,
+    new_linked: NewLinked,
+    database: str,
+    reader: Reader,
+) -> None:
+    """F59: asked once more when the stream runs, the server is a standby: nothing is read before it is a primary."""
+    with pg_server.fresh(18) as standby, new_linked(postgres, database) as (daemon, link):
+        standby.create_database(database)
+        standby.stop()
+        (standby.data_folder / "standby.signal").touch()
+        standby.start()
+        run_script(postgres.dsn(database), TABLE, "INSERT INTO t VALUES (1, 'copied')")
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        run_script(postgres.dsn(database), "INSERT INTO t VALUES (2, 'meanwhile')")
+
+        def move(way: Way, piece: bytes) -> bytes:
+            if way == "up" and b"START_REPLICATION" in piece:
+                link.point_to(standby.port)
+            return piece
+
+        begun = len(daemon.events("streaming"))
+        link.change(move)
+        daemon.start()
+        eventually(lambda: len(daemon.events("retrying")) >= 2, "it waits")
+        assert {line["code"] for line in daemon.events("retrying")} == {SourceStandby.code}
+        assert len(daemon.events("streaming")) == begun
+        link.change(None)
+        link.point_to(postgres.port)
+        daemon.wait_state("streaming")
+        await_confirmed(postgres, daemon)
+        assert_each_once(reader.read(f"{daemon.name}.public.t"))

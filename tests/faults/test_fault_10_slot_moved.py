@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from tests.faults.link import NewLinked
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.proxy import Way
 from tests.support.reader import Reader
 from tests.support.stack import run_script
 from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
@@ -192,3 +194,28 @@ def test_a_flat_topic_has_the_marker_too(
     for marker in markers:
         assert marker["__special"]["gap.from_lsn"] == line["from_lsn"]
         assert (marker["id"], marker["body"], marker["__deleted"]) == (None, None, False)
+
+
+def test_a_slot_that_is_advanced_between_the_verdict_and_the_start_halts_before_anything_is_read(
+    postgres: PostgresServer, database: str, new_linked: NewLinked, reader: Reader
+) -> None:
+    """F3, after START_REPLICATION: whoever moves the slot then, the server sends nothing of what is missing."""
+    with new_linked(postgres, database) as (daemon, link):
+        change(postgres, database, "CREATE TABLE t (id int PRIMARY KEY)")
+        daemon.start().wait_state("streaming")
+        change(postgres, database, "INSERT INTO t VALUES (1)")
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        change(postgres, database, "INSERT INTO t VALUES (2)")
+        begun = len(daemon.events("streaming"))
+
+        def advance(way: Way, piece: bytes) -> bytes:
+            if way == "up" and b"START_REPLICATION" in piece:
+                advanced(postgres, database, daemon)
+            return piece
+
+        link.change(advance)
+        daemon.start()
+        assert "while cdcd was starting" in halts_with(daemon, "CDCD-SLOT-AHEAD")
+        assert len(daemon.events("streaming")) == begun
+        assert [event.key["id"] for event in reader.read(f"{daemon.name}.public.t")] == [1]
