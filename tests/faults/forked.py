@@ -1,6 +1,6 @@
 """Daemons that need no second for Python's imports: a process that has imported everything forks one for each start.
 
-In: what `Daemon.start` would run.  Out: a process like subprocess's.
+In: what `Daemon.start` would run; of its variables only the place to crash at.  Out: a process like subprocess's.
 Invariant: what is forked has opened nothing and has no thread but the first; from `cdcd.cli.main` on it is a daemon
 like any other. They end with the process that forks them, and that ends with the test.
 """
@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 from typing import IO, Any
+
+from cdcd import crash_points
 
 PAUSE_S = 0.005
 
@@ -30,10 +32,11 @@ class Forks:
             text=True,
         )
 
-    def spawn(self, command: list[str], log: IO[bytes], _environment: dict[str, str]) -> Forked:
+    def spawn(self, command: list[str], log: IO[bytes], environment: dict[str, str]) -> Forked:
         """Start what `python -m cdcd` with these arguments is."""
         arguments = command[command.index("cdcd") + 1 :]
-        return Forked(self, int(self.ask("start", log.name, *arguments)))
+        crash_at = environment.get(crash_points.VARIABLE, "")
+        return Forked(self, int(self.ask("start", log.name, crash_at, *arguments)))
 
     def ask(self, *words: str) -> str:
         """Ask the process that forks."""
@@ -96,7 +99,8 @@ def _serve() -> None:
         if word == "start":
             pid = os.fork()
             if pid == 0:
-                _become(main, rest[0], rest[1:])
+                _crash_at(rest[1])
+                _become(main, rest[0], rest[2:])
             running.add(pid)
             print(pid, flush=True)
             continue
@@ -106,6 +110,14 @@ def _serve() -> None:
         print(os.waitstatus_to_exitcode(status) if ended else "", flush=True)
     for pid in running:
         os.kill(pid, signal.SIGKILL)
+
+
+def _crash_at(at: str) -> None:
+    """The modules have what the variable said when they were imported, before the fork."""
+    passed, reach = crash_points.reach, crash_points._wanted(at)
+    for module in list(sys.modules.values()):
+        if getattr(module, "reach", None) is passed:
+            module.reach = reach
 
 
 def _become(main: Any, log: str, arguments: list[str]) -> None:

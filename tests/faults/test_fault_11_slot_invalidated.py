@@ -1,6 +1,13 @@
-"""Fault 11: a slot that the server has invalidated, and the two ways on (F23)."""
+"""Fault 11: a slot that the server has invalidated, and the two ways on (F23).
+
+Of its causes `wal_removed` and `idle_timeout` are made here. `rows_removed` and `wal_level_insufficient` come to the
+slots of a standby alone (a primary with logical slots does not start with a lower wal_level): they are in the table
+of verdicts, `tests/unit/runtime/test_recovery.py`.
+"""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -39,6 +46,8 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(
     with pg_server.fresh(18, settings={"max_wal_size": "32MB", "min_wal_size": "32MB"}) as server:
         daemon = new_daemon(server, "postgres")
         assert "wal_removed" in halted(server, "postgres", daemon, outgrown, "CDCD-SLOT-LOST")
+        lost = re.compile(r'^cdcd_slot_wal_status\{[^}]*status="lost"[^}]*\} 1\.0$', re.M)
+        eventually(lambda: lost.search(daemon.get("/metrics")[1]), "the metric says so")
         if way == RESNAPSHOT:
             is_copied_anew(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
         else:

@@ -5,6 +5,7 @@ F63, F64: what was not acknowledged is written again by a producer of the next s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -35,15 +36,15 @@ def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 def controller_of(cluster: KafkaCluster) -> KafkaBroker:
-    """The node that leads the controllers' quorum, as the cluster's description of itself says."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    node = admin.describe_cluster().result(30).controller
-    return next(broker for broker in cluster.brokers if broker.node_id == node.id)
+    """The node that leads the controllers' quorum, as each has noted it; clients are told some broker instead."""
+    noted = [broker.folder / "data" / "__cluster_metadata-0" / "quorum-state" for broker in cluster.brokers]
+    votes = [json.loads(file.read_text()) for file in noted]
+    leader = max(votes, key=lambda vote: int(vote["leaderEpoch"]))["leaderId"]
+    return next((broker for broker in cluster.brokers if broker.node_id == leader), cluster.brokers[0])
 
 
-def leader_of_progress(cluster: KafkaCluster, daemon: Daemon) -> KafkaBroker:
-    """The broker that leads the partition that each Kafka transaction writes to."""
-    topic = f"{daemon.name}.__progress"
+def leader_of(cluster: KafkaCluster, topic: str) -> KafkaBroker:
+    """The broker that leads the one partition of this topic."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     leader = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
     return next(broker for broker in cluster.brokers if broker.node_id == leader)
@@ -56,18 +57,29 @@ def one_after_another(cluster: KafkaCluster, _daemon: Daemon) -> None:
         broker.start()
 
 
-def the_leader(cluster: KafkaCluster, daemon: Daemon) -> None:
-    """Killed, and back after its place was taken."""
-    broker = leader_of_progress(cluster, daemon)
+def killed(cluster: KafkaCluster, topic: str) -> None:
+    """Kill who leads this topic; it is back after its place was taken."""
+    broker = leader_of(cluster, topic)
     broker.kill()
-    eventually(lambda: leader_of_progress(cluster, daemon) is not broker, "another leads", 60)
+    eventually(lambda: leader_of(cluster, topic) is not broker, "another leads", 60)
     broker.start()
 
 
+def the_leader(cluster: KafkaCluster, daemon: Daemon) -> None:
+    """Of what each Kafka transaction writes to."""
+    killed(cluster, f"{daemon.name}.__progress")
+
+
+def the_coordinator(cluster: KafkaCluster, _daemon: Daemon) -> None:
+    """Of the transactions: who leads the partition of their ids, and the cluster has only one."""
+    killed(cluster, "__transaction_state")
+
+
 def the_controller(cluster: KafkaCluster, _daemon: Daemon) -> None:
-    """Killed, so that another takes over."""
+    """It is back when another has taken over."""
     broker = controller_of(cluster)
     broker.kill()
+    eventually(lambda: controller_of(cluster) is not broker, "another takes over", 60)
     broker.start()
 
 
@@ -81,7 +93,9 @@ def all_of_them(cluster: KafkaCluster, daemon: Daemon) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("strike", [one_after_another, the_leader, the_controller, all_of_them])
+@pytest.mark.parametrize(
+    "strike", [one_after_another, the_leader, the_coordinator, the_controller, all_of_them]
+)
 def test_rows_flow_again(
     strike: Callable[[KafkaCluster, Daemon], None],
     cluster: KafkaCluster,

@@ -136,6 +136,8 @@ def test_a_session_begins(
         (STORED, SYNCED_LATE, Server(), WANTED, SlotUnsynchronised),  # F57
         (STORED, Slot(temporary=True), Server(), WANTED, SlotUnusable),
         (STORED, Slot(synced=True, invalidation_reason="rows_removed"), Server(), WANTED, SlotLost),  # F57
+        (STORED, Slot(invalidation_reason="rows_removed"), Server(), WANTED, SlotLost),  # F23
+        (STORED, Slot(invalidation_reason="wal_level_insufficient"), Server(), WANTED, SlotLost),  # F23
         (STORED, Slot(), Server(system_identifier="78"), WANTED, SourceMismatch),  # F58
         (STORED, Slot(), Server(timeline=2), WANTED, SourceTimeline),  # F58: its history is not known
         (replace(STORED, identity=SourceIdentity("77", 1, "b", "slot")), Slot(), Server(), WANTED, SourceMismatch),
