@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
@@ -19,11 +21,21 @@ from tests.support.waiting import eventually
 HOLDER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Another client on the slot."""
+
+    connection: Any
+    pid: int
+    falls_silent: Callable[[], None]
+
+
 @contextmanager
-def held(
-    server: PostgresServer, database: str, daemon: Daemon, options: str = ""
-) -> Iterator[tuple[Any, int]]:
-    """A client that streams from the daemon's slot and confirms nothing: its connection, its walsender's pid."""
+def held(server: PostgresServer, database: str, daemon: Daemon, options: str = "") -> Iterator[Holder]:
+    """A client that streams from the daemon's slot and confirms nothing: its connection, its walsender's pid.
+
+    It says now and then that it lives; whoever makes it lose the slot stops that.
+    """
     connection = psycopg2.connect(
         server.dsn(database) + options, connection_factory=LogicalReplicationConnection
     )
@@ -34,22 +46,45 @@ def held(
                 daemon.slot, decode=False, options={"proto_version": "1", "publication_names": publication}
             )
             ((pid,),) = server.execute(HOLDER, daemon.slot)
-            yield connection, pid
+            with alive(cursor) as falls_silent:
+                yield Holder(connection, pid, falls_silent)
     finally:
         connection.close()
 
 
-def ended(_server: PostgresServer, connection: Any, _pid: int) -> None:
+@contextmanager
+def alive(cursor: Any) -> Iterator[Callable[[], None]]:
+    """Send feedback until what is yielded is called."""
+    over = threading.Event()
+
+    def feed() -> None:
+        while not over.wait(0.5):
+            cursor.send_feedback(reply=False, force=True)
+
+    feeding = threading.Thread(target=feed, daemon=True)
+    feeding.start()
+
+    def falls_silent() -> None:
+        over.set()
+        feeding.join()
+
+    try:
+        yield falls_silent
+    finally:
+        falls_silent()
+
+
+def ended(_server: PostgresServer, holder: Holder) -> None:
     """The client goes."""
-    connection.close()
+    holder.connection.close()
 
 
-def killed(server: PostgresServer, _connection: Any, pid: int) -> None:
+def killed(server: PostgresServer, holder: Holder) -> None:
     """Its walsender is terminated."""
-    server.execute("SELECT pg_terminate_backend(%s)", pid)
+    server.execute("SELECT pg_terminate_backend(%s)", holder.pid)
 
 
-def left_alone(_server: PostgresServer, _connection: Any, _pid: int) -> None:
+def left_alone(_server: PostgresServer, _holder: Holder) -> None:
     """It is frozen: it answers nothing, and the server gives it up after wal_sender_timeout (F74)."""
 
 
@@ -59,7 +94,7 @@ def test_it_is_waited_for(
     database: str,
     new_daemon: NewDaemon,
     reader: Reader,
-    let_go: Callable[[PostgresServer, Any, int], None],
+    let_go: Callable[[PostgresServer, Holder], None],
 ) -> None:
     """F18."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
@@ -68,14 +103,15 @@ def test_it_is_waited_for(
     assert daemon.stop() == 0
     postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
     options = "?options=-c%20wal_sender_timeout%3D" + ("4s" if let_go is left_alone else "60s")
-    with held(postgres, database, daemon, options) as (connection, pid):
+    with held(postgres, database, daemon, options) as holder:
         page = daemon.start().wait_state("waiting_slot")
-        assert f"pid={pid}" in page["reason"]
+        assert f"pid={holder.pid}" in page["reason"]
         assert "CDCD-SLOT-ACTIVE" in page["reason"]
-        eventually(lambda: len(daemon.events("retrying")) >= 3, "it asks again and again")
-        let_go(postgres, connection, pid)
+        eventually(lambda: len(daemon.events("retrying")) >= 2, "it asks again")
+        holder.falls_silent()
+        let_go(postgres, holder)
         daemon.wait_state("streaming")
-        assert postgres.execute(HOLDER, daemon.slot) != [(pid,)]
+        assert postgres.execute(HOLDER, daemon.slot) != [(holder.pid,)]
     postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
     await_confirmed(postgres, daemon)
     assert {line["code"] for line in daemon.events("retrying")} == {"CDCD-SLOT-ACTIVE"}
