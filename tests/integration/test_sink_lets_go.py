@@ -17,7 +17,7 @@ from tests.support.sinks import make_topics, opened, progress, sink_settings
 from tests.support.waiting import eventually
 
 
-def given_up(settings: SinkSettings, topic: str, door: Proxy) -> weakref.ref[KafkaSink]:
+def given_up(settings: SinkSettings, topic: str, door: Proxy) -> list[weakref.ref[object]]:
     """Records under way that nobody answers, a commit that failed for it, and the sink closed."""
     sink = KafkaSink(settings)
     eventually(lambda: opened(sink), "the broker can be reached")
@@ -29,9 +29,10 @@ def given_up(settings: SinkSettings, topic: str, door: Proxy) -> weakref.ref[Kaf
     sink.poll(0.5)
     with pytest.raises(SinkUnavailable):
         sink.commit(progress(settings.slot))
+    left: list[weakref.ref[object]] = [weakref.ref(sink), weakref.ref(sink._client)]
     sink.close()
     door.heal()
-    return weakref.ref(sink)
+    return left
 
 
 def test_the_client_ends_with_the_sink(kafka_door: Proxy) -> None:
@@ -39,7 +40,7 @@ def test_the_client_ends_with_the_sink(kafka_door: Proxy) -> None:
     topic = make_topics(settings)
     gc.collect()
     before = len(os.listdir("/proc/self/task"))
-    gone = given_up(settings, topic, kafka_door)
+    left = given_up(settings, topic, kafka_door)
     gc.collect()
-    assert gone() is None
+    assert [one() for one in left] == [None, None]
     eventually(lambda: len(os.listdir("/proc/self/task")) <= before, "its threads have ended")
