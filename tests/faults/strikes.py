@@ -1,7 +1,8 @@
 """The random faults: each strikes once and is over when it returns, apart from what cdcd has to do about it.
 
 In: a world whose daemon goes through proxies, a seeded generator.  Out: whether it really struck.
-Invariant: what has met nobody (a link that nobody used, a process that was not there) has not struck.
+Invariant: what has met nobody (a link that nobody used, a process that was not there, a pause in which nothing came)
+has not struck.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors
 from tests.support.proxy import Proxy
+from tests.support.stack import confirmed_position, wal_position
 
 WITHIN_S = 3.0
 
@@ -37,6 +39,8 @@ class Scene:
     to_postgres: Proxy
     to_registry: Proxy
     dice: random.Random
+    wal_sender_timeout_s: float | None = None
+    """The server's, when it is short enough for faults that last longer."""
 
     @property
     def pid(self) -> int | None:
@@ -79,12 +83,57 @@ def killed(scene: Scene) -> bool:
 
 
 def frozen(scene: Scene) -> bool:
-    """SIGSTOP for a while."""
+    """SIGSTOP for a while, in which there is more to confirm and nothing is confirmed."""
     if (pid := scene.pid) is None:
         return False
     with stopped_for_a_while(pid):
+        written_lsn, confirmed_lsn = positions(scene)
         scene.a_while()
+        after = positions(scene)
+    return after[0] > written_lsn and after[1] == confirmed_lsn
+
+
+def positions(scene: Scene) -> tuple[int, int | None]:
+    """How far the server has written, and what is confirmed."""
+    server = scene.world.server
+    return wal_position(server), confirmed_position(server, scene.world.daemon.slot)
+
+
+def frozen_for_long(scene: Scene) -> bool:
+    """SIGSTOP until the server has given the stream up (F74)."""
+    if (pid := scene.pid) is None:
+        return False
+    with stopped_for_a_while(pid):
+        return walsender_gives_up(scene)
+
+
+def held_for_long(scene: Scene) -> bool:
+    """A link to PostgreSQL that lets nothing through until the server has given the stream up (F16, F74)."""
+    scene.to_postgres.hold()
+    try:
+        return walsender_gives_up(scene)
+    finally:
+        scene.to_postgres.heal()
+
+
+def walsender_gives_up(scene: Scene) -> bool:
+    """Wait for it, where its timeout is short; False when nothing was streamed."""
+    if scene.wal_sender_timeout_s is None or not (pid := walsender(scene)):
+        return False
+    end_s = time.monotonic() + 2 * scene.wal_sender_timeout_s
+    while walsender(scene) == pid:
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.1)
     return True
+
+
+def walsender(scene: Scene) -> int | None:
+    """Who sends to the daemon."""
+    rows = scene.world.server.execute(
+        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active", scene.world.daemon.slot
+    )
+    return int(rows[0][0]) if rows else None
 
 
 def stopped(scene: Scene) -> bool:
@@ -135,20 +184,22 @@ def held(scene: Scene) -> bool:
     """A link that lets nothing through for a while, one way or both."""
     if (link := scene.link()) is None:
         return False
+    met = link.met
     link.hold(*scene.dice.choice(((), ("up",), ("down",))))
     scene.a_while()
     link.heal()
-    return True
+    return link.met > met
 
 
 def lost(scene: Scene) -> bool:
     """A black hole for a while, one way or both, and then a reset."""
     if (link := scene.link()) is None:
         return False
+    met = link.met
     link.lose(*scene.dice.choice(((), ("up",), ("down",))))
     scene.a_while()
     link.heal()
-    return True
+    return link.met > met
 
 
 def refused(scene: Scene) -> bool:
@@ -199,12 +250,16 @@ def broker_killed(scene: Scene) -> bool:
 
 
 def broker_frozen(scene: Scene) -> bool:
-    """SIGSTOP one of the three for a while."""
-    if (pid := scene.dice.choice(scene.kafka.brokers).pid) is None:
+    """SIGSTOP one of the three for a while, in which it is asked and does not answer."""
+    number = scene.dice.randrange(len(scene.kafka.brokers))
+    door = scene.doors.proxies[number]
+    if (pid := scene.kafka.brokers[number].pid) is None:
         return False
     with stopped_for_a_while(pid):
+        before = dict(door.passed_bytes)
         scene.a_while()
-    return True
+        after = dict(door.passed_bytes)
+    return after["up"] > before["up"] and after["down"] == before["down"]
 
 
 def registry_away(scene: Scene) -> bool:
@@ -225,10 +280,12 @@ def registry_away(scene: Scene) -> bool:
 STRIKES: dict[Callable[[Scene], bool], int] = {
     killed: 60,
     frozen: 5,
+    frozen_for_long: 1,
     stopped: 4,
     cut: 8,
     cut_in_the_middle: 5,
     held: 4,
+    held_for_long: 1,
     lost: 3,
     refused: 3,
     walsender_ended: 6,

@@ -108,9 +108,11 @@ def test_a_link_to_kafka_that_is_slow_narrow_flapping_or_cut(
             kafka_door.slow(delay_s=delay_s, bytes_per_s=bytes_per_s)
             await_confirmed(postgres, daemon)
             kafka_door.heal()
+        accepted = kafka_door.accepted
         with kafka_door.flapping(up_s=0.3, down_s=0.3):
             time.sleep(2 * LASTS_S)
         await_confirmed(postgres, daemon)
+        assert kafka_door.accepted > accepted, "a connection was made anew"
         for _ in range(5):
             kafka_door.cut()
             at = rows.last
@@ -163,10 +165,12 @@ def test_a_link_to_the_registry_that_breaks(
         come(fault.__name__)
         await_confirmed(postgres, daemon)
         registry_link.heal()
+    accepted = registry_link.accepted
     with registry_link.flapping(up_s=0.2, down_s=0.4):
         come("flapped")
         time.sleep(2 * LASTS_S)
     await_confirmed(postgres, daemon)
+    assert registry_link.accepted > accepted, "a connection was made anew"
     is_the_same(daemon)
     for name in tables:
         events = reader.read(f"{daemon.name}.public.{name}")

@@ -48,6 +48,8 @@ class Proxy:
         self.port = free_port()  # none that an outgoing connection takes while this end refuses
         self.accepted = 0
         """Connections so far."""
+        self.met = 0
+        """Pieces of bytes and new connections that a hold or a loss has kept back."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._do(self._listen())
@@ -196,6 +198,7 @@ class Proxy:
             link.ended.set()
 
     async def _carry(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.met += self._mode["up"] != "open"
         await self._passable("up")  # nobody is behind a black hole
         if self._mode["up"] == "lost":
             link.torn.add("up")
@@ -220,6 +223,7 @@ class Proxy:
                 if data and self._lose_when is not None and self._lose_when(way, data):
                     self._mode["up"] = self._mode["down"] = "lost"
                 await asyncio.sleep(max(0.0, came_s + self._delay_s - self._loop.time()))
+                self.met += self._mode[way] != "open"
                 await self._passable(way)
                 if self._mode[way] == "lost" or way in link.torn:
                     link.torn.add(way)
