@@ -7,6 +7,8 @@ Invariant: LSNs are ints (`cdcd.lsn`), timestamps are microseconds since 2000-01
 from __future__ import annotations
 
 import enum
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdcd.lsn import Lsn
@@ -124,7 +126,7 @@ Item = Run | Control | Keepalive
 class TransactionInfo:
     """What every row of one committed transaction shares.
 
-    `commit_lsn` is where the commit record begins (Begin's final LSN), the first half of the sequence.
+    `commit_lsn` is where the commit record begins (Begin's final LSN), which with its timeline begins the sequence.
     """
 
     xid: int
@@ -160,6 +162,25 @@ class SourceIdentity:
     plugin: str = "pgoutput"
     two_phase: bool | None = None
     slot_lsn: Lsn = 0
+
+
+class Timelines:
+    """The server's timeline `now`, and where each that it comes from was `left` (F58).
+
+    Without its history, which the first timeline has not, all of the WAL is taken for that of `now`.
+    """
+
+    __slots__ = ("_switches", "_timelines", "left", "now")
+
+    def __init__(self, now: int, left: Mapping[int, Lsn]) -> None:
+        self.now = now
+        self.left = left
+        self._timelines = [*sorted(left), now]
+        self._switches = [left[timeline] for timeline in sorted(left)]
+
+    def at(self, lsn: Lsn) -> int:
+        """Return the timeline that the WAL at `lsn` was written on, whichever server sends it now."""
+        return self._timelines[bisect_right(self._switches, lsn)]
 
 
 @dataclass(frozen=True, slots=True)

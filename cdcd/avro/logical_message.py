@@ -2,7 +2,7 @@
 
 In: the message's fields and, for a transactional one, its transaction.  Out: one `Record`, keyed by the
 message's own prefix.  Invariant: a transactional message takes a number of its transaction like a row; one
-outside a transaction is durable on its own and has neither `commit_lsn` nor `tx_seq`.
+outside a transaction is durable on its own and has no place in the sequence.
 Wire source: protocol message Message (flags, LSN, prefix, content).
 """
 
@@ -16,6 +16,8 @@ from cdcd.model import POSTGRES_EPOCH_US, Record
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.names import full_name
 from cdcd.schema.varint import encode_bytes, encode_long, encode_string
+
+_OF_TRANSACTION = ("timeline", "commit_lsn", "tx_seq", "txId", "ts_us")
 
 
 def message_key_schema(prefix: str) -> AvroSchema:
@@ -32,10 +34,7 @@ def message_key_schema(prefix: str) -> AvroSchema:
 def message_value_schema(prefix: str) -> AvroSchema:
     """Return the schema of a message record's value."""
     name = full_name(prefix, "message", "Value")
-    optional = [
-        {"name": field, "type": ["null", "long"], "default": None}
-        for field in ("commit_lsn", "tx_seq", "txId", "ts_us")
-    ]
+    optional = [{"name": field, "type": ["null", "long"], "default": None} for field in _OF_TRANSACTION]
     fields = [
         {"name": "prefix", "type": "string"},
         {"name": "content", "type": "bytes"},
@@ -70,12 +69,13 @@ def encode_logical_message(
     `prefix` is the message's own. `tx` is ignored for a message that is not transactional. Raises
     ProtocolError for a transactional message without a transaction.
     """
-    of_transaction = NULL * 4
+    of_transaction = NULL * len(_OF_TRANSACTION)
     if transactional:
         if tx is None:
             raise ProtocolError("a transactional message outside a transaction", lsn=lsn)
         tx.number(COLLECTION)
-        numbers = (tx.info.commit_lsn, tx.tx_seq, tx.info.xid, tx.info.commit_pg_us + POSTGRES_EPOCH_US)
+        commit_us = tx.info.commit_pg_us + POSTGRES_EPOCH_US
+        numbers = (tx.timeline, tx.info.commit_lsn, tx.tx_seq, tx.info.xid, commit_us)
         of_transaction = b"".join(optional_long(n) for n in numbers)
     encoded_prefix = encode_string(prefix.encode())
     key = frame_header(key_schema_id) + encoded_prefix

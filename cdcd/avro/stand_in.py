@@ -40,6 +40,7 @@ class Change:
     table: str
     op: str
     xid: int | None
+    timeline: int
     commit_lsn: int
     tx_seq: int
     lsn: int | None
@@ -81,6 +82,7 @@ class RowRecord:
             table=relation.name,
             op=self._op,
             xid=self._optional("txId"),
+            timeline=self._long(self._source["timeline"]),
             commit_lsn=self._long(self._source["commit_lsn"]),
             tx_seq=self._long(self._source["tx_seq"]),
             lsn=self._optional("lsn"),
@@ -115,7 +117,7 @@ class RowRecord:
 
     def _flat(self, extras: Extras) -> tuple[bytes, ...]:
         value, source = self._value, self._source
-        of_the_change = value[source["commit_lsn"][0] : source["special"][0]]
+        of_the_change = value[source["timeline"][0] : source["special"][0]]
         return value[:HEADER_BYTES], self._plan.null_row, OPS["g"], _FALSE, of_the_change, extras.encode()
 
     @property

@@ -1,7 +1,7 @@
 """What every record of one transaction shares, encoded once.
 
-In: TransactionInfo, prefix, database, the time of processing, cdcd's version.  Out: the constant pieces of
-the envelope's `source` block and tail, and the counter of the transaction's changes.
+In: TransactionInfo, its timeline, prefix, database, the time of processing, cdcd's version.  Out: the constant
+pieces of the envelope's `source` block and tail, and the counter of the transaction's changes.
 Invariant: `tx_seq` is the number of the last change given out, and the sum of `counts`; only the encoder raises
 them, by `number`.
 """
@@ -35,7 +35,8 @@ def _strings(*texts: str) -> bytes:
 class TransactionContext:
     """The constants of one transaction's records and its counter `tx_seq` (0 before the first change).
 
-    `name` is the topic prefix, `now_us` the time of processing in microseconds of the Unix epoch. With
+    `timeline` is the one that has the commit LSN, `name` the topic prefix, `now_us` the time of processing in
+    microseconds of the Unix epoch. With
     `has_block` each change gets Debezium's `transaction` block and is counted by its table in `counts`,
     which is None without.
     """
@@ -43,7 +44,7 @@ class TransactionContext:
     __slots__ = (
         "_block_head",
         "_by_relation",
-        "_commit_lsn",
+        "_commit",
         "_commit_lsn_text",
         "_head",
         "_times_and_id",
@@ -53,6 +54,7 @@ class TransactionContext:
         "id",
         "info",
         "tail",
+        "timeline",
         "tx_seq",
     )
 
@@ -60,6 +62,7 @@ class TransactionContext:
         self,
         info: TransactionInfo,
         *,
+        timeline: int,
         name: str,
         database: str,
         now_us: int,
@@ -67,10 +70,11 @@ class TransactionContext:
         has_block: bool = False,
     ) -> None:
         self.info = info
+        self.timeline = timeline
         self.tx_seq = 0
         self.id = f"{info.xid}:{info.commit_lsn}"
         self.counts: dict[str, int] | None = {} if has_block else None
-        self._commit_lsn = encode_long(info.commit_lsn)
+        self._commit = encode_long(timeline) + encode_long(info.commit_lsn)  # F58: an LSN alone comes again
         self._block_head = SOME + encode_string(self.id.encode())
         commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
         self._ts_ms = encode_long(commit_us // 1000)
@@ -88,7 +92,7 @@ class TransactionContext:
             NULL  # xmin
             + optional_string(info.origin)
             + optional_long(info.origin_lsn)
-            + self._commit_lsn
+            + self._commit
         )
         self.tail = optional_long(now_us // 1000) + optional_long(now_us) + optional_long(now_us * 1000)
 
@@ -104,7 +108,7 @@ class TransactionContext:
     def flat_middle(self, op: bytes, is_deleted: bool) -> bytes:
         """Return the flat format's fields from op to ts_ms; `op` is encoded already."""
         return b"".join(
-            (op, b"\x01" if is_deleted else b"\x00", self._commit_lsn, encode_long(self.tx_seq), self._ts_ms)
+            (op, b"\x01" if is_deleted else b"\x00", self._commit, encode_long(self.tx_seq), self._ts_ms)
         )
 
     def number(self, collection: str) -> bytes:

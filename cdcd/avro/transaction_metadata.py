@@ -13,6 +13,7 @@ from cdcd.avro.plan import frame_header
 from cdcd.avro.transaction import NULL, SOME, TransactionContext, optional_long
 from cdcd.model import POSTGRES_EPOCH_US, Record
 from cdcd.schema.codec import AvroSchema
+from cdcd.schema.envelope import TIMELINE_DEFAULT
 from cdcd.schema.varint import encode_long, encode_string
 
 _KEY = "io.debezium.connector.common.TransactionMetadataKey"
@@ -51,6 +52,7 @@ def metadata_value_schema() -> AvroSchema:
             "default": None,
         },
         {"name": "ts_ms", "type": "long"},
+        {"name": "timeline", "type": "long", "default": TIMELINE_DEFAULT},
         {"name": "commit_lsn", "type": "long"},
     ]
     return {"type": "record", "name": _VALUE, "connect.name": _VALUE, "fields": fields}
@@ -77,6 +79,7 @@ def encode_metadata(
             optional_long(tx.tx_seq if is_end else None),
             _collections(tx) if is_end else NULL,
             encode_long(commit_us // 1000),
+            encode_long(tx.timeline),
             encode_long(tx.info.commit_lsn),
         )
     )

@@ -27,7 +27,7 @@ from cdcd.errors import (
 from cdcd.findings import Finding
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress
-from cdcd.runtime.beginning import needed_history, wanted_of
+from cdcd.runtime.beginning import timelines_of, wanted_of
 from cdcd.runtime.recovery import Resume, Snapshot, verdict
 from cdcd.sink.reader import read_last_progress
 from cdcd.source.connection import connect_sql
@@ -72,7 +72,7 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
     if slot is not None:
         slot = replace(slot, active=False)  # a daemon that runs holds it, which is no complaint
     wanted = replace(wanted_of(config), create_slot=create_slot)
-    return verdict(stored, slot, server, wanted, needed_history(source, stored, server))
+    return verdict(stored, slot, server, wanted, timelines_of(source, server).left)
 
 
 def stored_position(config: Config) -> Progress | None:

@@ -24,10 +24,10 @@ from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ResumeRefused, Retry
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import Gap, PreparedBefore, Progress
+from cdcd.model import Gap, PreparedBefore, Progress, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.ops.log import configure
-from cdcd.runtime.beginning import identity_of, needed_history, wanted_of
+from cdcd.runtime.beginning import identity_of, timelines_of, wanted_of
 from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
 from cdcd.runtime.recovery import Snapshot, verdict
 from cdcd.sink.producer import KafkaSink
@@ -64,13 +64,14 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         return [f"would accept the gap of this halt: {halt}"]
     with _opened(config) as (sink, stored):
         slot, server = look(config)
-        halt = check_accepts_gap(_halted(config, stored, slot, server))
+        timelines = timelines_of(config.source_settings(), server)
+        halt = check_accepts_gap(_halted(config, stored, slot, server, timelines))
         slot_lsn, made_lsn = _slot_to_go_on_with(config, slot, stored)
         identity = identity_of(
             server, config.source.slot.name, two_phase=config.source.protocol.two_phase, slot_lsn=made_lsn
         )
         before = _prepared_before(config)
-        now = after_gap(stored, halt, slot_lsn, identity, before, time.time_ns() // 1000)
+        now = after_gap(stored, halt, slot_lsn, identity, timelines, before, time.time_ns() // 1000)
         _write(sink, now)
     return [_audit(config, "gap_accepted", now), _tell(config) or _NOT_RUNNING]
 
@@ -107,7 +108,8 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         ]
     with _opened(config) as (sink, stored):
         slot, server = look(config)
-        halt = _halted(config, stored, slot, server)
+        timelines = timelines_of(config.source_settings(), server)
+        halt = _halted(config, stored, slot, server, timelines)
         reason = REQUESTED if halt is None else halt.code
         identity = identity_of(
             server,
@@ -142,13 +144,11 @@ def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
 
 
 def _halted(
-    config: Config, stored: Progress, slot: SlotState | None, server: ServerIdentity
+    config: Config, stored: Progress, slot: SlotState | None, server: ServerIdentity, timelines: Timelines
 ) -> CdcdError | None:
     """Return what a start would halt with now, None when it would go on. Raises what only has to be waited for."""
     try:
-        verdict(
-            stored, slot, server, wanted_of(config), needed_history(config.source_settings(), stored, server)
-        )
+        verdict(stored, slot, server, wanted_of(config), timelines.left)
     except CdcdError as error:
         if error.retry is Retry.AUTO:
             raise

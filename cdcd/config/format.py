@@ -100,6 +100,7 @@ class Flat(Room):
 
     op: AvroName = Field(default="__op", description="c, u, d, r or t")
     deleted: AvroName = Field(default="__deleted", description="whether the row was deleted")
+    timeline: AvroName = Field(default="__timeline", description="timeline of the commit")
     commit_lsn: AvroName = Field(default="__commit_lsn", description="LSN of the commit")
     tx_seq: AvroName = Field(default="__tx_seq", description="number of the change in its transaction")
     ts_ms: AvroName = Field(default="__ts_ms", description="time of the commit")

@@ -63,6 +63,8 @@ def looked(source: SourceSettings, look: Callable[[Any], T]) -> T:
 
 def which_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
     """Return where the ancestors of the server's timeline were left (F58). Raises Source errors."""
+    if timeline == 1:
+        return {}
     with contextlib.closing(connect_replication(source)) as connection:
         return read_history(connection, timeline)
 

@@ -10,7 +10,6 @@ Must not: stream, or write a record.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -19,7 +18,7 @@ from cdcd.ack.group import Boundary
 from cdcd.config import Config
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
-from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import looked, refuse_held, which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
@@ -43,7 +42,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 class Begun:
     """What a session begins with: the stored position as it is on the server's timeline (F58).
 
-    `identity` is what its progress records say.
+    `identity` is what its progress records say; `timelines` tell which one a commit belongs to.
     """
 
     stored: Progress | None
@@ -51,6 +50,7 @@ class Begun:
     options: StreamOptions
     verdict: Resume | Snapshot
     identity: SourceIdentity
+    timelines: Timelines
 
     @property
     def durable_lsn(self) -> Lsn:
@@ -105,13 +105,14 @@ class Beginning:
         options = self._granted(server)  # refused before anything is made
         policies = self._config.format.policies()
         options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
-        stored, decided, slot = await in_thread(self._decide, stored, server)
+        timelines = await in_thread(timelines_of, self._source, server)
+        stored, decided, slot = await in_thread(self._decide, stored, server, timelines)
         await self._compare_kept(is_anew=isinstance(decided, Snapshot))
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
         two_phase = options.two_phase or (isinstance(decided, Resume) and slot is not None and slot.two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
         identity = identity_of(server, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
-        return Begun(stored, server, options, decided, identity)
+        return Begun(stored, server, options, decided, identity, timelines)
 
     async def _open_sink(self) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)
@@ -157,25 +158,21 @@ class Beginning:
         return options
 
     def _decide(
-        self, stored: Progress | None, server: ServerIdentity
+        self, stored: Progress | None, server: ServerIdentity, timelines: Timelines
     ) -> tuple[Progress | None, Resume | Snapshot, Slot | None]:
         slot = which_slot(self._source)
-        history = needed_history(self._source, stored, server)
-        decided = verdict(stored, slot, server, wanted_of(self._config), history)
+        decided = verdict(stored, slot, server, wanted_of(self._config), timelines.left)
         if stored is not None:
-            stored = on_timeline(stored, server.timeline, history or {})
+            stored = on_timeline(stored, server.timeline, timelines.left)
         return stored, decided, slot
 
 
-def needed_history(
-    source: SourceSettings, stored: Progress | None, server: ServerIdentity
-) -> Mapping[int, Lsn] | None:
-    """Return the history of the server's timeline if it is not that of the stored position (F58). Blocks."""
-    is_same = stored is None or (
-        stored.identity.timeline == server.timeline
-        or stored.identity.system_identifier != server.system_identifier
-    )
-    return None if is_same else which_history(source, server.timeline)
+def timelines_of(source: SourceSettings, server: ServerIdentity) -> Timelines:
+    """Return the server's timeline and its history (F58). Blocks. Raises Source errors.
+
+    Also where the stored position is of this timeline: what comes may have been committed on the one before.
+    """
+    return Timelines(server.timeline, which_history(source, server.timeline))
 
 
 def identity_of(server: ServerIdentity, slot: str, *, two_phase: bool, slot_lsn: Lsn) -> SourceIdentity:

@@ -112,6 +112,7 @@ def letter(change: Change) -> bytes:
         "table": change.table,
         "op": change.op,
         "xid": change.xid,
+        "timeline": change.timeline,
         "commit_lsn": format_lsn(Lsn(change.commit_lsn)),
         "tx_seq": change.tx_seq,
         "lsn": None if change.lsn is None else format_lsn(Lsn(change.lsn)),

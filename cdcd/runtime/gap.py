@@ -18,8 +18,9 @@ import structlog
 from cdcd.ack.group import Boundary, Chunk
 from cdcd.avro.encode import encode_gap
 from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import SourceTimeline
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import POSTGRES_EPOCH_US, Gap, Progress, Record, Relation, TransactionInfo
+from cdcd.model import POSTGRES_EPOCH_US, Gap, Progress, Record, Relation, Timelines, TransactionInfo
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.writer import Writer
 from cdcd.snapshot.table import CopiedTable
@@ -28,15 +29,20 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 _BYTES_OF_A_MARKER = 512
 
 
-def marker_lsn(stored: Progress, gap: Gap) -> Lsn:
-    """Return the commit LSN of the markers: no transaction has it, and it sorts where the gap is.
+def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int, Lsn]:
+    """Return timeline and commit LSN of the markers: no transaction has them, and they sort where the gap is.
 
-    A transaction that follows begins at `to_lsn` or later (F1), so one below is free, unless what was written already
-    reaches beyond (a PREPARE that holds the position back, F33; a server that parted before, F58).
+    A transaction that follows begins at `to_lsn` or later (F1), so one below is free, on the timeline of what
+    follows: that is behind all that was written on one that parted from it before (F58). On the same timeline what
+    was written may reach beyond (a PREPARE that holds the position back, F33).
     """
-    if gap.to_lsn is not None and gap.from_lsn < gap.to_lsn and stored.commit_lsn < gap.to_lsn:
-        return gap.to_lsn - 1
-    return max(gap.from_lsn, stored.commit_lsn + 1)
+    lsn = max(gap.from_lsn, stored.commit_lsn + 1)
+    if gap.to_lsn is None:
+        return timelines.now, lsn
+    is_beyond = gap.from_lsn < gap.to_lsn and stored.commit_lsn < gap.to_lsn
+    if is_beyond or gap.reason == SourceTimeline.code:
+        return timelines.at(gap.to_lsn), gap.to_lsn - 1
+    return timelines.at(lsn), lsn
 
 
 def told(gap: Gap) -> dict[str, bytes]:
@@ -57,16 +63,20 @@ async def mark_gap(
     tables: list[tuple[CopiedTable, Relation]],
     plans: Plans,
     writer: Writer,
-    new_context: Callable[[TransactionInfo], TransactionContext],
+    timelines: Timelines,
+    new_context: Callable[[TransactionInfo, int], TransactionContext],
 ) -> None:
-    """Write the markers and wait until they are durable. Raises what planning and writing raise."""
+    """Write the markers and wait until they are durable. Raises what planning and writing raise.
+
+    `new_context` is given the timeline too.
+    """
     now_us = time.time_ns() // 1000
-    info = TransactionInfo(xid=0, commit_lsn=marker_lsn(stored, gap), commit_pg_us=now_us - POSTGRES_EPOCH_US)
-    tx = new_context(info)
+    timeline, lsn = marker_place(stored, gap, timelines)
+    tx = new_context(TransactionInfo(0, lsn, now_us - POSTGRES_EPOCH_US), timeline)
     markers: list[Record] = []
     for _, relation in tables:
         plan = await plans.plan(relation)
-        markers += encode_gap(plan, lsn=info.commit_lsn, said=told(gap), tx=tx)
+        markers += encode_gap(plan, lsn=lsn, said=told(gap), tx=tx)
     after = Boundary(
         stored.commit_lsn,
         stored.end_lsn,

@@ -2,8 +2,8 @@
 
 In: the stored position, the halt, slot and server as they are.  Out: the progress record to write instead.
 Invariant: the record has the gap, so the next session marks it in the topics before it writes anything else. A
-position is never one that makes readers mistake changes for others: where the server's WAL ends before what the
-topics have, there is none.
+position is never one that makes readers mistake changes for others: where what follows would sort before what the
+topics have, by its timeline or its LSN, there is none.
 Must not: do I/O.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
 from cdcd.lsn import Lsn
-from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.runtime.halts import Way, ways_on
 from cdcd.runtime.recovery import Server, Slot
 
@@ -47,6 +47,7 @@ def after_gap(
     halt: CdcdError,
     slot_lsn: Lsn,
     identity: SourceIdentity,
+    timelines: Timelines,
     prepared_before: PreparedBefore,
     now_us: int,
 ) -> Progress:
@@ -66,8 +67,10 @@ def after_gap(
     if isinstance(switch_lsn, int):
         to_lsn, end_lsn = max(slot_lsn, switch_lsn), max(slot_lsn, min(switch_lsn, stored.end_lsn))
     is_parted, written_lsn = isinstance(halt, SourceTimeline), _written_lsn(stored)
+    if is_parted:
+        _check_later(stored, timelines.at(to_lsn))
     is_back = to_lsn <= stored.end_lsn or (is_parted and to_lsn <= written_lsn)
-    # What goes back is marked behind all that the topics have, or a reader would take it for known.
+    # What goes back is told so, and where the timeline is the same, it is marked behind all that the topics have.
     from_lsn = max(_from_lsn(stored), written_lsn + 1) if is_back else _from_lsn(stored)
     return replace(
         stored,
@@ -94,6 +97,8 @@ def before_snapshot(
     now_us: int,
 ) -> Progress:
     """Return the record that begins a new snapshot, which empties `topics` first. Raises ResumeRefused."""
+    if server.timeline != stored.identity.timeline:
+        _check_later(stored, server.timeline)
     written_lsn = _written_lsn(stored)
     last_lsn = max(written_lsn + 1, stored.end_lsn)
     # Equal is enough: the slot that is made next writes WAL, and its consistent point lies behind that.
@@ -117,6 +122,21 @@ def before_snapshot(
         part=None,
         gap=Gap(_from_lsn(stored), None, reason, now_us),
     )
+
+
+def _check_later(stored: Progress, timeline: int) -> None:
+    """Raise ResumeRefused unless what follows, on this timeline, sorts behind what was written (F58).
+
+    A former primary is on an earlier one, and a server that pg_upgrade has made begins at the first again.
+    """
+    if timeline <= stored.identity.timeline:
+        raise ResumeRefused(
+            "what follows is of a timeline that is not later than that of what the topics have: readers put changes "
+            "in the order of their timelines, and would take the new ones for older",
+            hint="use another name: it gives new topics, a new slot and a new snapshot",
+            stored_timeline=stored.identity.timeline,
+            timeline=timeline,
+        )
 
 
 def _part_that_comes(stored: Progress, to_lsn: Lsn) -> Part | None:

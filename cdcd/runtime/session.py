@@ -21,7 +21,7 @@ from cdcd.config import Config
 from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, SinkFenced
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import Gap, PreparedBefore, Progress, TransactionInfo
+from cdcd.model import Gap, PreparedBefore, Progress, Timelines, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, boundary_before
@@ -108,6 +108,7 @@ class Session:
             incompatible=config.registry.incompatible,
         )
         self._database = ""
+        self._timelines = Timelines(0, {})
         self._writer: Writer | None = None
         self._spill: SpillPool | None = None
         self._buffers: Buffers | None = None
@@ -157,7 +158,7 @@ class Session:
                 pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
                 begun = await failing.unless(or_stop(beginning.begin(), self._stop))
-            self._database = begun.server.database
+            self._database, self._timelines = begun.server.database, begun.timelines
             self._writer = self._new_writer(begun)
             async with beside(
                 self._writer.run(),
@@ -223,8 +224,12 @@ class Session:
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:
+        return self._context_on(info, self._timelines.at(info.commit_lsn))
+
+    def _context_on(self, info: TransactionInfo, timeline: int) -> TransactionContext:
         return TransactionContext(
             info,
+            timeline=timeline,
             name=self._config.name,
             database=self._database,
             now_us=time.time_ns() // 1000,
@@ -235,7 +240,7 @@ class Session:
     async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> None:
         """Tell the topics of a gap that somebody has accepted; from then on the progress record has none."""
         tables = await in_thread(tables_to_copy, self._source, self._catalog)
-        await mark_gap(stored, gap, tables, self._plans, writer, self._new_context)
+        await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
 
     # --- the snapshot ---
 

@@ -2,8 +2,8 @@
 
 In: the relation's dotted name and its Value record.  Out: the Envelope's Avro schema.
 Invariant: the order of the fields here is the order in which `cdcd.avro` writes their bytes; readers go by
-name. `commit_lsn` and `tx_seq` are the sequence, `special` and `unchanged` say what `before` and `after`
-cannot.
+name. `timeline`, `commit_lsn` and `tx_seq` are the sequence, `special` and `unchanged` say what `before` and
+`after` cannot.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from cdcd.schema.codec import AvroSchema
+
+TIMELINE_DEFAULT = 0
+"""What readers take for the timeline of a record that was written without one: no server has it."""
 
 _SNAPSHOT = {
     "type": "string",
@@ -47,6 +50,8 @@ def source_schema() -> AvroSchema:
         _optional("xmin", "long"),
         _optional("origin", "string"),
         _optional("origin_lsn", "long"),
+        # PostgreSQL counts timelines in 32 bits without a sign, more than an Avro int holds.
+        {"name": "timeline", "type": "long", "default": TIMELINE_DEFAULT},
         {"name": "commit_lsn", "type": "long"},
         {"name": "tx_seq", "type": "long"},
         _optional("special", {"type": "map", "values": "string"}),

@@ -12,6 +12,7 @@ from typing import Any
 
 from cdcd.errors import SchemaError
 from cdcd.schema.codec import AvroSchema
+from cdcd.schema.envelope import TIMELINE_DEFAULT
 from cdcd.schema.policy import FlatNames
 
 FLAT_PROPERTY = "cdcd.flat"
@@ -24,6 +25,7 @@ def flat_schema(name: str, columns: list[dict[str, Any]], names: FlatNames, tabl
     added: list[dict[str, Any]] = [
         {"name": names.op, "type": "string"},
         {"name": names.deleted, "type": "boolean"},
+        {"name": names.timeline, "type": "long", "default": TIMELINE_DEFAULT},
         {"name": names.commit_lsn, "type": "long"},
         {"name": names.tx_seq, "type": "long"},
         {"name": names.ts_ms, "type": "long"},

@@ -20,6 +20,7 @@ class FlatNames:
 
     op: str = "__op"
     deleted: str = "__deleted"
+    timeline: str = "__timeline"
     commit_lsn: str = "__commit_lsn"
     tx_seq: str = "__tx_seq"
     ts_ms: str = "__ts_ms"

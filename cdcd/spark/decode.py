@@ -1,8 +1,8 @@
 """Raw records of one topic as columns: what changed, in the order's terms, without a jar.
 
 In: a DataFrame of `format("cdcd")` (or any with key and value), the registry, a topic.
-Out: columns op, key, before, after, commit_lsn, tx_seq, snapshot, lsn, unchanged, special, ts_us, schema_id, and
-the raw topic, partition, offset.  Works in batches and in streams.
+Out: columns op, key, before, after, timeline, commit_lsn, tx_seq, snapshot, lsn, unchanged, special, ts_us,
+schema_id, and the raw topic, partition, offset.  Works in batches and in streams.
 Invariant: every record is decoded under the schema it was written with, then brought to the newest one that the
 registry had at the call, by name and by Avro's promotions; an older column that does not fit is an error.
 Must not: drop a record: tombstones come out with a null op.
@@ -40,6 +40,7 @@ _RAW = [
     pa.field("offset", pa.int64()),
 ]
 _PLAIN = [
+    pa.field("timeline", pa.int64()),
     pa.field("commit_lsn", pa.int64()),
     pa.field("tx_seq", pa.int64()),
     pa.field("snapshot", pa.bool_()),
@@ -129,6 +130,7 @@ class _Reader:
         }
         for name in ("commit_lsn", "tx_seq", "lsn", "unchanged"):
             plain[name] = [one and one[name] for one in sources]
+        plain["timeline"] = [one and one.get("timeline", 0) for one in sources]
         plain["special"] = [list((one["special"] or {}).items()) if one else None for one in sources]
         for name, column in plain.items():
             columns[name] = pa.array(column, target.field(name).type)

@@ -1,8 +1,9 @@
 """Changes as values: from a framed key and an Avro envelope to an `Event` with its place in the order.
 
 In: Kafka keys and values, envelope schemas by id.  Out: events whose column values are the wire's numbers, texts
-and bytes.  Invariant: `Sequence` orders all changes of a database: commit LSN, snapshot rows before the
-transactions of the same LSN (the first transaction may begin exactly at the consistent point), tx_seq.
+and bytes.  Invariant: `Sequence` orders all changes of a database: timeline (a later one uses LSNs of an
+earlier one again, F58), commit LSN, snapshot rows before the transactions of the same LSN (the first transaction may
+begin exactly at the consistent point), tx_seq.
 Must not: do I/O; a schema that is not given is an error.
 """
 
@@ -20,12 +21,13 @@ from cdcd.spark.schemas import HEADER_BYTES, Schema, parsed_physical, schema_id
 
 Row = dict[str, Any]
 SNAPSHOT, STREAM = 0, 1
-"""The middle of a Sequence."""
+"""The phases of a Sequence."""
 
 
 class Sequence(NamedTuple):
-    """The place of a change among all changes of its database."""
+    """The place of a change among all changes of its database. `timeline` 0: written before records had one."""
 
+    timeline: int
     commit_lsn: int
     phase: int
     tx_seq: int
@@ -35,7 +37,7 @@ _NEVER_HAPPENED = (
     "have cdcd copy the tables anew (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new "
     "snapshot it would keep what never happened"
 )
-BEGINNING = Sequence(-1, SNAPSHOT, 0)
+BEGINNING = Sequence(0, -1, SNAPSHOT, 0)
 
 _TOO_LARGE = (
     "raise the limits, then have cdcd copy the tables anew (`cdcd resnapshot`); or start the mirror with "
@@ -59,7 +61,8 @@ class Event(NamedTuple):
 def sequence_of(op: str, source: Mapping[str, Any]) -> Sequence:
     """Return the place of a change from its envelope's `source`."""
     is_snapshot = op == "r" or source.get("snapshot") not in (None, "false")
-    return Sequence(source["commit_lsn"], SNAPSHOT if is_snapshot else STREAM, source["tx_seq"])
+    phase = SNAPSHOT if is_snapshot else STREAM
+    return Sequence(source.get("timeline", 0), source["commit_lsn"], phase, source["tx_seq"])
 
 
 def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:

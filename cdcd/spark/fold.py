@@ -77,6 +77,7 @@ def _where(shape: TableShape, event: Event) -> dict[str, Any]:
     return {
         "topic": shape.topic,
         "op": event.op,
+        "timeline": event.sequence.timeline,
         "commit_lsn": event.sequence.commit_lsn,
         "tx_seq": event.sequence.tx_seq,
     }

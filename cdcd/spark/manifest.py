@@ -27,7 +27,9 @@ from cdcd.spark.events import BEGINNING, Sequence
 from cdcd.spark.shape import Field, TableShape, aligned, arrow_schema
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+BEFORE_TIMELINES = 1
+"""The format whose sequences had no timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,12 @@ def read_manifest(target: str | Path) -> Manifest | None:
         fields = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    if fields.pop("format", None) != FORMAT:
+    written_as = fields.pop("format", None)
+    if written_as not in (FORMAT, BEFORE_TIMELINES):
         raise ReadingError("a manifest of an unknown format", path=path)
+    for entry in fields["tables"].values():
+        if written_as == BEFORE_TIMELINES:
+            entry["applied"] = [BEGINNING.timeline, *entry["applied"]]
     fields["tables"] = {topic: _table(entry) for topic, entry in fields["tables"].items()}
     fields["replaced"] = tuple(fields["replaced"])
     return Manifest(**fields)

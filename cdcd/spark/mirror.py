@@ -32,6 +32,7 @@ from pyspark.sql.streaming import StreamingQuery
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError, ReadingError
 from cdcd.lsn import format_lsn
 from cdcd.spark.cuts import Offsets, merge
+from cdcd.spark.events import BEGINNING
 from cdcd.spark.manifest import (
     BucketFile,
     Manifest,
@@ -279,7 +280,6 @@ def _next_manifest(
     folded: list[Folded],
 ) -> Manifest:
     tables = dict(manifest.tables)
-    commit_lsn = manifest.commit_lsn
     for topic, entry in entries.items():
         mine = [one for one in folded if one.topic == topic]
         shape = plans[topic].shape
@@ -297,11 +297,12 @@ def _next_manifest(
             applied=applied,
             files=tuple(kept[bucket] for bucket in sorted(kept)),
         )
-        commit_lsn = max(commit_lsn, applied.commit_lsn)
+    # F58: the last commit, on a new timeline, may have a lower LSN than one of the old.
+    last = max((one.applied for one in tables.values()), default=BEGINNING)
     return replace(
         manifest,
         version=manifest.version + 1,
-        commit_lsn=commit_lsn,
+        commit_lsn=max(last.commit_lsn, 0),
         offsets=merge(manifest.offsets, offsets),
         tables=tables,
     )

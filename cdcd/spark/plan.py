@@ -152,6 +152,7 @@ def _emptied_at(look: Look, applied: Sequence, schemas: Mapping[int, Schema], ac
             raise MirrorInconsistent(
                 "a change without a key in a keyed table",
                 topic=look.topic,
+                timeline=event.sequence.timeline,
                 commit_lsn=event.sequence.commit_lsn,
             )
         emptied = max(emptied, event.sequence)

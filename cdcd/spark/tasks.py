@@ -29,7 +29,8 @@ WHOLE = -1
 """In place of a bucket: all of the table's."""
 
 _RESULT = (
-    "topic string, bucket int, path string, rows long, commit_lsn long, phase int, tx_seq long, moved boolean"
+    "topic string, bucket int, path string, rows long, "
+    "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean"
 )
 
 
@@ -82,7 +83,7 @@ def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:
             one["bucket"],
             one["path"],
             one["rows"],
-            ev.Sequence(one["commit_lsn"], one["phase"], one["tx_seq"]),
+            ev.Sequence(one["timeline"], one["commit_lsn"], one["phase"], one["tx_seq"]),
             one["moved"],
         )
         for one in rows
@@ -95,6 +96,7 @@ _RESULT_ARROW = pa.schema(
         ("bucket", pa.int32()),
         ("path", pa.string()),
         ("rows", pa.int64()),
+        ("timeline", pa.int64()),
         ("commit_lsn", pa.int64()),
         ("phase", pa.int32()),
         ("tx_seq", pa.int64()),

@@ -97,6 +97,7 @@ _SOURCE: Schema = {
         {"name": "xmin", "type": ["null", "long"], "default": None},
         {"name": "origin", "type": _OPTIONAL_TEXT, "default": None},
         {"name": "origin_lsn", "type": ["null", "long"], "default": None},
+        {"name": "timeline", "type": "long", "default": 0},
         {"name": "commit_lsn", "type": "long"},
         {"name": "tx_seq", "type": "long"},
         {"name": "special", "type": ["null", {"type": "map", "values": "string"}], "default": None},
@@ -174,6 +175,7 @@ class Table:
         unchanged: Sequence[str] = (),
         special: Mapping[str, str] | None = None,
         snapshot: bool | None = None,
+        timeline: int = 1,
     ) -> tuple[bytes | None, bytes]:
         """Return key and value of one change; the key is taken from `after`, else from `before`."""
         number, schema = self._registered()
@@ -188,6 +190,7 @@ class Table:
             "db": "test",
             "schema": namespace,
             "table": table,
+            "timeline": timeline,
             "commit_lsn": commit_lsn,
             "tx_seq": tx_seq,
             "lsn": commit_lsn,

@@ -14,6 +14,8 @@ Row = Mapping[str, str | None]
 Key = tuple[tuple[str, str | None], ...]
 Place = tuple[str, int]
 """A topic and a partition."""
+Order = tuple[int, int, int]
+"""Timeline, commit LSN and the number in the transaction: what a change is known by, and sorted by."""
 MESSAGE = "message"
 """The table that logical messages are counted under."""
 
@@ -60,14 +62,20 @@ class Event:
     after: Row | None = None
     unchanged: frozenset[str] = frozenset()
     xid: int | None = None
+    timeline: int = 0
     commit_lsn: int = 0
     tx_seq: int = 0
     is_snapshot: bool = False
     is_odd: str = ""
 
     @property
-    def sequence(self) -> tuple[int, int]:
+    def sequence(self) -> Order:
         """Where it stands in the order."""
+        return self.timeline, self.commit_lsn, self.tx_seq
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Where it stands by what a progress record has, which is of one timeline."""
         return self.commit_lsn, self.tx_seq
 
     @property

@@ -19,14 +19,14 @@ from tests.faults.assertions.partitions import in_order, one_partition_per_key, 
 from tests.faults.assertions.repeats import covered, first_ones
 from tests.faults.assertions.snapshots import joined, snapshot_point
 from tests.faults.assertions.transactions import as_committed
-from tests.faults.facts import Block, Finding, Key, Place, Progress, Table
+from tests.faults.facts import Block, Finding, Key, Order, Place, Progress, Table
 
 
 @dataclass
 class Memory:
     """What is known of the blocks before."""
 
-    last_sequence: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    last_sequence: dict[Place, Order] = field(default_factory=dict)
     partition_of: dict[tuple[str, Key], int] = field(default_factory=dict)
     last_end_lsn: int = 0
     truth: dict[str, Fold] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 
-from tests.faults.facts import Block, Event, Place, Progress, Sample
+from tests.faults.facts import Block, Event, Order, Place, Progress, Sample
 
 
 def _streamed(block: Block, *ops: str) -> list[Event]:
@@ -234,7 +234,7 @@ def _with_offsets_behind(record: Progress, shifts: dict[Place, tuple[int, int]])
 
 def _twice(block: Block, *ops: str) -> list[tuple[Event, Event]]:
     """What is there a second time: the first and the last occurrence."""
-    first: dict[tuple[Place, tuple[int, int]], Event] = {}
+    first: dict[tuple[Place, Order], Event] = {}
     return [
         (first[one.place, one.sequence], one)
         for one in _streamed(block, *ops)

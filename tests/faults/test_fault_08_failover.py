@@ -14,7 +14,7 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import drop_own_slot
 from tests.integration.conftest import NewDaemon
-from tests.support.reader import Reader, assert_each_once
+from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import PostgresServers, run_script
 from tests.support.standby import await_slot, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
@@ -58,6 +58,16 @@ def pair(pg_server: PostgresServers, major: int) -> Iterator[tuple[PostgresServe
         standby.stop("immediate")
 
 
+def assert_timelines(events: list[Event], promoted: PostgresServer) -> None:
+    """F58: each change has the timeline that it was committed on, by the new primary's own history file."""
+    path = "pg_wal/00000002.history"
+    ((switch_lsn,),) = promoted.execute(
+        "SELECT (split_part(pg_read_file(%s), chr(9), 2)::pg_lsn - '0/0')::bigint", path
+    )
+    committed = [(one.source["timeline"], one.source["commit_lsn"]) for one in events if one.sequence]
+    assert {(timeline, lsn < switch_lsn) for timeline, lsn in committed} == {(1, True), (2, False)}
+
+
 @pytest.mark.parametrize("major", [17, 18])
 def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invented(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
@@ -81,6 +91,7 @@ def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invent
         events = equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
         assert_each_once(events)
         assert len(events) > 200
+        assert_timelines(events, standby)
         assert daemon.stop() == 0
         assert daemon.start().wait_state("streaming"), "the new timeline is in the progress record"
         assert daemon.stop() == 0

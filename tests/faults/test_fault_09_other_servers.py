@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SourceStandby
 from tests.faults.link import NewLinked
@@ -9,7 +11,7 @@ from tests.faults.test_fault_08_failover import FAILOVER, TABLE, pair
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.proxy import Way
-from tests.support.reader import Reader, assert_each_once
+from tests.support.reader import BEGINNING, Reader, assert_each_once
 from tests.support.stack import PostgresServers, drop_database, run_script
 from tests.support.standby import await_slot, copy_of, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
@@ -80,6 +82,11 @@ def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
         assert happened == [2, 4], "none twice, none lost"
         said = next(one for one in events if one.op == "g").source["special"]
         assert said["gap.from_lsn"] == line["from_lsn"]
+        timelines = {one.key["id"]: one.source["timeline"] for one in events if one.op == "c"}
+        assert timelines == {2: 1, 3: 1, 4: 2}, "that of the commit"
+        assert_each_once(events)
+        ordered = sorted(events, key=lambda one: one.sequence or BEGINNING)
+        assert [op for op, _ in groupby(ordered, lambda one: one.op)] == ["r", "c", "g", "c"]
         run_script(standby.dsn(), "SELECT pg_switch_wal()", "INSERT INTO t VALUES (5, 'later')")
         assert daemon.stop() == 0
         audited(command(daemon, *RESNAPSHOT))

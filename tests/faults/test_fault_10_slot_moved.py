@@ -12,7 +12,7 @@ from tests.faults.link import NewLinked
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.proxy import Way
-from tests.support.reader import Reader
+from tests.support.reader import BEGINNING, Reader
 from tests.support.stack import run_script
 from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
 
@@ -115,7 +115,7 @@ def goes_on_with_a_marked_gap(
         assert (said["gap.from_lsn"], said["gap.to_lsn"]) == (line["from_lsn"], line["to_lsn"])
         assert said["gap.reason"] == code
         assert (marker.value["before"], marker.value["after"], marker.key) == (None, None, None)
-    ordered = [event.op for event in sorted(events, key=lambda event: event.sequence or (0, 0))]
+    ordered = [event.op for event in sorted(events, key=lambda event: event.sequence or BEGINNING)]
     assert ordered == ["r"] * (before - 1) + ["c"] + ["g"] * 2 + ["c"], (
         "between what came before and what follows"
     )
@@ -136,7 +136,7 @@ def is_copied_anew(server: PostgresServer, database: str, daemon: Daemon, reader
     change(server, database, "INSERT INTO t VALUES (5, 'after')")
     events = equals_table(reader, topic, server, database)
     ops = [
-        event.op for event in sorted(events, key=lambda event: event.sequence or (0, 0)) if event.op != "r"
+        event.op for event in sorted(events, key=lambda event: event.sequence or BEGINNING) if event.op != "r"
     ]
     assert ops == ["c", "g", "g", "t", "t", "c"], "the gap, the emptying, and what was copied"
     assert all("gap.to_lsn" not in event.source["special"] for event in events if event.op == "g"), (

@@ -234,7 +234,7 @@ def transactions_of(events: list[Event]) -> list[Transaction]:
     transactions: dict[int, Transaction] = {}
     for sequence in sorted(found):
         event = found[sequence]
-        commit_lsn, tx_seq = sequence
+        _, commit_lsn, tx_seq = sequence
         one = transactions.setdefault(commit_lsn, Transaction(event.source["txId"], []))
         assert (event.source["txId"], tx_seq) == (one.xid, len(one.changes) + 1)
         one.changes.append(change_of(event))

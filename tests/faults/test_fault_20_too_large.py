@@ -24,7 +24,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import Lsn, format_lsn
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.reader import Event, Reader, assert_each_once, assert_metadata_counts
+from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, assert_metadata_counts
 from tests.support.stack import confirmed_position, wal_position
 from tests.support.topics import committed_records
 
@@ -107,12 +107,14 @@ def assert_told_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event], la
     markers = {event.key["id"]: event for event in rows if event.op == "g"}
     assert sorted(markers) == large
     found = letters(kafka, daemon.name)
-    told = {(letter["commit_lsn"], letter["tx_seq"]): (key, letter) for key, letter in found}
+    told = {
+        (letter["timeline"], letter["commit_lsn"], letter["tx_seq"]): (key, letter) for key, letter in found
+    }
     assert len(told) == len(found) == len(large)
     raw = {record.key() for record in committed_records(kafka.bootstrap, topic)}
     for event in markers.values():
-        commit_lsn, tx_seq = event.sequence or (0, 0)
-        key, letter = told[format_lsn(Lsn(commit_lsn)), tx_seq]
+        timeline, commit_lsn, tx_seq = event.sequence or BEGINNING
+        key, letter = told[timeline, format_lsn(Lsn(commit_lsn)), tx_seq]
         assert key in raw
         assert (letter["table"], letter["key_columns"]) == ("t", ["id"])
         assert event.value["after"] is None

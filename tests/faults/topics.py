@@ -171,7 +171,8 @@ class Decoder:
     def _message(at: tuple[str, int, int, str], value: dict[str, Any]) -> Event:
         after = {"content": value["content"].decode()}
         xid, lsn, tx_seq = value["txId"], value["commit_lsn"], value["tx_seq"]
-        return Event(*at, "m", after=after, xid=xid, commit_lsn=lsn, tx_seq=tx_seq)
+        timeline = value["timeline"]
+        return Event(*at, "m", after=after, xid=xid, timeline=timeline, commit_lsn=lsn, tx_seq=tx_seq)
 
     @staticmethod
     def _change(at: tuple[str, int, int, str], key: Key | None, value: dict[str, Any]) -> Event:
@@ -184,6 +185,7 @@ class Decoder:
             _row(value["after"]),
             frozenset(source["unchanged"]),
             source["txId"],
+            source["timeline"],
             source["commit_lsn"],
             source["tx_seq"],
             source["snapshot"] not in (None, "false"),

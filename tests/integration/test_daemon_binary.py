@@ -11,7 +11,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, environment_without_cdcd
-from tests.support.reader import Reader, assert_each_once
+from tests.support.reader import BEGINNING, Reader, assert_each_once
 from tests.support.stack import PostgresServers, drop_database, in_one_transaction, new_database_name
 
 BINARY = {"protocol": {"binary": True}}
@@ -166,7 +166,7 @@ def test_a_column_that_comes_later_ends_binary_and_loses_nothing(
     assert len(events) == wanted
     assert_each_once(events)
     in_order = sorted(
-        (event for event in events if event.sequence), key=lambda event: event.sequence or (0, 0)
+        (event for event in events if event.sequence), key=lambda event: event.sequence or BEGINNING
     )
     assert [(event.op, event.key["id"]) for event in in_order] == [
         ("c", 1),

@@ -65,7 +65,7 @@ def test_the_same_rows_arrive_in_every_way(
 def test_at_least_once_loses_nothing_over_a_kill(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Without Kafka transactions a restart may repeat rows; (commit_lsn, tx_seq) tells them apart."""
+    """Without Kafka transactions a restart may repeat rows; (timeline, commit_lsn, tx_seq) tells them apart."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     with new_daemon(postgres, database, sink={"delivery": "at_least_once"}) as daemon:
         topic = f"{daemon.name}.public.t"

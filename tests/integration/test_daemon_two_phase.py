@@ -10,7 +10,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
-from tests.support.reader import Event, Reader, assert_each_once, fold
+from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, confirmed_position, drop_database, new_database_name, prepare
 from tests.support.waiting import eventually
 from tests.support.witness import Witness, assert_same_changes, changes_of
@@ -64,7 +64,7 @@ def wal_lsn(server: PostgresServer, dbname: str) -> int:
 def ids(events: list[Event]) -> list[int]:
     """The rows that have arrived, in the order of their transactions."""
     ordered = sorted(
-        (event for event in events if event.sequence), key=lambda event: event.sequence or (0, 0)
+        (event for event in events if event.sequence), key=lambda event: event.sequence or BEGINNING
     )
     return [event.value["after"]["id"] for event in ordered]
 

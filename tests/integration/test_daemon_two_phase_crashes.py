@@ -16,7 +16,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer, StopMode
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
-from tests.support.reader import Event, Reader, assert_each_once, fold
+from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, drop_database, new_database_name, prepare
 from tests.support.waiting import eventually
 from tests.support.witness import Witness, assert_same_changes, changes_of
@@ -203,7 +203,7 @@ def test_a_restart_of_the_server_between_prepare_and_commit(
             scene.run("COMMIT PREPARED 'g'")
             events = scene.arrived(3)
             assert_each_once(events)
-            ordered = sorted(events, key=lambda event: event.sequence or (0, 0))
+            ordered = sorted(events, key=lambda event: event.sequence or BEGINNING)
             assert [event.value["after"]["id"] for event in ordered] == [2, 3, 1]
     finally:
         server.stop("immediate")

@@ -10,7 +10,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
-from tests.support.reader import Event, Reader
+from tests.support.reader import BEGINNING, Event, Reader
 from tests.support.stack import run
 
 TABLES = (
@@ -55,7 +55,7 @@ CHOICES = {
 
 
 def in_order(events: list[Event]) -> list[Any]:
-    return [event.value for event in sorted(events, key=lambda event: event.sequence or (0, 0))]
+    return [event.value for event in sorted(events, key=lambda event: event.sequence or BEGINNING)]
 
 
 def test_types_and_choices_in_snapshot_and_stream(

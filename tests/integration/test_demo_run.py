@@ -69,7 +69,7 @@ def test_the_mirror_equals_the_source_under_chaos() -> None:
 
 
 def read_by_a_stranger(output: str) -> None:
-    """Each (commit_lsn, tx_seq) is there once and in order, whatever cdcd went through."""
+    """Each (timeline, commit_lsn, tx_seq) is there once and in order, whatever cdcd went through."""
     broker, registry = (re.search(rf"{name} +(\S+)", output)[1] for name in ("Kafka  ", "registry  "))  # type: ignore[index]
     reader = Reader(broker, registry, beyond_python=["shop.public.type_zoo"])
     topics = reader.topics("shop")

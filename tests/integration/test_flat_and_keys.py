@@ -11,15 +11,15 @@ import psycopg2
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
-from tests.support.reader import Event, Reader
+from tests.support.reader import BEGINNING, Event, Reader
 from tests.support.stack import run
 
 FLAT = {"format": {"overrides": [{"table": r"public\.flat", "value": "flat"}]}}
 
 
-def place(event: Event) -> tuple[int, int]:
+def place(event: Event) -> tuple[int, int, int]:
     """Where a flat change stands in the order."""
-    return event.value["__commit_lsn"], event.value["__tx_seq"]
+    return event.value["__timeline"], event.value["__commit_lsn"], event.value["__tx_seq"]
 
 
 def folded(events: list[Event]) -> dict[Any, dict[str, Any]]:
@@ -125,7 +125,7 @@ def test_keys_of_tables_without_one(
             events = reader.read(f"{daemon.name}.public.{name}")
             order = {"r": 0}
             changes = [event for event in events if event.value is not None]
-            changes.sort(key=lambda event: (order.get(event.op or "", 1), event.sequence or (0, 0)))
+            changes.sort(key=lambda event: (order.get(event.op or "", 1), event.sequence or BEGINNING))
             return [(event.op, event.key and tuple(event.key.values())) for event in changes]
 
         assert told("chosen")[3:] == [
@@ -154,7 +154,7 @@ def test_flat_rows_and_enveloped_ones_are_counted_in_one_transaction(
     over = {
         "format": {
             "transactions": True,
-            "flat": {"op": "operation", "commit_lsn": "lsn", "tx_seq": "nr"},
+            "flat": {"op": "operation", "timeline": "tli", "commit_lsn": "lsn", "tx_seq": "nr"},
             "overrides": [{"table": r"public\.flat", "value": "flat"}],
         },
     }
@@ -192,8 +192,8 @@ def test_flat_rows_and_enveloped_ones_are_counted_in_one_transaction(
             "public.flat": 5,
             "public.enveloped": 1,
         }
-        places = [(row["lsn"], row["nr"]) for row in rows]
+        places = [(row["tli"], row["lsn"], row["nr"]) for row in rows]
         assert len(set(places)) == 5
-        assert {lsn for lsn, _ in places} == {enveloped.source["commit_lsn"]}
+        assert {place[:2] for place in places} == {(1, enveloped.source["commit_lsn"])}
         assert end["id"] == enveloped.value["transaction"]["id"]
         assert daemon.stop() == 0

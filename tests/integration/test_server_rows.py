@@ -75,7 +75,9 @@ def story(payloads: list[bytes]) -> tuple[list[Record], list[tuple[Any, ...]]]:
     """The records, and per record (table, op, key, before.n, after.n, sizes of big before and after, unchanged)."""
     plans: dict[int, Any] = {}
     records, told = [], []
-    tx = TransactionContext(TransactionInfo(1, 1, 0), name="shop", database="d", now_us=0, version="0")
+    tx = TransactionContext(
+        TransactionInfo(1, 1, 0), timeline=1, name="shop", database="d", now_us=0, version="0"
+    )
     for payload in payloads:
         if payload[:1] == b"R":
             message = decode(payload, in_stream=False, protocol_version=1)

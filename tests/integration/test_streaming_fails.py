@@ -19,7 +19,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.reader import BEGINNING, Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 from tests.support.waiting import eventually
 
@@ -102,7 +102,7 @@ def test_a_table_that_is_streamed_without_its_key_is_read_again(
         assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
         assert daemon.stop() == 0
     assert_each_once(events)
-    assert [event.key for event in sorted(events, key=lambda event: event.sequence or (0, 0))] == [
+    assert [event.key for event in sorted(events, key=lambda event: event.sequence or BEGINNING)] == [
         {"id": number} for number in range(ROWS + 1)
     ]
 

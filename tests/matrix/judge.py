@@ -15,7 +15,7 @@ from tests.matrix import tables
 from tests.matrix.account import UNCHANGED, Account, Change, Emitted, Row, Transaction, Truncation
 from tests.matrix.cells import Cell
 from tests.matrix.workload import Done
-from tests.support.reader import Event
+from tests.support.reader import Event, Sequence
 
 MESSAGES = "message"
 FLAGS = {"cascade": "truncate.cascade", "restart_seqs": "truncate.restart_identity"}
@@ -63,9 +63,9 @@ class _Found:
         self._origins = origins
         self._unburied: dict[tuple[str, int], Any] = {}
         self._partitions: dict[tuple[str, str], int] = {}
-        self._lines: dict[tuple[int, int], tuple[int, Line]] = {}
-        self._truncated: set[tuple[int, int, int]] = set()
-        self._last: dict[tuple[str, int], tuple[int, int]] = {}
+        self._lines: dict[Sequence, tuple[int, Line]] = {}
+        self._truncated: set[tuple[Sequence, int]] = set()
+        self._last: dict[tuple[str, int], Sequence] = {}
 
     def take(self, event: Event) -> None:
         """Note one record; a tombstone follows its delete."""
@@ -89,8 +89,8 @@ class _Found:
         )
         self._last[place] = sequence
         if event.op == "t":  # a barrier: one in each partition
-            assert (*sequence, event.partition) not in self._truncated, f"twice: {event.topic} {sequence}"
-            self._truncated.add((*sequence, event.partition))
+            assert (sequence, event.partition) not in self._truncated, f"twice: {event.topic} {sequence}"
+            self._truncated.add((sequence, event.partition))
             known = self._lines.get(sequence)
             assert known is None or known[1] == _line_of(event), f"two changes with {sequence}"
         else:
@@ -114,14 +114,14 @@ class _Found:
         """Transactions in the order of their commit; each numbered from 1."""
         assert not self._unburied, f"a delete at the end of {list(self._unburied)} without a tombstone"
         told: Told = []
-        commit_lsn, number = 0, 0
+        commit, number = (0, 0), 0
         for sequence in sorted(self._lines):
             xid, line = self._lines[sequence]
-            number = number + 1 if sequence[0] == commit_lsn else 1
-            assert sequence[1] == number, f"transaction {xid} has no change {number}"
+            number = number + 1 if sequence[:2] == commit else 1
+            assert sequence[2] == number, f"transaction {xid} has no change {number}"
             if number == 1:
                 told.append((xid, []))
-            commit_lsn = sequence[0]
+            commit = sequence[:2]
             assert told[-1][0] == xid, f"transactions {told[-1][0]} and {xid} have one commit LSN"
             told[-1][1].append(line)
         return told

@@ -37,6 +37,7 @@ def _event(table: str, op: str, at: tuple[int, int], xid: int, lsn: int, key: An
     source = {
         "schema": "public",
         "table": table,
+        "timeline": 1,
         "commit_lsn": at[0],
         "tx_seq": at[1],
         "txId": xid,
@@ -49,6 +50,7 @@ def _event(table: str, op: str, at: tuple[int, int], xid: int, lsn: int, key: An
 
 def _message(number: int, content: str, **of_transaction: int | None) -> Event:
     value = {"prefix": "within", "content": content.encode(), "lsn": number, **of_transaction}
+    value["timeline"] = None if of_transaction.get("txId") is None else 1
     value["transactional"] = of_transaction.get("txId") is not None
     return Event("d.message", 0, number, {"prefix": "within"}, value)
 

@@ -118,7 +118,7 @@ def insert(row: tuple[Cell | None, ...], *, binary: bool) -> Run:
 
 
 def context() -> TransactionContext:
-    return TransactionContext(INFO, name="shop", database="d", now_us=1, version="0")
+    return TransactionContext(INFO, timeline=1, name="shop", database="d", now_us=1, version="0")
 
 
 def read(framed: bytes | None, schema: Any) -> Any:

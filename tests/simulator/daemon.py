@@ -188,7 +188,7 @@ class Session:
             _Plans(),  # type: ignore[arg-type]
             self._writer.add,
             lambda boundary, is_urgent: self._writer.idle(boundary, is_urgent=is_urgent),
-            lambda info: TransactionContext(info, name="s", database="s", now_us=0, version="s"),
+            lambda info: TransactionContext(info, timeline=1, name="s", database="s", now_us=0, version="s"),
             _Uncounted(),
             start_lsn=start_lsn,
             written_commit_lsn=written_lsn,

@@ -34,28 +34,39 @@ def _row(number: int, name: str) -> dict[str, object]:
     return {"id": number, "name": name}
 
 
-def _marker(table: Table, commit_lsn: int, said: dict[str, str]) -> list[Sent]:
+def _marker(table: Table, commit_lsn: int, said: dict[str, str], timeline: int = 1) -> list[Sent]:
     """As `cdcd.runtime.gap` writes it: no key, no rows, in every partition."""
-    _, value = table.event("g", commit_lsn, 1, special=said)
+    _, value = table.event("g", commit_lsn, 1, special=said, timeline=timeline)
     return [(table.topic, partition, None, value) for partition in range(PARTITIONS)]
 
 
 @pytest.mark.parametrize("key", [("id",), ()])
-@pytest.mark.parametrize("said", [LOST, BACK])
+@pytest.mark.parametrize(("said", "timeline", "lsns"), [(LOST, 1, (40, 50, 60)), (BACK, 2, (4, 5, 6))])
 def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
-    spark: SparkSession, topics: TopicsWriter, target: Path, key: tuple[str, ...], said: dict[str, str]
+    spark: SparkSession,
+    topics: TopicsWriter,
+    target: Path,
+    key: tuple[str, ...],
+    said: dict[str, str],
+    timeline: int,
+    lsns: tuple[int, int, int],
 ) -> None:
+    """F58: what follows on a new timeline is new, though the mirror has had its LSNs on the one before."""
     items = topics.table("items", ITEMS, key)
     topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "old")))
     assert rows_of(run_mirror(spark, topics, target), items) == [_row(1, "old")]
-    topics.commit(40, _marker(items, 40, said))
-    topics.commit(50, topics.change(items, "c", 50, 1, after=_row(2, "new")))
+    topics.commit(lsns[0], _marker(items, lsns[0], said, timeline))
+    new = topics.change(items, "c", lsns[1], 1, after=_row(2, "new"), timeline=timeline)
+    topics.commit(lsns[1], new)
     with pytest.raises(StreamingQueryException, match="CDCD-GAP"):
         run_mirror(spark, topics, target)
     both = [_row(1, "old"), _row(2, "new")]
     assert rows_of(run_mirror(spark, topics, target, accept_gaps=True), items) == both
-    topics.commit(60, topics.change(items, "c", 60, 1, after=_row(3, "later")))
-    assert rows_of(run_mirror(spark, topics, target), items) == [*both, _row(3, "later")], "it is behind"
+    later = topics.change(items, "c", lsns[2], 1, after=_row(3, "later"), timeline=timeline)
+    topics.commit(lsns[2], later)
+    mirrored = run_mirror(spark, topics, target)
+    assert rows_of(mirrored, items) == [*both, _row(3, "later")], "it is behind"
+    assert mirrored.commit_lsn == lsns[2]
 
 
 def test_the_mirror_stops_at_a_row_that_was_too_large_for_kafka(tmp_path: Path) -> None:

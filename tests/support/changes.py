@@ -25,9 +25,10 @@ class Change:
     key: Any
     envelope: dict[str, Any]
 
-    def place(self) -> tuple[int, int]:
+    def place(self) -> tuple[int, int, int]:
         """Where it stands in the order."""
-        return self.envelope["source"]["commit_lsn"], self.envelope["source"]["tx_seq"] or 0
+        source = self.envelope["source"]
+        return source["timeline"], source["commit_lsn"], source["tx_seq"] or 0
 
     @property
     def row(self) -> dict[str, Any]:

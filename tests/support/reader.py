@@ -16,11 +16,14 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 DEADLINE_S = 60.0
+Sequence = tuple[int, int, int]
+BEGINNING = (0, 0, 0)
 
 SOURCE_ONLY = """{"type": "record", "name": "Envelope", "fields": [
     {"name": "op", "type": "string"},
     {"name": "source", "type": {"type": "record", "name": "Source", "fields": [
         {"name": "schema", "type": "string"}, {"name": "table", "type": "string"},
+        {"name": "timeline", "type": "long"},
         {"name": "commit_lsn", "type": "long"}, {"name": "tx_seq", "type": "long"},
         {"name": "txId", "type": ["null", "long"]}]}}]}"""
 """A reader's schema for topics whose values Python's own types cannot hold, such as dates before the year 1."""
@@ -42,11 +45,11 @@ class Event:
         return None if self.value is None else self.value.get("op", "m")
 
     @property
-    def sequence(self) -> tuple[int, int] | None:
-        """(commit_lsn, tx_seq); None for a tombstone, a message outside any transaction, a BEGIN or END."""
+    def sequence(self) -> Sequence | None:
+        """(timeline, commit_lsn, tx_seq); None for a tombstone, a message outside any transaction, a BEGIN or END."""
         if self.value is None or self.source.get("tx_seq") is None:
             return None
-        return self.source["commit_lsn"], self.source["tx_seq"]
+        return self.source["timeline"], self.source["commit_lsn"], self.source["tx_seq"]
 
     @property
     def source(self) -> dict[str, Any]:
@@ -149,14 +152,18 @@ class Reader:
 
 
 def assert_each_once(events: list[Event]) -> None:
-    """Each (commit_lsn, tx_seq) stands once in its topic (a truncate once a partition), rising by partition."""
+    """Each (timeline, commit_lsn, tx_seq) stands once in its topic (a `t`, `g` once a partition), rising in each."""
     seen: set[tuple[str, Any]] = set()
-    last: dict[tuple[str, int], tuple[int, int]] = {}
+    last: dict[tuple[str, int], Sequence] = {}
     for event in events:
         sequence = event.sequence
         if sequence is None:
             continue
-        where = f"{event.topic}/{event.partition}" if event.op == "t" else event.topic
+        where = (
+            f"{event.topic}/{event.partition}"
+            if event.op in ("t", "g") and event.key is None
+            else event.topic
+        )
         assert (where, sequence) not in seen, f"twice: {where} {sequence}"
         seen.add((where, sequence))
         before = last.get((event.topic, event.partition))
@@ -210,7 +217,7 @@ def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any,
     """The table that the events leave: rows by key, events taken in sequence."""
     rows: dict[Any, dict[str, Any]] = {}
     deleted: dict[str, Any] = {}
-    for event in sorted((e for e in events if e.sequence is not None), key=lambda e: e.sequence or (0, 0)):
+    for event in sorted((e for e in events if e.sequence is not None), key=lambda e: e.sequence or BEGINNING):
         value = event.value
         if event.op == "t":
             rows.clear()

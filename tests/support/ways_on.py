@@ -9,7 +9,7 @@ from typing import Any
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.support.daemon import Daemon, environment_without_cdcd
-from tests.support.reader import Event, Reader
+from tests.support.reader import BEGINNING, Event, Reader
 from tests.support.waiting import eventually
 
 ACCEPT_GAP = ("resume", "--accept-gap")
@@ -43,10 +43,10 @@ def halts_with(daemon: Daemon, code: str) -> str:
 
 
 def folded(events: list[Event]) -> dict[Any, Any]:
-    """The rows by key after every event, in the order of (commit_lsn, tx_seq): what a reader of the topic has."""
+    """The rows by key after every event in the order of (timeline, commit_lsn, tx_seq): what a reader has."""
     rows: dict[Any, Any] = {}
     ordered = sorted(
-        (one for one in events if one.sequence is not None), key=lambda one: one.sequence or (0, 0)
+        (one for one in events if one.sequence is not None), key=lambda one: one.sequence or BEGINNING
     )
     for event in ordered:
         if event.op == "t":

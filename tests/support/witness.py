@@ -68,7 +68,7 @@ def changes_of(
     seen: dict[Place, Counter[str]] = defaultdict(Counter)
     truncates = set()
     for event in events:  # a BEGIN or END has no sequence
-        if event.sequence is None or event.sequence[0] < from_lsn or event.op == "r":
+        if event.sequence is None or event.sequence[1] < from_lsn or event.op == "r":
             continue
         xid = event.source["txId"]
         if event.op == "t":

@@ -1,10 +1,10 @@
-"""Which COMMIT PREPARED without rows is a loss, and how long that is known."""
+"""Which COMMIT PREPARED without rows is a loss, and how long that is known; which timeline a commit is of."""
 
 from __future__ import annotations
 
 import pytest
 
-from cdcd.model import PreparedBefore
+from cdcd.model import PreparedBefore, Timelines
 
 BEFORE = PreparedBefore(500, frozenset({(7, "a"), (8, "b")}))
 
@@ -38,3 +38,12 @@ def test_what_is_decided_is_forgotten() -> None:
 def test_what_was_decided_before_anybody_looked_is_known_until_it_was_passed() -> None:
     assert BEFORE.left_at(499) == BEFORE
     assert BEFORE.left_at(500) == PreparedBefore(0, BEFORE.undecided)
+
+
+@pytest.mark.parametrize(("lsn", "expected"), [(0, 1), (499, 1), (500, 3), (699, 3), (700, 4), (2**63, 4)])
+def test_a_commit_keeps_its_timeline_whichever_server_sends_it(lsn: int, expected: int) -> None:
+    """F58: what is written on a timeline up to where it was left belongs to all that come from it."""
+    assert Timelines(4, {1: 500, 3: 700}).at(lsn) == expected
+    assert Timelines(4, {3: 700, 1: 500}).at(lsn) == expected
+    assert Timelines(4, {}).at(lsn) == 4, "without a history"
+    assert Timelines(1, {}).at(lsn) == 1

@@ -38,7 +38,7 @@ def cut_at_commits(
                 event = queue.pop()
                 if event.op == "x" or event.is_snapshot or event.is_odd or record.phase == "snapshot":
                     continue
-                if not low < event.sequence <= until(record):
+                if not low < event.position <= until(record):
                     yield Finding("e", f"{event}: not of the Kafka transaction that holds it")
         for place in waiting:
             if waiting[place] and waiting[place][-1].offset < offsets.get(place, 0):
@@ -56,7 +56,7 @@ def is_back(record: Progress, last: Progress | None) -> bool:
 
 
 def until(record: Progress) -> tuple[int, int]:
-    """The last sequence that a record covers."""
+    """The last position that a record covers."""
     whole_until = (record.commit_lsn, 1 << 62)
     return whole_until if record.part is None else max(whole_until, record.part)
 

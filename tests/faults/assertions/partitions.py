@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.faults.facts import Event, Finding, Key, Place, Table
+from tests.faults.facts import Event, Finding, Key, Order, Place, Table
 
 
 def readable(events: Sequence[Event]) -> list[Finding]:
@@ -15,10 +15,10 @@ def readable(events: Sequence[Event]) -> list[Finding]:
     return [Finding("h", f"{event}: {event.is_odd}") for event in events if event.is_odd]
 
 
-def in_order(events: Sequence[Event], last: dict[Place, tuple[int, int]]) -> list[Finding]:
+def in_order(events: Sequence[Event], last: dict[Place, Order]) -> list[Finding]:
     """(c), (d) In each partition the sequence rises: what stands there twice is named so."""
     findings = []
-    seen: set[tuple[Place, tuple[int, int]]] = set()
+    seen: set[tuple[Place, Order]] = set()
     for event in events:
         if event.op == "x" or event.is_odd:
             continue
@@ -29,7 +29,7 @@ def in_order(events: Sequence[Event], last: dict[Place, tuple[int, int]]) -> lis
         elif before is not None and event.sequence < before:
             findings.append(Finding("d", f"{event}: after {before}"))
         seen.add(at)
-        last[event.place] = max(event.sequence, before or (0, 0))
+        last[event.place] = max(event.sequence, before or (0, 0, 0))
     return findings
 
 

@@ -1,8 +1,9 @@
 """What `delivery: at_least_once` allows: what a restart wrote again is dropped, and the rest is judged as ever. Pure.
 
 In: events by partition and offset, up to where each partition stood before.  Out: what was there for the first time.
-Invariant: a reader that drops what does not rise in (commit_lsn, tx_seq) loses nothing by it, so that what comes for
-the first time has to come in order: this drops only what was there before, and the order of the rest is judged.
+Invariant: a reader that drops what does not rise in (timeline, commit_lsn, tx_seq) loses nothing by it, so that what
+comes for the first time has to come in order: this drops only what was there before, and the order of the rest is
+judged.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.faults.assertions.durable import is_back, until
-from tests.faults.facts import Event, Finding, Place, Progress, Table
+from tests.faults.facts import Event, Finding, Order, Place, Progress, Table
 
 
 def first_ones(
-    events: Sequence[Event], last: Mapping[Place, tuple[int, int]], tables: Mapping[str, Table]
+    events: Sequence[Event], last: Mapping[Place, Order], tables: Mapping[str, Table]
 ) -> tuple[list[Event], list[Finding]]:
     """The events without their repetitions, and (g) the repetitions that say something else than the first one."""
     kept, findings = [], []
-    first: dict[tuple[Place, tuple[int, int]], Event] = {}
+    first: dict[tuple[Place, Order], Event] = {}
     dropped: dict[Place, Event | None] = {}
     left = Counter((event.place, event.sequence) for event in events if event.op != "x")
     for event, following in zip(events, [*events[1:], None], strict=True):
@@ -33,7 +34,7 @@ def first_ones(
                 kept.append(event)
             continue
         left[at] -= 1
-        is_repeated = at in first or event.sequence <= last.get(event.place, (0, 0))
+        is_repeated = at in first or event.sequence <= last.get(event.place, (0, 0, 0))
         if at in first and _told(event) != _told(first[at]):
             findings.append(Finding("g", f"{event}: again, and otherwise than at {first[at].offset}"))
         if is_repeated or (left[at] and _is_cut_off(event, following, tables)):
@@ -72,7 +73,7 @@ def covered(
         for place, queue in waiting.items():
             while queue and queue[-1].offset < offsets.get(place, 0):
                 queue.pop()
-            if queue and record.phase == "streaming" and queue[-1].sequence <= until(record):
+            if queue and record.phase == "streaming" and queue[-1].position <= until(record):
                 yield Finding(
                     "e", f"{queue[-1]}: behind the progress record at {record.offset} that covers it"
                 )

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.faults.assertions.images import Expected, expected_of, wrong_images
-from tests.faults.facts import Block, Event, Finding, Key, Table, Transaction
+from tests.faults.facts import Block, Event, Finding, Key, Order, Table, Transaction
 
 
 def as_committed(
@@ -90,7 +90,7 @@ def _signature_of_event(event: Event) -> tuple[str, str, Key | None]:
 
 def _each_once(found: Sequence[Event]) -> list[Event]:
     """The events in sequence; a truncate, which stands in every partition, once; what is repeated, once."""
-    by_sequence: dict[tuple[int, int], Event] = {}
+    by_sequence: dict[Order, Event] = {}
     for event in found:
         by_sequence.setdefault(event.sequence, event)
     return [by_sequence[sequence] for sequence in sorted(by_sequence)]

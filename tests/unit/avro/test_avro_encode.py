@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import struct
 from typing import Any
@@ -28,6 +29,7 @@ from cdcd.model import Column, Record, Relation, ReplicaIdentity, Run, Transacti
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 
 LSN, COMMIT_LSN = 0x1_6B374D848, 0x1_6B374E000
+TIMELINE = 2**32 - 1  # the highest that PostgreSQL counts to
 COMMIT_PG_US = 820_454_400_123_456  # 2026-01-01 00:00:00.123456 UTC
 COMMIT_US = 1_767_139_200_123_456
 U = object()
@@ -130,7 +132,7 @@ def decoded(framed: bytes | None, schema_id: int, schema: Any) -> Any:
 def context(*, snapshot: bool = False, origin: str | None = None) -> TransactionContext:
     info = TransactionInfo(771, COMMIT_LSN, COMMIT_PG_US, origin, 99 if origin else None, snapshot)
     return TransactionContext(
-        info, name="shop", database="shopdb", now_us=COMMIT_US + 5_000_000, version="1.2.3"
+        info, timeline=TIMELINE, name="shop", database="shopdb", now_us=COMMIT_US + 5_000_000, version="1.2.3"
     )
 
 
@@ -163,6 +165,7 @@ def test_an_insert_is_a_whole_debezium_envelope() -> None:
             "xmin": None,
             "origin": None,
             "origin_lsn": None,
+            "timeline": TIMELINE,
             "commit_lsn": COMMIT_LSN,
             "tx_seq": 1,
             "special": None,
@@ -460,13 +463,15 @@ def test_logical_messages() -> None:
         "content": b"\x00\xff",
         "transactional": True,
         "lsn": LSN,
+        "timeline": TIMELINE,
         "commit_lsn": COMMIT_LSN,
         "tx_seq": 1,
         "txId": 771,
         "ts_us": COMMIT_US,
     }
     alone = decoded(encode_logical_message(**common, transactional=False, tx=None).value, 2, value_schema)
-    assert (alone["transactional"], alone["commit_lsn"], alone["tx_seq"]) == (False, None, None)
+    assert alone["transactional"] is False
+    assert [alone[name] for name in ("timeline", "commit_lsn", "tx_seq")] == [None] * 3
     assert tx.tx_seq == 1
     with pytest.raises(ProtocolError):
         encode_logical_message(**common, transactional=True, tx=None)
@@ -496,3 +501,24 @@ def test_a_plan_refuses_what_does_not_fit_together() -> None:
 def test_murmur2_is_the_java_clients(text: bytes, expected: int) -> None:
     assert murmur2(text) == expected
     assert partition_for(text, 7) == (expected & 0x7FFFFFFF) % 7
+
+
+@pytest.mark.parametrize("writes_timeline", [True, False])
+def test_readers_go_on_over_the_record_that_first_has_a_timeline(writes_timeline: bool) -> None:
+    """Old records under the new schema are of timeline 0, and old readers pass over it."""
+    table = Table(relation())
+    now = table.schemas.value
+    before = copy.deepcopy(now)
+    source = next(one for one in before["fields"] if one["name"] == "source")["type"]
+    source["fields"] = [one for one in source["fields"] if one["name"] != "timeline"]
+    (record,) = table.encode(("I", insert(["42", "n", None, None])))
+    value = table.value(record)
+    writer, reader = (now, before) if writes_timeline else (before, now)
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(copy.deepcopy(writer)), value)
+    written.seek(0)
+    found = fastavro.schemaless_reader(written, copy.deepcopy(writer), copy.deepcopy(reader))
+    expected = {**value["source"], "timeline": 0}
+    if writes_timeline:
+        del expected["timeline"]
+    assert found["source"] == expected

@@ -74,7 +74,9 @@ def written(policies: Policies, new: dict[str, Any], old: dict[str, Any] | None 
     if UNCHANGED in new.values():
         payload = b"U" + payload[1:]
     run = Run(struct.pack(">IQ", len(payload), LSN) + payload, 1)
-    context = TransactionContext(TransactionInfo(1, 2, 3), name="shop", database="d", now_us=4, version="5")
+    context = TransactionContext(
+        TransactionInfo(1, 2, 3), timeline=1, name="shop", database="d", now_us=4, version="5"
+    )
     (record,) = encode_run(run, {7: plan}, context)
     assert record.value is not None
     buffer = io.BytesIO(record.value[5:])

@@ -23,7 +23,13 @@ LSN, COMMIT_LSN = 0x16B374D848, 0x16B374E000
 COMMIT_PG_US = 820_454_400_123_456
 COMMIT_MS = 1_767_139_200_123
 FLAT = Policies(Policy(value="flat"))
-ADDED = {"__commit_lsn": COMMIT_LSN, "__ts_ms": COMMIT_MS, "__special": None, "__unchanged": []}
+ADDED = {
+    "__timeline": 3,
+    "__commit_lsn": COMMIT_LSN,
+    "__ts_ms": COMMIT_MS,
+    "__special": None,
+    "__unchanged": [],
+}
 U = object()
 
 
@@ -73,6 +79,7 @@ class Table:
         )
         self.tx = TransactionContext(
             TransactionInfo(771, COMMIT_LSN, COMMIT_PG_US),
+            timeline=3,
             name="shop",
             database="shopdb",
             now_us=0,

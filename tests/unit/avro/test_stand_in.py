@@ -67,7 +67,7 @@ class Table:
         )
         info = TransactionInfo(771, COMMIT_LSN, 820_454_400_123_456)
         self.tx = TransactionContext(
-            info, name="shop", database="shopdb", now_us=5, version="1", has_block=True
+            info, timeline=3, name="shop", database="shopdb", now_us=5, version="1", has_block=True
         )
 
     def records(self, kind: str, body: bytes) -> list[Record]:
@@ -99,7 +99,18 @@ def test_an_envelope_keeps_all_but_the_row(op: str) -> None:
     assert row.is_of_a_row
     size = len(record.key or b"") + len(record.value or b"")
     assert row.change == Change(
-        "shop.public.orders", record.partition, "public", "orders", op, 771, COMMIT_LSN, 2, LSN, ("id",), size
+        "shop.public.orders",
+        record.partition,
+        "public",
+        "orders",
+        op,
+        771,
+        3,
+        COMMIT_LSN,
+        2,
+        LSN,
+        ("id",),
+        size,
     )
     marker = row.stand_in(SAID)
     assert (marker.topic, marker.partition, marker.key) == (record.topic, record.partition, record.key)
@@ -127,7 +138,7 @@ def test_a_flat_value_keeps_all_but_the_row(op: str) -> None:
     assert {now[column] for column in ("id", "note", "tags", "pair", "other", "map", "at", "real", "is")} == {
         None
     }
-    kept = ("__commit_lsn", "__tx_seq", "__ts_ms")
+    kept = ("__timeline", "__commit_lsn", "__tx_seq", "__ts_ms")
     assert [now[name] for name in kept] == [was[name] for name in kept]
     assert (now["__op"], now["__deleted"], now["__unchanged"]) == ("g", False, [])
     assert now["__special"] == {f"gap.{name}": text.decode() for name, text in SAID.items()}

@@ -18,7 +18,9 @@ ID = f"981:{0x1_0000_0020}"
 
 
 def context(*, has_block: bool) -> TransactionContext:
-    return TransactionContext(INFO, name="shop", database="d", now_us=1, version="0", has_block=has_block)
+    return TransactionContext(
+        INFO, timeline=3, name="shop", database="d", now_us=1, version="0", has_block=has_block
+    )
 
 
 def record(tx: TransactionContext, *, is_end: bool) -> Record:
@@ -45,7 +47,8 @@ def test_begin_and_end_have_one_id_one_partition_and_the_counts() -> None:
     assert begin.partition == end.partition
     assert begin.key == end.key
     assert read(begin.key, metadata_key_schema(), 7) == {"id": ID}
-    common = {"id": ID, "ts_ms": (5_000_000 + POSTGRES_EPOCH_US) // 1000, "commit_lsn": 0x1_0000_0020}
+    commit_ms = (5_000_000 + POSTGRES_EPOCH_US) // 1000
+    common = {"id": ID, "ts_ms": commit_ms, "timeline": 3, "commit_lsn": 0x1_0000_0020}
     assert read(begin.value, metadata_value_schema(), 8) == {
         "status": "BEGIN",
         "event_count": None,

@@ -228,4 +228,4 @@ class Flow:
 
 
 def _new_context(info: TransactionInfo) -> TransactionContext:
-    return TransactionContext(info, name="shop", database="shopdb", now_us=1, version="1")
+    return TransactionContext(info, timeline=1, name="shop", database="shopdb", now_us=1, version="1")

@@ -80,7 +80,7 @@ class Report:
 def chunk(*sizes: int, first: int = 1) -> Chunk:
     """Rows with notes of so many bytes, in one transaction."""
     tx = TransactionContext(
-        TransactionInfo(771, COMMIT_LSN, 0), name="shop", database="d", now_us=1, version="1"
+        TransactionInfo(771, COMMIT_LSN, 0), timeline=3, name="shop", database="d", now_us=1, version="1"
     )
     frames = b""
     for number, size in enumerate(sizes, first):
@@ -147,6 +147,7 @@ async def test_each_large_row_has_a_marker_in_its_place_and_a_dead_letter_in_the
         "table": "t",
         "op": "c",
         "xid": 771,
+        "timeline": 3,
         "commit_lsn": "0/100",
         "tx_seq": 2,
         "lsn": "0/80",
@@ -216,7 +217,7 @@ async def test_what_is_no_row_halts_under_either_policy(made: Callable[[], Chunk
 
 def truncate() -> Chunk:
     tx = TransactionContext(
-        TransactionInfo(1, COMMIT_LSN, 0), name="shop", database="d", now_us=1, version="1"
+        TransactionInfo(1, COMMIT_LSN, 0), timeline=3, name="shop", database="d", now_us=1, version="1"
     )
     records = encode_truncate(PLAN, lsn=1, cascade=False, restart_identity=False, tx=tx)
     return Chunk(records, 0, reached=Part(COMMIT_LSN, 1))

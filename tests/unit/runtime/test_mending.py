@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pytest
 
 from cdcd.errors import CdcdError, ResumeRefused, SlotActive, SlotAhead, SlotLost, SourceSetup, SourceTimeline
-from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
-from cdcd.runtime.gap import marker_lsn, told
+from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.runtime.gap import marker_place, told
 from cdcd.runtime.mending import after_gap, before_snapshot, check_accepts_gap
 
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5, {"t": {0: 7}})
@@ -28,6 +29,12 @@ class Server:
     database: str = "shop"
     wal_lsn: int = 9000
     in_recovery: bool = False
+
+
+def history_of(halt: CdcdError) -> Timelines:
+    """What the server told that has halted so."""
+    switch_lsn = halt.context.get("switch_lsn")
+    return Timelines(2, {1: switch_lsn} if isinstance(switch_lsn, int) else {})
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,7 @@ class Server:
 def test_a_gap_is_accepted(
     stored: Progress, halt: CdcdError, slot_lsn: int, position: tuple[int, int], gap: tuple[int, int]
 ) -> None:
-    now = after_gap(stored, halt, slot_lsn, NOW, PreparedBefore(), 8)
+    now = after_gap(stored, halt, slot_lsn, NOW, history_of(halt), PreparedBefore(), 8)
     assert (now.commit_lsn, now.end_lsn) == position
     assert now.gap == Gap(*gap, halt.code, 8)
     assert (now.identity, now.phase, now.offsets, now.part) == (NOW, "streaming", {}, None)
@@ -65,7 +72,7 @@ def test_what_is_written_of_a_transaction_that_still_comes_is_not_written_again(
 ) -> None:
     slot_lsn = 600 if halt is AHEAD else 400
     part = Part(part_lsn, 3)
-    now = after_gap(replace(STORED, part=part), halt, slot_lsn, NOW, PreparedBefore(), 8)
+    now = after_gap(replace(STORED, part=part), halt, slot_lsn, NOW, history_of(halt), PreparedBefore(), 8)
     assert now.part == (part if is_kept else None)
 
 
@@ -74,19 +81,45 @@ def test_what_is_written_of_a_transaction_that_still_comes_is_not_written_again(
 def test_what_was_written_in_part_on_another_timeline_does_not_come_again(
     halt: SourceTimeline, slot_lsn: int
 ) -> None:
-    """F58: its commit LSN may be that of another transaction now, and the markers go behind what readers have."""
+    """F58: its commit LSN may be that of another transaction now, which is of another timeline, like the markers."""
     stored = replace(STORED, part=Part(700, 3))
-    now = after_gap(stored, halt, slot_lsn, NOW, PreparedBefore(), 8)
+    now = after_gap(stored, halt, slot_lsn, NOW, history_of(halt), PreparedBefore(), 8)
     to_lsn = max(slot_lsn, halt.context.get("switch_lsn", 0))
     assert now.gap is not None
     assert (now.part, now.commit_lsn) == (None, to_lsn - 1)
     assert now.end_lsn == max(slot_lsn, min(stored.end_lsn, to_lsn))
-    assert (now.gap.from_lsn, now.gap.to_lsn, marker_lsn(now, now.gap)) == (701, to_lsn, 701)
+    assert (now.gap.from_lsn, now.gap.to_lsn) == (701, to_lsn)
+    assert marker_place(now, now.gap, history_of(halt)) == (2, to_lsn - 1)
 
 
 def test_a_gap_is_no_way_round_a_snapshot_that_is_not_complete() -> None:
     with pytest.raises(ResumeRefused, match="resnapshot"):
-        after_gap(replace(STORED, phase="snapshot"), PARTED, 600, NOW, PreparedBefore(), 8)
+        after_gap(
+            replace(STORED, phase="snapshot"), PARTED, 600, NOW, history_of(PARTED), PreparedBefore(), 8
+        )
+
+
+@pytest.mark.parametrize(
+    ("was", "timelines", "slot_lsn", "is_refused"),
+    [
+        (2, Timelines(1, {}), 600, True),  # a former primary
+        (
+            2,
+            Timelines(3, {1: 600}),
+            599,
+            True,
+        ),  # restored to a point before timeline 2: it sends timeline 1 first
+        (2, Timelines(3, {1: 600}), 600, False),
+        (2, Timelines(3, {}), 400, False),
+    ],
+)
+def test_a_gap_that_an_earlier_timeline_follows_is_refused(
+    was: int, timelines: Timelines, slot_lsn: int, is_refused: bool
+) -> None:
+    """F58: readers put changes in the order of their timelines."""
+    stored = replace(STORED, identity=replace(STORED.identity, timeline=was))
+    with pytest.raises(ResumeRefused, match="name") if is_refused else nullcontext():
+        after_gap(stored, UNKNOWN, slot_lsn, NOW, timelines, PreparedBefore(), 8)
 
 
 @pytest.mark.parametrize("halt", [None, SourceSetup("x"), SlotActive("x")])
@@ -109,7 +142,8 @@ def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
     now = before_snapshot(stored, Server(), NOW, ["b", "a"], "requested", 8)
     assert (now.phase, now.snapshot_tables, now.part) == ("snapshot", ("a", "b"), None)
     assert now.gap == Gap(from_lsn, None, "requested", 8)
-    assert marker_lsn(now, now.gap) > max(stored.commit_lsn, stored.part.commit_lsn if stored.part else 0)
+    written_lsn = max(stored.commit_lsn, stored.part.commit_lsn if stored.part else 0)
+    assert marker_place(now, now.gap, Timelines(2, {1: 9000})) > (2, written_lsn)
 
 
 @pytest.mark.parametrize(
@@ -118,30 +152,35 @@ def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
         replace(STORED, end_lsn=9001),
         replace(STORED, commit_lsn=9000),
         replace(STORED, part=Part(9000, 3)),
+        replace(STORED, identity=replace(STORED.identity, timeline=3)),  # pg_upgrade begins at 1 again
     ],
 )
 def test_a_snapshot_that_readers_would_put_before_what_they_have_is_refused(stored: Progress) -> None:
-    """F62: the LSNs of a restored or replaced server may lie behind those of the topics."""
+    """F58, F62: timeline or LSNs of a restored or replaced server may lie behind those of the topics."""
     with pytest.raises(ResumeRefused, match="name"):
         before_snapshot(stored, Server(), NOW, [], "requested", 8)
 
 
 @pytest.mark.parametrize(
-    ("commit_lsn", "gap", "expected"),
+    ("commit_lsn", "gap", "halt", "expected"),
     [
-        (599, (500, 600), 599),  # the next transaction may begin exactly at the gap's end (F1)
-        (900, (500, 600), 901),
-        (480, (500, None), 500),
-        (900, (500, None), 901),
-        (449, (500, 450), 500),  # F58: behind all that the topics have
-        (449, (450, 450), 450),
+        (599, (500, 600), LOST, (2, 599)),  # the next transaction may begin exactly at the gap's end (F1)
+        (349, (300, 350), AHEAD, (1, 349)),
+        (900, (500, 600), LOST, (2, 901)),
+        (480, (500, None), LOST, (2, 500)),
+        (900, (500, None), LOST, (2, 901)),
+        (300, (350, None), LOST, (2, 350)),
+        # F58: behind all that the topics have of the other timeline, before all that follows
+        (399, (500, 400), PARTED, (2, 399)),
+        (449, (500, 450), PARTED, (2, 449)),
+        (449, (450, 450), LOST, (2, 450)),
     ],
 )
 def test_the_marker_sorts_where_the_gap_is(
-    commit_lsn: int, gap: tuple[int, int | None], expected: int
+    commit_lsn: int, gap: tuple[int, int | None], halt: CdcdError, expected: tuple[int, int]
 ) -> None:
     stored = replace(STORED, commit_lsn=commit_lsn)
-    assert marker_lsn(stored, Gap(*gap, "CDCD-SLOT-LOST", 8)) == expected
+    assert marker_place(stored, Gap(*gap, halt.code, 8), Timelines(2, {1: 400})) == expected
 
 
 def test_a_marker_says_what_was_accepted_and_when() -> None:

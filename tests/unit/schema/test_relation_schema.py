@@ -76,7 +76,7 @@ def test_the_envelope_has_debeziums_fields_and_cdcds() -> None:
     assert source["connect.name"] == "io.debezium.connector.postgresql.Source"
     assert " ".join(field["name"] for field in source["fields"]) == (
         "version connector name ts_ms snapshot db sequence ts_us ts_ns schema table txId lsn xmin "
-        "origin origin_lsn commit_lsn tx_seq special unchanged"
+        "origin origin_lsn timeline commit_lsn tx_seq special unchanged"
     )
 
 

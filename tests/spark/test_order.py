@@ -1,0 +1,54 @@
+"""The order that a mirror folds in: a later timeline wins over an earlier one, whatever their LSNs (F58)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdcd.spark.events import BEGINNING, STREAM, Event, Sequence, sequence_of
+from cdcd.spark.fold import fold_keyed, ordered
+from cdcd.spark.manifest import Manifest, TableEntry, read_manifest, write_manifest
+from cdcd.spark.shape import Field, TableShape, arrow_schema
+
+SHAPE = TableShape("t", keyed=True, fields=(Field(1, "id", "id", "int"),))
+
+
+def _event(timeline: int, commit_lsn: int, number: int, op: str = "u") -> Event:
+    sequence = Sequence(timeline, commit_lsn, STREAM, 1)
+    return Event(sequence, op, b"k", None, None if op == "d" else {"id": number}, (), {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([_event(1, 90, 1), _event(2, 10, 2)], [2]),
+        ([_event(2, 10, 2), _event(1, 90, 1)], [2]),
+        ([_event(2, 10, 2), _event(1, 90, 1), _event(2, 10, 2)], [2]),
+        ([_event(2, 10, 2), _event(2, 11, 3), _event(1, 90, 1)], [3]),
+        ([_event(2, 10, 2, "d"), _event(1, 90, 1)], []),
+        ([_event(1, 10, 1), _event(2, 10, 2)], [2]),  # one LSN, two transactions
+        ([_event(0, 90, 1), _event(1, 10, 2)], [2]),  # written before records had a timeline
+    ],
+)
+def test_a_low_lsn_of_a_later_timeline_wins(events: list[Event], expected: list[int]) -> None:
+    rows, _ = fold_keyed(ordered(events, SHAPE), SHAPE, arrow_schema(SHAPE.fields).empty_table(), whole=True)
+    assert rows.column("id").to_pylist() == expected
+
+
+def test_a_record_without_a_timeline_comes_before_all_that_have_one() -> None:
+    source = {"snapshot": "false", "commit_lsn": 90, "tx_seq": 1}
+    assert BEGINNING < sequence_of("c", source) < sequence_of("c", {**source, "timeline": 1, "commit_lsn": 1})
+
+
+def test_a_manifest_from_before_timelines_is_read_on(tmp_path: Path) -> None:
+    write_manifest(tmp_path, Manifest("p", 4, 1, tables={"t": TableEntry("t", applied=Sequence(0, 9, 1, 2))}))
+    path = tmp_path / "manifest.json"
+    document = json.loads(path.read_text())
+    document["format"] = 1
+    document["tables"]["t"]["applied"] = [9, 1, 2]
+    path.write_text(json.dumps(document))
+    found = read_manifest(tmp_path)
+    assert found is not None
+    assert found.tables["t"].applied == Sequence(0, 9, 1, 2)
