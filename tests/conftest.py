@@ -19,6 +19,7 @@ from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.doors import KafkaDoors
+from tests.support.forked import Forks
 from tests.support.proxy import Proxy
 from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database, new_database_name
 
@@ -99,3 +100,10 @@ def registry(artefacts: Cache, stack_folder: Path) -> Iterator[SchemaRegistry]:
     """A schema registry in memory."""
     with SchemaRegistry(stack_folder / "registry", cache=artefacts) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """What starts a daemon without Python's imports each time."""
+    with Forks() as forks:
+        yield forks

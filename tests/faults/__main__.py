@@ -22,11 +22,11 @@ from cdcd.demo.stack.kafka import KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.facts import Finding
-from tests.faults.forked import Forks
 from tests.faults.rounds import begin, one_block, summary
 from tests.faults.strikes import Scene
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors, registry_through, through
+from tests.support.forked import Forks
 from tests.support.proxy import Proxy
 
 FIXED_ROUNDS = 100

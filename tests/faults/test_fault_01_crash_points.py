@@ -21,9 +21,9 @@ from cdcd.crash_points import EXIT_STATUS, PLACES, VARIABLE
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.faults.forked import Forks
 from tests.faults.truth import SAY, SAY_NOTHING
 from tests.faults.world import World
+from tests.support.forked import Forks
 from tests.support.stack import drop_database, new_database_name, run_script
 
 
@@ -92,12 +92,11 @@ Crashing = Callable[[str], AbstractContextManager[World]]
 
 @pytest.fixture
 def crashing(
-    tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry
-) -> Iterator[Crashing]:
+    tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry, forks: Forks
+) -> Crashing:
     """`crashing(load)`: a database of its own for this load."""
     postgres.start()
-    with Forks() as forks:
-        yield lambda load: world_of(load, tmp_path / new_database_name(), postgres, kafka, registry, forks)
+    return lambda load: world_of(load, tmp_path / new_database_name(), postgres, kafka, registry, forks)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.faults.forked import Forks
 from tests.faults.oracle import Oracle
 from tests.faults.plants import row_dropped
 from tests.faults.rounds import begin, one_block, summary
@@ -23,6 +22,7 @@ from tests.faults.strikes import Scene
 from tests.faults.truth import TABLES
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors, registry_through, through
+from tests.support.forked import Forks
 from tests.support.proxy import Proxy
 
 ROUNDS = {"exactly_once": 12, "at_least_once": 2}
@@ -38,13 +38,13 @@ def test_random_faults_lose_repeat_tear_and_reorder_nothing(
     database: str,
     kafka_and_doors: tuple[KafkaBroker, KafkaDoors],
     registry: SchemaRegistry,
+    forks: Forks,
 ) -> None:
     (kafka, doors), struck = kafka_and_doors, Counter[str]()
     kafka.start()
     with (
         Proxy(postgres.port) as to_postgres,
         Proxy(registry.port) as to_registry,
-        Forks() as forks,
         World(
             tmp_path,
             f"random{os.getpid()}x{seed}",

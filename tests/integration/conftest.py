@@ -16,6 +16,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.changes import Topics
 from tests.support.daemon import Daemon
+from tests.support.forked import Forks
 from tests.support.reader import Reader
 
 _numbers = itertools.count(1)
@@ -32,7 +33,9 @@ def reader(kafka: KafkaBroker, registry: SchemaRegistry) -> Reader:
 
 
 @pytest.fixture
-def new_daemon(tmp_path: Path, kafka: KafkaBroker, registry: SchemaRegistry) -> Iterator[NewDaemon]:
+def new_daemon(
+    tmp_path: Path, kafka: KafkaBroker, registry: SchemaRegistry, forks: Forks
+) -> Iterator[NewDaemon]:
     """`new_daemon(server, dbname, **configuration)`; whatever still runs at the end is killed."""
     made: list[Daemon] = []
 
@@ -47,6 +50,7 @@ def new_daemon(tmp_path: Path, kafka: KafkaBroker, registry: SchemaRegistry) -> 
             registry_url=registry.url,
             **over,
         )
+        daemon.spawn = forks.spawn
         made.append(daemon)
         return daemon
 

@@ -1,6 +1,7 @@
 """Daemons that need no second for Python's imports: a process that has imported everything forks one for each start.
 
-In: what `Daemon.start` would run; of its variables only the place to crash at.  Out: a process like subprocess's.
+In: what `Daemon.start` would run; another module, or variables of its own but for the place to crash at, is run as a
+process of its own.  Out: a process like subprocess's.
 Invariant: what is forked has opened nothing and has no thread but the first; from `cdcd.cli.main` on it is a daemon
 like any other. They end with the process that forks them, and that ends with the test.
 """
@@ -26,17 +27,19 @@ class Forks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.forked"],
+            [sys.executable, "-m", "tests.support.forked"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def spawn(self, command: list[str], log: IO[bytes], environment: dict[str, str]) -> Forked:
-        """Start what `python -m cdcd` with these arguments is."""
-        arguments = command[command.index("cdcd") + 1 :]
+    def spawn(self, command: list[str], log: IO[bytes], environment: dict[str, str]) -> Any:
+        """Start what `python -m cdcd` with these arguments is; anything else as a process of its own."""
+        others = {name for name, value in environment.items() if os.environ.get(name) != value}
+        if command[1:3] != ["-m", "cdcd"] or others - {crash_points.VARIABLE}:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         crash_at = environment.get(crash_points.VARIABLE, "")
-        return Forked(self, int(self.ask("start", log.name, crash_at, *arguments)))
+        return Forked(self, int(self.ask("start", log.name, crash_at, *command[3:])))
 
     def ask(self, *words: str) -> str:
         """Ask the process that forks."""
@@ -93,7 +96,7 @@ def _serve() -> None:
     from cdcd.cli import main  # here, where it is wanted ready in every fork
     from cdcd.runtime import main as _whole_daemon  # noqa: F401
 
-    running: set[int] = set()
+    ended: dict[int, int | None] = {}
     for line in sys.stdin:
         word, *rest = line.rstrip("\n").split("\t")
         if word == "start":
@@ -101,15 +104,17 @@ def _serve() -> None:
             if pid == 0:
                 _crash_at(rest[1])
                 _become(main, rest[0], rest[2:])
-            running.add(pid)
+            ended[pid] = None
             print(pid, flush=True)
             continue
         pid = int(rest[0])
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        running.discard(ended)
-        print(os.waitstatus_to_exitcode(status) if ended else "", flush=True)
-    for pid in running:
-        os.kill(pid, signal.SIGKILL)
+        if ended[pid] is None:  # who asks twice at once has the same answer
+            found, status = os.waitpid(pid, os.WNOHANG)
+            ended[pid] = os.waitstatus_to_exitcode(status) if found else None
+        print("" if ended[pid] is None else ended[pid], flush=True)
+    for pid, status_of in ended.items():
+        if status_of is None:
+            os.kill(pid, signal.SIGKILL)
 
 
 def _crash_at(at: str) -> None:
