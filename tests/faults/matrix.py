@@ -1,7 +1,7 @@
 """The fault matrix: `python -m tests.faults.matrix [NUMBER ...]` runs each fault's tests and prints what came out.
 
 In: docs/reliability.md, whose table has a row for each fault; the files test_fault_NN_*.py.  Out: a table,
-and status 1 where anything failed.
+and status 1 where anything failed or nothing ran. `--report FILE...` takes pytest's --junitxml of an earlier run.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "reliability.md"
 NUMBERS = range(1, 36)
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+_FILE = re.compile(r"\btest_fault_(\d\d)_")
 _COUNTS = re.compile(r"(\d+) (passed|failed|error)")
 
 
@@ -35,14 +38,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run them one after another."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.matrix", description=__doc__)
     parser.add_argument("numbers", nargs="*", type=int, help="which faults (all)")
-    wanted = parser.parse_args(arguments).numbers or list(NUMBERS)
+    parser.add_argument(
+        "--report", type=Path, nargs="+", help="of runs that were: what --junitxml has written"
+    )
+    options = parser.parse_args(arguments)
+    wanted = options.numbers or list(NUMBERS)
+    reported = None if options.report is None else read_reports(options.report)
     good = 0
     for number in wanted:
-        is_good, line = _run(number)
+        is_good, line = _run(number) if reported is None else _told(reported[number])
         good += is_good
         print(f"{number:>3}  {line:<28}  {rows()[number][0]}", flush=True)
     print(f"{good} of {len(wanted)}")
     return 0 if good == len(wanted) else 1
+
+
+@dataclass(slots=True)
+class Told:
+    """What a report says of one fault's tests."""
+
+    passed: int = 0
+    failed: int = 0
+    took_s: float = 0.0
+
+
+def read_reports(paths: Sequence[Path]) -> dict[int, Told]:
+    """What JUnit reports of pytest's say, by the fault's number. A skipped test has not passed."""
+    found = {number: Told() for number in NUMBERS}
+    for case in (case for path in paths for case in ElementTree.parse(path).iter("testcase")):
+        if match := _FILE.search(case.get("classname", "")):
+            told = found[int(match[1])]
+            told.took_s += float(case.get("time", "0"))
+            if any(case.find(name) is not None for name in ("failure", "error", "skipped")):
+                told.failed += 1
+            else:
+                told.passed += 1
+    return found
+
+
+def _told(told: Told) -> tuple[bool, str]:
+    counts = [f"{told.failed} failed"] * bool(told.failed) + [f"{told.passed} passed"] * bool(told.passed)
+    is_good = told.passed > 0 and told.failed == 0
+    return is_good, f"{', '.join(counts) or 'nothing ran'}, {told.took_s:.0f} s"
 
 
 def _run(number: int) -> tuple[bool, str]:

@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from tests.faults.matrix import NUMBERS, files, rows
+from tests.faults.__main__ import ALONE
+from tests.faults.matrix import NUMBERS, files, main, rows
 
 
 def test_the_page_has_a_row_for_each_fault() -> None:
     assert list(rows()) == list(NUMBERS)
 
 
+ROOT = Path(__file__).parents[2]
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 def test_each_fault_has_tests_under_its_number(number: int) -> None:
     assert files(number)
+
+
+def test_what_ci_leaves_out_of_the_suite_is_what_make_faults_runs() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert re.findall(r"--ignore=(\S+\.py)", script) == ALONE
+    assert "make faults" in script
+
+
+REPORT = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites><testsuite name="pytest">
+<testcase classname="tests.faults.test_fault_02_random_kills" name="a" time="1.5" />
+<testcase classname="tests.faults.test_fault_02_copy_restarts" name="b" time="2.5" />
+<testcase classname="tests.faults.test_fault_03_frozen" name="c" time="1.0" />
+<testcase classname="tests.faults.test_fault_03_frozen" name="d" time="0.1"><failure /></testcase>
+<testcase classname="tests.faults.test_fault_04_stops" name="e" time="0.1"><skipped /></testcase>
+<testcase classname="tests.unit.test_lsn" name="f" time="0.1" />
+</testsuite></testsuites>
+"""
+
+
+def test_a_report_is_read_and_what_failed_was_skipped_or_did_not_run_is_not_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(REPORT)
+    assert main(["2", "--report", str(report)]) == 0
+    assert "2 passed, 4 s" in capsys.readouterr().out
+    assert [main([str(number), "--report", str(report)]) for number in (3, 4, 5)] == [1, 1, 1]
+    said = capsys.readouterr().out
+    assert "1 failed, 1 passed, 1 s" in said
+    assert "nothing ran" in said
