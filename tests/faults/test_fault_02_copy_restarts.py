@@ -31,7 +31,7 @@ LONG = (pytest.mark.long, pytest.mark.timeout(1200))
 @pytest.mark.parametrize(
     ("rows", "transactions", "restarts"),
     [
-        (20_000, 1, 4),
+        (20_000, 1, 2),
         pytest.param(600_000, 1, 8, marks=LONG),
         pytest.param(600_000, 100, 8, marks=LONG),
     ],

@@ -44,7 +44,7 @@ def test_in_the_snapshot(
 ) -> None:
     """It begins anew at the next start."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
-    postgres.execute(ROWS, 1, 40000, dbname=database)
+    postgres.execute(ROWS, 1, 15000, dbname=database)
     with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start()
@@ -55,7 +55,7 @@ def test_in_the_snapshot(
         assert daemon.stop() == 0
         events = reader.read(topic)
         assert_each_once(events)
-        assert len(fold(events, lambda row: row["id"])) == 40000
+        assert len(fold(events, lambda row: row["id"])) == 15000
 
 
 def test_while_kafka_does_not_answer_under_load(

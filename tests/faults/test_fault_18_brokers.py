@@ -112,6 +112,8 @@ def test_rows_flow_again(
         "properties": {"socket.timeout.ms": "10000"},
     }
     with new_daemon(postgres, database, sink=sink) as daemon:
+        if strike is all_of_them:
+            daemon.entry = ("-m", "tests.faults.impatient")  # it gives a session up after a minute otherwise
         daemon.start().wait_state("streaming")
         assert daemon.process is not None
         pid = daemon.process.pid
