@@ -52,10 +52,10 @@ class Closing:
             return
         try:
             await self._unless_stopped_for_long(writer.close())
-        except CdcdError as error:
-            _LOG.warning("abort_failed", error=str(error))
         except TimeoutError:
             _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be closed
+            _LOG.warning("abort_failed", error=_told(error))
 
     async def clear(self, buffers: Buffers | None, spill: SpillPool | None) -> None:
         """Forget the transactions that have not ended."""
@@ -64,8 +64,8 @@ class Closing:
         if spill is not None:
             try:
                 await in_thread(spill.close)
-            except CdcdError as error:
-                _LOG.warning("spill_not_cleared", error=str(error), hint="the next start does it")
+            except Exception as error:  # noqa: BLE001
+                _LOG.warning("spill_not_cleared", error=_told(error), hint="the next start does it")
 
     async def close(self, **parts: Part) -> None:
         """Close the clients, one after the other."""
@@ -74,6 +74,8 @@ class Closing:
                 await self._unless_stopped_for_long(in_thread(part.close))
             except TimeoutError:
                 _LOG.warning("close_unanswered", what=what)
+            except Exception as error:  # noqa: BLE001
+                _LOG.warning("close_failed", what=what, error=_told(error))
 
     async def _unless_stopped_for_long(self, closing: Awaitable[None]) -> None:
         """Await `closing`; after a stop there is no time for who does not answer, also when it comes meanwhile."""
@@ -85,3 +87,8 @@ class Closing:
                 await doing
         finally:
             stopping.cancel()
+
+
+def _told(error: Exception) -> str:
+    """What may be logged of it: a message that is not cdcd's own might hold anything."""
+    return str(error) if isinstance(error, CdcdError) else type(error).__name__

@@ -102,7 +102,7 @@ class Supervisor:
             if error.retry is Retry.NEVER:
                 _LOG.error("ended", error=str(error), code=error.code)
                 return error.exit_status
-            if error.retry is Retry.OPERATOR or self._is_believed(error, ended.durable_lsn):
+            if error.retry is Retry.OPERATOR or self._is_believed(error, ended):
                 await self._halt(error)
                 failures = self._met = 0
                 continue
@@ -140,12 +140,13 @@ class Supervisor:
             self._running = None
         return Ended()
 
-    def _is_believed(self, error: CdcdError, durable_lsn: Lsn) -> bool:
+    def _is_believed(self, error: CdcdError, ended: Ended) -> bool:
         """Count how often what may be an accident was met; return whether it is none."""
         if error.retry is not Retry.AGAIN:
             return False
-        is_farther = durable_lsn > self._met_lsn
-        self._met_lsn, self._met = durable_lsn, 1 if is_farther else self._met + 1
+        # A part of a large transaction is an advance that no LSN tells.
+        is_farther = ended.has_advanced or ended.durable_lsn > self._met_lsn
+        self._met_lsn, self._met = ended.durable_lsn, 1 if is_farther else self._met + 1
         return self._met >= TRIES
 
     def _ended_by(self, error: CdcdError) -> Ended:

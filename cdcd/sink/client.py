@@ -135,7 +135,7 @@ class Client:
     def flush(self, doing: str) -> None:
         """Wait until everything that was produced is delivered. Raises what was not."""
         left = self._serve(self.usable().flush, self._settings.operation_timeout_s)
-        self.raise_kept()
+        self.usable()  # closed meanwhile, it has purged what was under way, and has forgotten what that told
         if left:
             raise self._timed_out(f"{doing}: {left} records were not delivered in time")
 

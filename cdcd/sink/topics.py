@@ -104,8 +104,16 @@ class Topics:
             raise TopicMismatch(f"the topic forgets what has to stay: {why}", hint=KEEP_HINT, topic=name)
 
     def _configuration(self, name: str) -> dict[str, str]:
-        """Return the topic's configuration, nothing where it may not be asked for."""
-        return configurations(self._admin.client, [name], self._settings.operation_timeout_s).get(name, {})
+        """Return the configuration of a topic that is there, nothing where it may not be asked for."""
+        deadline = time.monotonic() + _HEARD_OF_WITHIN_S
+        while True:
+            try:
+                found = configurations(self._admin.client, [name], self._settings.operation_timeout_s)
+                return found.get(name, {})
+            except TopicMissing:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
 
     def partitions(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of those topics that exist."""

@@ -228,7 +228,7 @@ def test_a_position_behind_somebodys_open_transaction_is_unknown_not_wrong(
     """A daemon that was killed in a commit leaves one; the next start aborts it, so a start would not fail."""
     daemon = new_daemon(postgres, database)
     progress = f"{daemon.name}.__progress"
-    create_topic(kafka.bootstrap, progress)
+    create_topic(kafka.bootstrap, progress, config={"cleanup.policy": "compact"})
     writer = transactional_producer(kafka.bootstrap, f"cdcd-{daemon.slot}")
     writer.begin_transaction()
     writer.produce(progress, b"{}", daemon.slot.encode())

@@ -189,6 +189,17 @@ async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time
         assert one.sessions.started == 9
 
 
+async def test_a_large_transaction_that_goes_on_in_parts_is_no_stand_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its parts move no LSN: three accidents within it are not one that was met three times."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    bad = Advanced(MessageTruncated("a message ends"))
+    async with daemon(monkeypatch, *[bad] * 4, STREAM) as one:
+        await one.until(lambda: one.sessions.started == 5)
+        assert one.state != "halted"
+
+
 async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
