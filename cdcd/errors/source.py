@@ -7,6 +7,8 @@ Must not: carry the server's DETAIL, which can hold values.
 
 from __future__ import annotations
 
+from typing import Any
+
 from cdcd.errors.tree import CdcdError, Retry
 
 
@@ -168,10 +170,10 @@ class PublicationChanged(SourceError):
         "it is now; else a new snapshot is needed"
     )
 
-    def __init__(self, message: str, *, now: object = None) -> None:
+    def __init__(self, message: str, *, steps: frozenset[Any] = frozenset()) -> None:
         super().__init__(message)
-        self.now = now
-        """What the publications are: who goes on after this error takes them so, and not as they may be later."""
+        self.steps = steps
+        """What it is for, by oids: who goes on after this error accepts these, and nothing that comes later."""
 
 
 class SourceSetup(SourceError):

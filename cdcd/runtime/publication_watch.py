@@ -5,7 +5,7 @@ each change; an error where the stream must not go on.
 Invariant: no change is silent. A publication that was dropped, or made again, halts: changes in between may be
 missing. A table taken out halts where that is wanted. What is compared with is kept in Kafka, so that what is changed
 between two sessions, or while no cdcd runs, is told as well; it moves on only when nothing halts, or when somebody
-goes on after the halt that named what there is now.
+goes on after halts that named all that does: what they named is known by oids, so the same done again halts again.
 Must not: say that something is missing which PostgreSQL has not left out: it judges each change by the publication
 as it was then (F42).
 """
@@ -20,7 +20,7 @@ import structlog
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
 from cdcd.ops.metrics import Metrics
 from cdcd.source.publication import missing_publications
-from cdcd.source.published import Change, Published, changes, dump, load, read_published, still_there
+from cdcd.source.published import Change, Published, Step, changes, dump, load, read_published, still_there
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -70,7 +70,7 @@ class PublicationWatch:
         self._is_kept = False
         self._accepted: Published | None = None
         self._told: Published | None = None
-        self._resumed: object = None
+        self._resumed: frozenset[Step] = frozenset()
         self.is_on = False
 
     @property
@@ -121,16 +121,22 @@ class PublicationWatch:
             return _missing(look.missing)
         if look.now is None:
             return None
+        # What was undone meanwhile is accepted no more: a table without an entry is taken out by the same oids again.
+        self._resumed = frozenset(step for step in self._resumed if step.stands(look.now))
         halting = [change for change in look.found if self._is_halting(change)]
-        if halting and look.now != self._resumed:
-            return PublicationChanged("; ".join(change.said for change in halting), now=look.now)
+        steps = frozenset(change.step for change in halting)
+        if not steps <= self._resumed:
+            return PublicationChanged("; ".join(change.said for change in halting), steps=steps)
         self._accept(look.now)
         return None
 
     def resumed(self, error: CdcdError) -> None:
-        """Somebody goes on after a halt with this error: what it was for is accepted."""
+        """Somebody goes on after a halt with this error: what it named is accepted.
+
+        It stays so for the next halts: what is compared with is in Kafka only after the next transaction.
+        """
         if isinstance(error, PublicationChanged):
-            self._resumed = error.now
+            self._resumed |= error.steps
 
     def _accept(self, now: Published) -> None:
         if now != self._accepted:

@@ -39,13 +39,18 @@ _PUBLICATIONS = """
 # Only a column list that was asked for: without one the view lists all there are, and ADD COLUMN is no change of it.
 _TABLES = """
     SELECT t.pubname::text, c.oid, t.schemaname || '.' || t.tablename,
-           coalesce(to_jsonb(r) ->> 'prattrs', ''), coalesce(to_jsonb(t) ->> 'rowfilter', ''), coalesce(r.oid, 0)
+           coalesce(to_jsonb(r) ->> 'prattrs', ''), coalesce(to_jsonb(t) ->> 'rowfilter', ''),
+           coalesce(r.oid, {schema_entry}, 0)
     FROM pg_publication_tables t
     JOIN pg_publication p ON p.pubname = t.pubname
     JOIN pg_namespace n ON n.nspname = t.schemaname
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
     LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
     WHERE t.pubname = ANY(%s)
+"""
+_FIRST_VERSION_WITH_SCHEMAS = 150_000
+_SCHEMA_ENTRY = """
+    (SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
 """
 
 _EXISTING = """
@@ -70,7 +75,8 @@ Kind = Literal[
 class PublishedAs:
     """How a table is published: the numbers of its listed columns, a digest of its row filter; empty without one.
 
-    `entry`: the oid of its entry in the publication, 0 for one that a schema or FOR ALL TABLES brings.
+    `entry`: the oid of its entry in the publication, or else of its schema's; 0 without either (FOR ALL TABLES, a
+    partition of a published table, and each table of a schema in a record of an older cdcd).
     """
 
     name: str
@@ -96,13 +102,40 @@ Published = Mapping[str, Publication]
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """From what to what a change went, by oids: the same change made a second time has others.
+
+    `entry`: None where the table is published no more. `relid` is 0 where the publication itself is meant.
+    """
+
+    publication: str
+    was_oid: int
+    oid: int
+    relid: int = 0
+    was_entry: int = 0
+    entry: int | None = None
+
+    def stands(self, now: Published) -> bool:
+        """Whether what it went to is what there is: without an entry only this tells a second one from the first."""
+        publication = now.get(self.publication)
+        if publication is None or publication.oid != self.oid:
+            return False
+        table = publication.tables.get(self.relid)
+        return self.relid == 0 or (None if table is None else table.entry) == self.entry
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is otherwise. `table` is empty where the publication itself is meant."""
+    """One thing that is otherwise. `table` is empty where the publication itself is meant.
+
+    `step`: of those that may halt.
+    """
 
     kind: Kind
     publication: str
     table: str = ""
     what: str = ""
+    step: Step | None = None
 
     @property
     def said(self) -> str:
@@ -124,10 +157,17 @@ _SAID: dict[Kind, str] = {
 }
 
 
+_SET_TABLE = (
+    "unless it was one SET TABLE with the other list or filter, which looks the same and takes nothing out"
+)
+
+
 def read_published(connection: Connection, names: Sequence[str]) -> Published:
     """Return the publications of these names that exist. Raises Source errors; SourceUnavailable for a lock."""
     tables: dict[str, dict[int, PublishedAs]] = {}
-    for publication, relid, *how in fetch(connection, _TABLES, (list(names),)):
+    has_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
+    statement = _TABLES.format(schema_entry=_SCHEMA_ENTRY if has_schemas else "NULL")
+    for publication, relid, *how in fetch(connection, statement, (list(names),)):
         table = PublishedAs(*how)
         tables.setdefault(publication, {})[relid] = replace(table, row_filter=_digest(table.row_filter))
     rows = fetch(connection, _PUBLICATIONS, (list(names),))
@@ -193,7 +233,7 @@ def changes(before: Published, now: Published, existing: Collection[str] = ()) -
             found.append(Change("dropped", name))
             continue
         if publication.oid != was.oid:
-            found.append(Change("recreated", name))
+            found.append(Change("recreated", name, step=Step(name, was.oid, publication.oid)))
         found += _options(name, was, publication)
         found += _tables(name, was, publication, existing)
     return found
@@ -229,19 +269,26 @@ def _tables(name: str, was: Publication, now: Publication, existing: Collection[
     published_names = {table.name for table in now.tables.values()}
     for relid, old in was.tables.items():
         new = now.tables.get(relid)
-        if new is None:
-            # Made again under its name and published again: the old one was dropped.
-            is_removed = old.name in existing and old.name not in published_names
-            found.append(Change("table_removed" if is_removed else "table_gone", name, old.name))
-            continue
-        if old.columns != new.columns:
-            found.append(Change("columns", name, new.name))
-        if old.row_filter != new.row_filter:
-            found.append(Change("rows", name, new.name))
-        is_same = (old.columns, old.row_filter) == (new.columns, new.row_filter)
-        if is_same and old.entry != new.entry and was.oid == now.oid:
-            found.append(Change("table_readded", name, new.name))
+        step = Step(name, was.oid, now.oid, relid, old.entry, None if new is None else new.entry)
+        if new is not None:
+            found += _published_as(name, old, new, step)
+        elif old.name in existing and old.name not in published_names:
+            found.append(Change("table_removed", name, old.name, step=step))
+        else:  # also one that was made again under its name and published again: the old one was dropped
+            found.append(Change("table_gone", name, old.name))
     for relid, new in now.tables.items():
         if relid not in was.tables:
             found.append(Change("table_added", name, new.name))
+    return found
+
+
+def _published_as(name: str, old: PublishedAs, new: PublishedAs, step: Step) -> list[Change]:
+    found: list[Change] = []
+    if old.columns != new.columns:
+        found.append(Change("columns", name, new.name))
+    if old.row_filter != new.row_filter:
+        found.append(Change("rows", name, new.name))
+    # One without an entry gets it when a record of an older cdcd is compared with: that is nothing that happened.
+    if old.entry not in (0, new.entry) and step.was_oid == step.oid:
+        found.append(Change("table_readded", name, new.name, _SET_TABLE if found else "", step))
     return found

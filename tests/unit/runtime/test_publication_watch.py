@@ -1,0 +1,91 @@
+"""What halts, and what somebody who goes on after a halt has accepted: that and nothing else (F39, F42)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import CdcdError
+from cdcd.ops.metrics import Metrics
+from cdcd.runtime.publication_watch import Look, PublicationWatch
+from cdcd.sink.kept_topics import KeptTopics
+from cdcd.source.published import Publication, Published, PublishedAs, changes
+
+NAMES = {1: "public.s", 2: "public.t", 3: "public.u"}
+
+
+def pub(tables: dict[int, int], oid: int = 10) -> Published:
+    """The publication as it is with these tables, and the oids of their entries."""
+    by_oid = {relid: PublishedAs(NAMES[relid], entry=entry) for relid, entry in tables.items()}
+    return {"pub": Publication(oid, "insert", tables=by_oid)}
+
+
+class Watched:
+    """A watch that is shown one state after the other; every table exists all the time."""
+
+    def __init__(self, first: Published) -> None:
+        self.watch = PublicationWatch(("pub",), Metrics("0", with_process=False), halts_at_removal=True)
+        self.before: Published | None = None
+        self.halt: CdcdError | None = None
+        self.begin(KeptTopics())
+        assert not self.halts(first)
+
+    def begin(self, kept: KeptTopics) -> None:
+        self.kept = kept
+        self.watch.begin(kept, is_anew=False)
+
+    def halts(self, now: Published) -> bool:
+        before = self.watch._accepted
+        found = [] if before is None else changes(before, now, NAMES.values())
+        self.halt = self.watch.judge(Look(before, now, [], found))
+        return self.halt is not None
+
+    def resume(self) -> None:
+        assert self.halt is not None
+        self.watch.resumed(self.halt)
+
+
+BOTH, S = {1: 100, 2: 101}, {1: 100}
+HALT, RESUME = True, "resume"
+
+
+@pytest.mark.parametrize(
+    ("first", "steps"),
+    [
+        # A second removal is another one, although the publication is as it was after the first.
+        (pub(BOTH), [(pub(S), HALT), RESUME, pub(S), pub({1: 100, 2: 102}), (pub(S), HALT)]),
+        # The same where no entry tells them apart: a partition that is detached, attached, and detached again.
+        (pub({1: 100, 2: 0}), [(pub(S), HALT), RESUME, pub(S), pub({1: 100, 2: 0}), (pub(S), HALT)]),
+        (pub({1: 100, 2: 0}), [(pub(S), HALT), RESUME, pub({1: 100, 2: 0}), (pub(S), HALT)]),
+        # What comes and goes beside it between the halt and the resume makes no second halt.
+        (pub(BOTH), [(pub(S), HALT), RESUME, pub({1: 100, 3: 103})]),
+        (pub(S), [(pub(S, 11), HALT), RESUME, pub(BOTH, 11)]),
+        (pub(BOTH), [(pub({2: 105}, 11), HALT), RESUME, pub({1: 104, 2: 105}, 11)]),
+        # What halts beside it does.
+        (pub(BOTH), [(pub(S), HALT), RESUME, (pub({}), HALT), RESUME, pub({})]),
+        (pub(S), [(pub(S, 11), HALT), RESUME, (pub(S, 12), HALT), RESUME, pub(S, 12)]),
+        (pub(BOTH), [(pub(S), HALT), RESUME, (pub({1: 100, 2: 102}), HALT), RESUME, pub({1: 100, 2: 102})]),
+        (pub(BOTH), [(pub({1: 100, 2: 102}), HALT), RESUME, (pub({1: 100, 2: 103}), HALT)]),
+        # Half of it is put right: the other half was accepted.
+        (pub(BOTH), [(pub({}), HALT), RESUME, (pub(S | {1: 104}), HALT)]),
+        (pub({1: 0, 2: 101}), [(pub({}), HALT), RESUME, pub({1: 0})]),
+    ],
+)
+def test_who_goes_on_accepts_what_the_halt_named(first: Published, steps: list[object]) -> None:
+    watched = Watched(first)
+    for number, step in enumerate(steps):
+        if step == RESUME:
+            watched.resume()
+            continue
+        now, expected = step if isinstance(step, tuple) else (step, False)
+        assert watched.halts(now) == expected, (number, str(watched.halt))  # type: ignore[arg-type]
+
+
+def test_what_was_accepted_stays_so_until_it_is_kept() -> None:
+    """A session that ended before its first transaction leaves the record as it was: nobody is asked again."""
+    watched = Watched(pub(BOTH | {3: 103}))
+    first = watched.kept.dump()
+    for now in (pub({1: 100, 3: 103}), pub(S)):
+        assert watched.halts(now)
+        watched.resume()
+        watched.begin(KeptTopics.load(first, 0))
+        assert not watched.halts(now)
