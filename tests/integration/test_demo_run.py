@@ -33,7 +33,7 @@ def processes_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-@pytest.mark.parametrize("way", ["--seconds=10", "--no-registry"])
+@pytest.mark.parametrize("way", ["--seconds=10", pytest.param("--no-registry", marks=pytest.mark.long)])
 def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(way: str) -> None:
     """cdcd is killed once; all is kept, read with Confluent's own deserializer, and stopped."""
     words = ["--rows", "1500", "--seconds", "10", "--kill-at", "bulk", "--seed", "11", "--keep", way]

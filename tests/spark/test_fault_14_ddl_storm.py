@@ -67,7 +67,7 @@ class MirrorProcess:
         self._process.wait()
 
 
-@pytest.fixture(params=[18, 16])
+@pytest.fixture(params=[18, pytest.param(16, marks=pytest.mark.long)])
 def source(pg_server: PostgresServers, request: pytest.FixtureRequest) -> PostgresServer:
     return pg_server(request.param)
 

@@ -40,8 +40,15 @@ def _marker(table: Table, commit_lsn: int, said: dict[str, str], timeline: int =
     return [(table.topic, partition, None, value) for partition in range(PARTITIONS)]
 
 
-@pytest.mark.parametrize("key", [("id",), ()])
-@pytest.mark.parametrize(("said", "timeline", "lsns"), [(LOST, 1, (40, 50, 60)), (BACK, 2, (4, 5, 6))])
+@pytest.mark.parametrize(
+    ("said", "timeline", "lsns", "key"),
+    [
+        (LOST, 1, (40, 50, 60), ("id",)),
+        (BACK, 2, (4, 5, 6), ()),
+        pytest.param(LOST, 1, (40, 50, 60), (), marks=pytest.mark.long),
+        pytest.param(BACK, 2, (4, 5, 6), ("id",), marks=pytest.mark.long),
+    ],
+)
 def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     spark: SparkSession,
     topics: TopicsWriter,
