@@ -40,7 +40,7 @@ _PUBLICATIONS = """
 _TABLES = """
     SELECT t.pubname::text, c.oid, t.schemaname || '.' || t.tablename,
            coalesce(to_jsonb(r) ->> 'prattrs', ''), coalesce(to_jsonb(t) ->> 'rowfilter', ''),
-           coalesce(r.oid, {schema_entry}, 0)
+           coalesce(r.oid, {schema_entry}, {parent_entry}, 0)
     FROM pg_publication_tables t
     JOIN pg_publication p ON p.pubname = t.pubname
     JOIN pg_namespace n ON n.nspname = t.schemaname
@@ -50,7 +50,17 @@ _TABLES = """
 """
 _FIRST_VERSION_WITH_SCHEMAS = 150_000
 _SCHEMA_ENTRY = """
-    (SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+    (SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = {relation}.relnamespace)
+"""
+# The nearest one: a partition goes with its parents, unless it is there by itself.
+_PARENT_ENTRY = """
+    (SELECT h.entry
+     FROM (SELECT coalesce(pr.oid, {schema_entry}) AS entry, a.height
+           FROM pg_partition_ancestors(c.oid) WITH ORDINALITY AS a (relid, height)
+           JOIN pg_class parent ON parent.oid = a.relid
+           LEFT JOIN pg_publication_rel pr ON pr.prpubid = p.oid AND pr.prrelid = parent.oid
+           WHERE c.relispartition) h
+     WHERE h.entry IS NOT NULL ORDER BY h.height LIMIT 1)
 """
 
 _EXISTING = """
@@ -75,8 +85,8 @@ Kind = Literal[
 class PublishedAs:
     """How a table is published: the numbers of its listed columns, a digest of its row filter; empty without one.
 
-    `entry`: the oid of its entry in the publication, or else of its schema's; 0 without either (FOR ALL TABLES, a
-    partition of a published table, and each table of a schema in a record of an older cdcd).
+    `entry`: the oid of its entry in the publication, or else of its schema's, or else of its nearest parent's that
+    has one; 0 without any (FOR ALL TABLES, and what had none of its own in a record of an older cdcd).
     """
 
     name: str
@@ -166,12 +176,18 @@ def read_published(connection: Connection, names: Sequence[str]) -> Published:
     """Return the publications of these names that exist. Raises Source errors; SourceUnavailable for a lock."""
     tables: dict[str, dict[int, PublishedAs]] = {}
     has_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
-    statement = _TABLES.format(schema_entry=_SCHEMA_ENTRY if has_schemas else "NULL")
-    for publication, relid, *how in fetch(connection, statement, (list(names),)):
+    for publication, relid, *how in fetch(connection, _tables_sql(has_schemas), (list(names),)):
         table = PublishedAs(*how)
         tables.setdefault(publication, {})[relid] = replace(table, row_filter=_digest(table.row_filter))
     rows = fetch(connection, _PUBLICATIONS, (list(names),))
     return {name: Publication(*(*row, tables.get(name, {}))) for name, *row in rows}
+
+
+def _tables_sql(has_schemas: bool) -> str:
+    of_table, of_parent = (
+        _SCHEMA_ENTRY.format(relation=relation) if has_schemas else "NULL" for relation in ("c", "parent")
+    )
+    return _TABLES.format(schema_entry=of_table, parent_entry=_PARENT_ENTRY.format(schema_entry=of_parent))
 
 
 def _digest(row_filter: str) -> str:

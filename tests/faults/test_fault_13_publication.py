@@ -172,6 +172,40 @@ def test_a_schema_that_was_out_between_two_looks_is_seen(pg_server: PostgresServ
             assert watched.look() == []
 
 
+@pytest.mark.parametrize("major", [14, 18])
+def test_a_partition_whose_parent_was_out_between_two_looks_is_seen(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F42: it is published through its parent, at any height."""
+    tables = (
+        "CREATE TABLE t (a int PRIMARY KEY) PARTITION BY RANGE (a)",
+        "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (a)",
+        "CREATE TABLE lowest PARTITION OF low FOR VALUES FROM (0) TO (5)",
+        "CREATE TABLE high PARTITION OF t FOR VALUES FROM (10) TO (20)",
+        "CREATE PUBLICATION pub FOR TABLE t, low",
+    )
+    with (
+        source_database(pg_server(major), *tables) as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        watched = Watched(connection)
+        run_script(settings.dsn, LEFT_OUT, "ALTER PUBLICATION pub ADD TABLE t")
+        assert watched.look() == ["table_readded public.high"], (
+            "the other has its own parent in it all the time"
+        )
+        run_script(
+            settings.dsn, "ALTER PUBLICATION pub DROP TABLE low", "ALTER PUBLICATION pub ADD TABLE low"
+        )
+        assert watched.look() == ["table_readded public.lowest"]
+        if major >= 15:
+            in_schema = "ALTER PUBLICATION pub {} TABLES IN SCHEMA parents"
+            run_script(settings.dsn, "CREATE SCHEMA parents", "ALTER TABLE t SET SCHEMA parents")
+            run_script(settings.dsn, "ALTER PUBLICATION pub DROP TABLE parents.t", in_schema.format("ADD"))
+            assert watched.look() == ["table_readded public.high"]
+            run_script(settings.dsn, in_schema.format("DROP"), in_schema.format("ADD"))
+            assert watched.look() == ["table_readded public.high"]
+
+
 def test_who_goes_on_after_a_halt_accepts_what_it_named_and_nothing_else(pg_server: PostgresServers) -> None:
     """A table that is put back while the daemon stands still has lost what was written in between (F42)."""
     with (
