@@ -34,7 +34,7 @@ from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql
-from cdcd.source.identity import ServerIdentity
+from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.prepared import prepared_before
 from cdcd.source.slot import SlotState, create_slot, drop_slot
 
@@ -66,7 +66,7 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         slot, server = look(config)
         timelines = timelines_of(config.source_settings(), server)
         halt = check_accepts_gap(_halted(config, stored, slot, server, timelines))
-        slot_lsn, made_lsn = _slot_to_go_on_with(config, slot, stored)
+        slot_lsn, made_lsn = _slot_to_go_on_with(config, slot, server, stored)
         identity = identity_of(
             server, config.source.slot.name, two_phase=config.source.protocol.two_phase, slot_lsn=made_lsn
         )
@@ -169,15 +169,21 @@ def _halt_of(config: Config) -> CdcdError | None:
     return None
 
 
-def _slot_to_go_on_with(config: Config, slot: SlotState | None, stored: Progress) -> tuple[Lsn, Lsn]:
-    """Return where the slot stands and where it was made, after making it anew where it cannot be read any more."""
+def _slot_to_go_on_with(
+    config: Config, slot: SlotState | None, server: ServerIdentity, stored: Progress
+) -> tuple[Lsn, Lsn]:
+    """Return where the slot stands and where it was made, after making it anew where it cannot be read any more.
+
+    Raises SourceUnavailable where another server answers than the one that `slot` was read on (F59).
+    """
     source = config.source_settings()
     if slot is not None and not needs_new_slot(slot):
         return slot.confirmed_flush_lsn or 0, min(stored.identity.slot_lsn, slot.confirmed_flush_lsn or 0)
     if slot is not None:
         with contextlib.closing(connect_sql(source)) as connection:
+            check_same_server(connection, server)
             drop_slot(connection, source.slot)
-    with create_slot(source, export_snapshot=False) as created:
+    with create_slot(source, export_snapshot=False, expected=server) as created:
         return created.consistent_point, created.consistent_point
 
 

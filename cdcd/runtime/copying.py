@@ -31,6 +31,7 @@ from cdcd.runtime.plans import Plans
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
+from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.publication import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
@@ -149,14 +150,16 @@ def _close(runs: Any) -> None:
     runs.close()
 
 
-async def made_slot(settings: SourceSettings, drop_first: bool, has_snapshot: bool) -> CreatedSlot:
-    """Create the slot, with an exported snapshot if one is wanted. Raises Source errors.
+async def made_slot(
+    settings: SourceSettings, expected: ServerIdentity, drop_first: bool, has_snapshot: bool
+) -> CreatedSlot:
+    """Create the slot on this server, with an exported snapshot if one is wanted. Raises Source errors.
 
     Cancelled while it waits for open transactions (F38), it cancels that on the server before it ends, so that nobody
     holds the slot afterwards.
     """
     given_up = threading.Event()
-    making = start_in_thread(make_slot, settings, drop_first, has_snapshot, given_up)
+    making = start_in_thread(make_slot, settings, expected, drop_first, has_snapshot, given_up)
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
@@ -174,15 +177,23 @@ def _close_made(making: asyncio.Future[CreatedSlot]) -> None:
 
 
 def make_slot(
-    settings: SourceSettings, drop_first: bool, has_snapshot: bool, given_up: threading.Event
+    settings: SourceSettings,
+    expected: ServerIdentity,
+    drop_first: bool,
+    has_snapshot: bool,
+    given_up: threading.Event,
 ) -> CreatedSlot:
-    """Create the slot (blocking) unless it is given up meanwhile. Raises Source errors."""
+    """Create the slot (blocking) unless it is given up meanwhile. Raises Source errors.
+
+    `expected`: the server that the verdict is about; on another one nothing is dropped or made (F59).
+    """
     if drop_first:
         with contextlib.closing(connect_sql(settings)) as connection:
+            check_same_server(connection, expected)
             drop_slot(connection, settings.slot)
         _LOG.info("slot_dropped", slot=settings.slot, why="its snapshot was not completed")
     try:
-        created = create_slot(settings, export_snapshot=has_snapshot, given_up=given_up)
+        created = create_slot(settings, export_snapshot=has_snapshot, given_up=given_up, expected=expected)
     except SlotUnusable as error:
         # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
         raise SlotActive(f"{error.message}: another cdcd was making it", slot=settings.slot) from error

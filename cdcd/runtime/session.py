@@ -171,7 +171,8 @@ class Session:
                     await failing.unless(or_stop(marking, self._stop))
                 position = begun.verdict
                 if isinstance(position, Snapshot):
-                    position = await failing.unless(or_stop(self._copy(position, self._writer), self._stop))
+                    copying = self._copy(position, begun, self._writer)
+                    position = await failing.unless(or_stop(copying, self._stop))
                 await self._stream(position, begun, self._writer, spill, failing)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
@@ -244,7 +245,7 @@ class Session:
 
     # --- the snapshot ---
 
-    async def _copy(self, begin: Snapshot, writer: Writer) -> Resume:
+    async def _copy(self, begin: Snapshot, begun: Begun, writer: Writer) -> Resume:
         """Make the slot and copy; returns where to stream from."""
         self._status.state("snapshot")
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
@@ -253,7 +254,7 @@ class Session:
         await writer.mark(marker)
         reach("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
-        created = await made_slot(self._source, begin.drop_slot, has_snapshot)
+        created = await made_slot(self._source, begun.server, begin.drop_slot, has_snapshot)
         try:
             await self._copy_tables(begin, writer, created)
         finally:

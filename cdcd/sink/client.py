@@ -23,7 +23,7 @@ from cdcd.errors.frames import drop_frames
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import SinkSettings
-from cdcd.sink.too_large import undelivered
+from cdcd.sink.too_large import of_own_topic, undelivered
 
 __all__ = ["Client", "not_open"]
 
@@ -39,7 +39,8 @@ _TORN_HINT = "the sink is opened again and the progress topic decides"
 class Client:
     """A producer from its making until `close`; exactly once with one transaction at a time.
 
-    `limits` hears of batches that a broker refuses, but for records of `own_topics`, which no row is in.
+    `limits` hears of batches that a broker refuses, but for records of `own_topics`, which no row is in: what mends
+    those is another thing.
     """
 
     def __init__(
@@ -204,6 +205,8 @@ class Client:
             return self._refused_batch(found)
         if self._delivery_error is not None and error.txn_requires_abort():
             return self._delivery_error
+        if isinstance(found, RecordTooLarge) and context.get("topic") in self._own_topics:
+            return of_own_topic(found)
         return found
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -220,8 +223,9 @@ class Client:
             self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
         elif self._delivery_error is None or _is_purged(self._delivery_error):
             refusal = undelivered(error, message)
-            if isinstance(refusal, RecordTooLarge) and message.topic() not in self._own_topics:
-                refusal = self._limits.refused(message, refusal)
+            if isinstance(refusal, RecordTooLarge):
+                is_own = message.topic() in self._own_topics
+                refusal = of_own_topic(refusal) if is_own else self._limits.refused(message, refusal)
             self._delivery_error = refusal
 
     def _errored(self, error: KafkaError) -> None:

@@ -33,6 +33,7 @@ from cdcd.sink.too_large import larger_than_producer, never_fits
 __all__ = ["KafkaSink"]
 
 _ONE_PARTITION = 0
+_WRITING_TOPICS = "writing what is kept of the topics"
 
 
 class KafkaSink:
@@ -155,10 +156,11 @@ class KafkaSink:
         client.raise_kept()
         return at + 1
 
-    def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> int:
-        """Write records to a topic's one partition within the open group and wait until they are in the log.
+    def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]], doing: str) -> int:
+        """Write records of cdcd's own to a topic's one partition, within the open group, and wait for their delivery.
 
-        Returns the offset after the last of them. They are no part of the group's offsets. Blocks.
+        Returns the offset after the last of them. They are no part of the group's offsets. `doing` is what an error
+        says of it. Blocks.
         """
         client = self._opened()
         producer = client.usable()
@@ -167,10 +169,10 @@ class KafkaSink:
             try:
                 producer.produce(topic, value, key, _ONE_PARTITION)
             except BufferError as failure:
-                raise SinkUnavailable("no room for a schema", topic=topic) from failure
+                raise SinkUnavailable(f"{doing}: no room in the client's queue", topic=topic) from failure
             except KafkaException as failure:
-                raise client.translated(failure, "producing a schema", topic=topic) from failure
-        client.flush("flushing schemas")
+                raise client.translated(failure, doing, topic=topic) from failure
+        client.flush(doing)
         return client.next_offsets.pop((topic, _ONE_PARTITION))
 
     def poll(self, timeout_s: float) -> None:
@@ -232,7 +234,7 @@ class KafkaSink:
         """Write down what is new about the topics, within the group; return the offset where it stands."""
         if kept.is_changed:
             key, topic = key_of_topics(self._settings.slot), self._settings.progress_topic
-            kept.at = self.write_ahead(topic, [(key, kept.dump())]) - 1
+            kept.at = self.write_ahead(topic, [(key, kept.dump())], _WRITING_TOPICS) - 1
         return kept.at
 
     def _note_progress(self, client: Client) -> None:

@@ -34,7 +34,7 @@ _LOOK_AGAIN_S = 0.5
 class Ahead(Protocol):
     """What this needs of the sink: a group is open."""
 
-    def write_ahead(self, topic: str, records: list[tuple[bytes, bytes | None]]) -> int: ...
+    def write_ahead(self, topic: str, records: list[tuple[bytes, bytes | None]], doing: str) -> int: ...
 
 
 class SchemaTopic:
@@ -192,7 +192,7 @@ class SchemaTopic:
             batch, log, sink, settings = list(self._waiting.items()), self._log, self._sink, self._settings
         if log is None or sink is None or settings is None:
             raise SinkUnavailable("the schema topic is not open")
-        end = sink.write_ahead(self._topic, [(key_of(one), dump(one)) for _, one in batch])
+        end = sink.write_ahead(self._topic, [(key_of(one), dump(one)) for _, one in batch], "writing schemas")
         with self._lock:  # who claims meanwhile waits: nobody may read a book that is being written
             log.read(self._claims, end, settings.operation_timeout_s)
         if log.position < end:
@@ -209,7 +209,7 @@ class SchemaTopic:
 
     def _give_up(self, lost: list[Registered], sink: Ahead, settings: SinkSettings) -> None:
         if not settings.is_exactly_once:  # nothing takes these back but their deletion
-            sink.write_ahead(self._topic, [(key_of(one), None) for one in lost])
+            sink.write_ahead(self._topic, [(key_of(one), None) for one in lost], "taking schemas back")
         raise SchemaIdTaken(
             "another daemon has given an id or a version to another schema",
             topic=self._topic,

@@ -13,7 +13,19 @@ from cdcd.errors import RecordTooLarge, SinkError
 from cdcd.model import Record
 from cdcd.sink.faults import translate
 
-__all__ = ["larger_than_producer", "larger_than_topic", "never_fits", "size_of", "undelivered"]
+__all__ = [
+    "larger_than_producer",
+    "larger_than_topic",
+    "never_fits",
+    "of_own_topic",
+    "size_of",
+    "undelivered",
+]
+
+OWN_HINT = (
+    "raise sink.properties.message.max.bytes and the topic's max.message.bytes, or the broker's message.max.bytes "
+    "where the topic has none; sink.too_large: dead_letter does nothing for it: no row is in it"
+)
 
 
 def size_of(record: Record) -> int:
@@ -58,6 +70,12 @@ def undelivered(error: KafkaError, message: Message) -> SinkError:
         **place,
         size_bytes=size_bytes,
     )
+
+
+def of_own_topic(refusal: RecordTooLarge) -> RecordTooLarge:
+    """Return the refusal with what mends it where the record is one of cdcd's own: of schemas, topics or progress."""
+    refusal.advice = OWN_HINT
+    return refusal
 
 
 def _with_place(refusal: RecordTooLarge, at: int) -> RecordTooLarge:

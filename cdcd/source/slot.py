@@ -20,6 +20,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.errors import CdcdError, SlotUnusable, SourceSetup, SourceUnavailable
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.source.connection import connect_replication, connect_sql, fetch
+from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings
 
 CREATE_TIMEOUT_S = 300.0
@@ -125,16 +126,20 @@ def create_slot(
     export_snapshot: bool,
     timeout_s: float = CREATE_TIMEOUT_S,
     given_up: threading.Event | None = None,
+    expected: ServerIdentity | None = None,
 ) -> CreatedSlot:
     """Create the slot with pgoutput. The publication has to exist already (F39).
 
     Raises SlotUnusable when it exists, SourceUnavailable with the names of the open transactions that it
     waited for longer than `timeout_s` (F38), or another Source error. Set from another thread, `given_up` ends the
     waiting: a walsender that waits does not see its client go away, and would hold the slot until it is through.
+    `expected`: the server that is known to lack the slot; none is made on another one (F59).
     """
     check_slot_name(settings.slot)
     connection = connect_replication(settings)
     try:
+        if expected is not None:
+            check_same_server(connection, expected)
         command = create_slot_command(settings, connection.server_version, export_snapshot)
         row = _create(settings, connection, command, timeout_s, given_up or threading.Event())
     except BaseException:

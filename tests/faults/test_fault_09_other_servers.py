@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from dataclasses import replace
 from itertools import groupby
 
+import pytest
+
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.errors import SourceStandby
+from cdcd.errors import SourceStandby, SourceUnavailable
+from cdcd.runtime.copying import make_slot
+from cdcd.source.connection import connect_sql
+from cdcd.source.identity import identify
+from cdcd.source.slot import create_slot
 from tests.faults.link import NewLinked
 from tests.faults.test_fault_08_failover import FAILOVER, TABLE, pair
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.proxy import Way
+from tests.support.proxy import Proxy, Way
 from tests.support.reader import BEGINNING, Reader, assert_each_once
+from tests.support.source import source_database
 from tests.support.stack import PostgresServers, drop_database, run_script
 from tests.support.standby import await_slot, copy_of, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
@@ -216,6 +226,87 @@ def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
             assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
     finally:
         drop_database(other, database)
+
+
+def test_a_name_that_moves_while_cdcd_begins_makes_no_slot_on_the_other_server(
+    postgres: PostgresServer,
+    pg_server: PostgresServers,
+    database: str,
+    new_linked: NewLinked,
+    reader: Reader,
+) -> None:
+    """F59: the slot is made on the server that the verdict is about; the next try sees who answers now."""
+    other = pg_server(17)
+    other.create_database(database)
+    # Two, because whether they agree is asked only by a start, right after it has asked who the server is.
+    names = ["one", "two"]
+    try:
+        for server in (postgres, other):
+            run_script(server.dsn(database), *(f"CREATE PUBLICATION {name} FOR ALL TABLES" for name in names))
+        run_script(postgres.dsn(database), TABLE, "INSERT INTO t VALUES (1, 'copied')")
+        source = {"publication": {"names": names}}
+        with new_linked(postgres, database, source=source) as (daemon, link):
+
+            def move(way: Way, piece: bytes) -> bytes:
+                if way == "up" and b"WITH published AS" in piece:
+                    link.point_to(other.port)
+                return piece
+
+            link.change(move)
+            daemon.start()
+            halts_with(daemon, "CDCD-SOURCE-IDENTITY")
+            (line,) = daemon.events("retrying")
+            assert "another server answers" in str(line)
+            assert other.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", daemon.slot) == []
+            link.change(None)
+            link.point_to(postgres.port)
+            daemon.reload()
+            daemon.wait_state("streaming")
+            equals_table(reader, f"{daemon.name}.public.t", postgres, database)
+    finally:
+        drop_database(other, database)
+
+
+def test_a_slot_is_neither_dropped_nor_made_on_another_server(
+    postgres: PostgresServer, pg_server: PostgresServers
+) -> None:
+    """F59: an attempt that was cut off is begun anew, and the name moves before the drop, or right after it."""
+    with (
+        source_database(postgres) as settings,
+        Proxy(postgres.port) as link,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        expected = identify(connection)
+        create_slot(settings, export_snapshot=False).close()
+        other = pg_server(17)
+        other.create_database(settings.slot)
+        slots = "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        try:
+            create_slot(replace(settings, dsn=other.dsn(settings.slot)), export_snapshot=False).close()
+            before = other.execute(slots, settings.slot)
+            moved = replace(settings, dsn=settings.dsn.replace(f":{postgres.port}/", f":{link.port}/"))
+
+            def refused() -> None:
+                with pytest.raises(SourceUnavailable, match="another server answers"):
+                    make_slot(moved, expected, True, True, threading.Event())
+
+            link.point_to(other.port)
+            refused()
+            assert len(postgres.execute(slots, settings.slot)) == 1
+            assert other.execute(slots, settings.slot) == before
+
+            def move(way: Way, piece: bytes) -> bytes:
+                if b"pg_drop_replication_slot" in piece:
+                    link.point_to(other.port)
+                return piece
+
+            other.execute("SELECT pg_drop_replication_slot(%s)", settings.slot)
+            link.point_to(postgres.port)
+            link.change(move)
+            refused()
+            assert postgres.execute(slots, settings.slot) == other.execute(slots, settings.slot) == []
+        finally:
+            drop_database(other, settings.slot)
 
 
 def test_a_name_that_moves_to_a_standby_while_cdcd_starts_is_waited_for(

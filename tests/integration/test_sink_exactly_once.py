@@ -22,12 +22,19 @@ from cdcd.errors import (
     TopicMissing,
 )
 from cdcd.model import Progress, Record
+from cdcd.sink.kept_topics import KeptTopic, KeptTopics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics
 from cdcd.sink.transactional_id import check_transactional_id
 from tests.support.sinks import progress, sink_settings
-from tests.support.topics import committed_records, committed_values, new_name, transactional_producer
+from tests.support.topics import (
+    committed_records,
+    committed_values,
+    create_topic,
+    new_name,
+    transactional_producer,
+)
 
 OpenSink = Callable[..., KafkaSink]
 
@@ -282,6 +289,29 @@ def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
     sink.abort()
     assert place.committed() == []
     assert place.sink().open() is None
+
+
+@pytest.mark.parametrize("limit", ["client", "topic"])
+def test_a_record_of_cdcds_own_that_is_too_large_says_what_mends_it(place: Place, limit: str) -> None:
+    """F65: no row is in it, so that `sink.too_large: dead_letter` would do nothing."""
+    properties = {"message.max.bytes": "1000"}
+    if limit == "topic":
+        properties = {"message.max.bytes": "10000000"}
+        place.progress_topic = new_name("small")
+        create_topic(place.bootstrap, place.progress_topic, config={"max.message.bytes": "1000"})
+    sink = place.opened(properties=properties)
+    sink.kept = KeptTopics({f"topic-{n}": KeptTopic(new_name("id"), 6) for n in range(1000)})
+    sink.kept.is_changed = True
+    sink.begin()
+    with pytest.raises(RecordTooLarge) as caught:
+        write(sink, records(place.topic, 5), progress(place.slot))
+    assert caught.value.context["topic"] == place.progress_topic
+    if limit == "client":
+        assert "what is kept of the topics" in caught.value.message
+    assert "dead_letter does nothing" in caught.value.advice
+    assert "sink.properties.message.max.bytes" in caught.value.advice
+    sink.abort()
+    assert place.committed() == []
 
 
 def test_a_partition_that_is_not_there_stops_the_group(place: Place) -> None:
