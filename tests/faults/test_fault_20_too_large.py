@@ -185,7 +185,7 @@ def test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on(
     with new_daemon(postgres, database, sink=sink, format={"transactions": True}) as daemon:
         daemon.start().wait_state("streaming")
         postgres.execute(MIXED, dbname=database)
-        await_confirmed(postgres, daemon)
+        await_confirmed(postgres, daemon, 150)  # a session for each refusal, with the pause before it
         topics = [f"{daemon.name}.public.t", f"{daemon.name}.transaction"]
         assert_told_once(daemon, kafka, reader.read(*topics), large)
         assert "CDCD-SINK-BATCH" in daemon.log()
