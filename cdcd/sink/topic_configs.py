@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from cdcd.errors import SinkAuthorization
 from cdcd.findings import Finding
-from cdcd.sink.faults import error_of, translate
+from cdcd.sink.faults import kafka_errors
 
 _LOG = logging.getLogger("cdcd.sink.topics")
 _FOREVER = "-1"
@@ -61,11 +60,9 @@ def configurations(client: AdminClient, topics: Iterable[str], timeout_s: float)
     found = {}
     for resource, future in client.describe_configs(resources, request_timeout=timeout_s).items():
         try:
-            entries = future.result()
-        except KafkaException as failure:
-            error = translate(error_of(failure), "describing a topic's configuration", topic=resource.name)
-            if not isinstance(error, SinkAuthorization):
-                raise error from failure
+            with kafka_errors("describing a topic's configuration", topic=resource.name):
+                entries = future.result()
+        except SinkAuthorization:
             _LOG.info(
                 "the configuration of topic %s may not be read: DescribeConfigs is not granted", resource.name
             )

@@ -31,7 +31,8 @@ DEADLINE_S = 60.0
 Spawn = Callable[[list[str], IO[bytes], dict[str, str]], Any]
 
 
-def _as_process(command: list[str], log: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def as_process(command: list[str], log: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start it as a process of its own."""
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
@@ -59,7 +60,7 @@ class Daemon:
         """What Python runs."""
         self.environment: dict[str, str] = {}
         """Variables that it gets besides ours."""
-        self.spawn: Spawn = _as_process
+        self.spawn: Spawn = as_process
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "cdcd.log"
 

@@ -17,6 +17,7 @@ import time
 from typing import IO, Any
 
 from cdcd import crash_points
+from tests.support.daemon import as_process
 
 PAUSE_S = 0.005
 
@@ -37,7 +38,7 @@ class Forks:
         """Start what `python -m cdcd` with these arguments is; anything else as a process of its own."""
         others = {name for name, value in environment.items() if os.environ.get(name) != value}
         if command[1:3] != ["-m", "cdcd"] or others - {crash_points.VARIABLE}:
-            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            return as_process(command, log, environment)
         crash_at = environment.get(crash_points.VARIABLE, "")
         return Forked(self, int(self.ask("start", log.name, crash_at, *command[3:])))
 
