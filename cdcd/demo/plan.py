@@ -112,6 +112,8 @@ class Writer:
         owns_coupons = number == 0  # TRUNCATE takes all of them, so one writer has all of them
         self.coupons = LiveKeys(coupon_key(i) for i in range(1, loaded.coupons + 1) if owns_coupons)
         self._actions = self._weighted(owns_coupons)
+        # Each action once before chance decides: also a short run on a slow machine shows all there is.
+        self._first = self._random.sample(self._actions[0], len(self._actions[0]))
 
     def transactions(self) -> Iterator[Transaction]:
         """Yield the writer's transactions, without end."""
@@ -165,6 +167,9 @@ class Writer:
         return [action for _, action in actions], [weight for weight, _ in actions]
 
     def _act(self) -> None:
+        if self._first:
+            self._first.pop()()
+            return
         actions, weights = self._actions
         self._random.choices(actions, weights)[0]()
 

@@ -67,7 +67,7 @@ def test_a_second_signal_ends_at_once(
                 sent(daemon, first)
                 eventually(lambda daemon=daemon: daemon.events("stopping"), "the first signal is taken")
                 sent(daemon, second)
-                assert daemon.wait_exit(10) == EXIT_FORCED
+                assert daemon.wait_exit() == EXIT_FORCED
             finally:
                 os.kill(kafka.pid or 0, signal.SIGCONT)
             daemon.start().wait_state("streaming")

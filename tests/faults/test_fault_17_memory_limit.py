@@ -78,7 +78,7 @@ def test_memory_that_is_refused_where_nobody_takes_the_error(
         run(postgres, database, "INSERT INTO t VALUES (1)")
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGUSR1)
-        assert daemon.wait_exit(20) == EXIT_MEMORY
+        assert daemon.wait_exit() == EXIT_MEMORY
         assert f"{MemoryShort.code}: the system refuses memory" in daemon.log()
         daemon.start()
         await_confirmed(postgres, daemon)

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -21,15 +21,14 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import run
-from tests.support.topics import committed_values
+from tests.support.topics import committed_records
 
 
 def stored(kafka: KafkaBroker, daemon: Daemon) -> dict[str, Any]:
     """The last progress record, as JSON."""
-    records = [
-        json.loads(value) for value in committed_values(kafka.bootstrap, f"{daemon.name}.__progress") if value
-    ]
-    return [record for record in records if record.get("slot") == daemon.slot][-1]
+    found = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
+    last = [message for message in found if message.key() == daemon.slot.encode()][-1]
+    return cast(dict[str, Any], json.loads(last.value() or b""))
 
 
 def store(kafka: KafkaBroker, daemon: Daemon, record: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
         postgres.execute(LARGE, dbname=database)
         for kill in range(2):
             known = parts_of(kafka, daemon)
-            eventually(lambda known=known: parts_of(kafka, daemon) > known, f"parts before kill {kill}")
+            eventually(lambda known=known: parts_of(kafka, daemon) > known, f"parts before kill {kill}", 120)
             daemon.kill()
             if "part" in progress(kafka, daemon)[-1]:
                 # Nothing of a transaction is confirmed before all of it is durable.
@@ -80,7 +80,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
                 assert before <= (confirmed_position(postgres, daemon.slot) or 0) <= written
             daemon.start()
         kafka_door.heal()
-        eventually(lambda: changes(reader, topic) >= CHANGES, "all of it", 90, 0.5)
+        eventually(lambda: changes(reader, topic) >= CHANGES, "all of it", 150, 0.5)
         eventually(lambda: "part" not in progress(kafka, daemon)[-1], "the record that makes it whole")
         events = [event for event in reader.read(topic) if event.value is not None]
         assert len(events) == CHANGES

@@ -26,7 +26,7 @@ from cdcd.lsn import parse_lsn
 from tests.support.stack import confirmed_position, wal_position, written_position
 from tests.support.waiting import eventually
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 Spawn = Callable[[list[str], IO[bytes], dict[str, str]], Any]
 
@@ -126,21 +126,34 @@ class Daemon:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log's lines of one event."""
-        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == name]
+        return [line for line in self._lines() if line["event"] == name]
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
     def wait_state(self, *states: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         """Wait until the pipeline is in one of these states."""
         end_s = time.monotonic() + deadline_s
         while time.monotonic() < end_s:
             page = self.status()
-            if page.get("state") in states:
+            if page.get("state") in states and (page["state"] != "halted" or self._has_told_halt()):
                 return page
-            assert self.process is not None
-            if self.process.poll() is not None:
-                raise AssertionError(f"cdcd ended with {self.process.returncode}:\n{self.log()[-4000:]}")
+            self.assert_alive()
             time.sleep(0.05)
         raise AssertionError(f"never {states}, but {self.status()}:\n{self.log()[-4000:]}")
+
+    def assert_alive(self) -> None:
+        """Fail, and show the end of its log, when it has ended."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"cdcd ended with {self.process.returncode}:\n{self.log()[-4000:]}")
+
+    def _has_told_halt(self) -> bool:
+        """Whether the log, which a thread of its own writes, is as far as the status page."""
+        known = [
+            line["event"] for line in self._lines() if line["event"] in ("started", "streaming", "halted")
+        ]
+        return known[-1:] == ["halted"]
 
     def wait_exit(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait until the process has ended by itself; its status."""
@@ -154,12 +167,15 @@ def await_received(server: PostgresServer, daemon: Daemon) -> None:
     eventually(lambda: parse_lsn(daemon.status()["received_lsn"]) >= end_lsn, "all of it is received")
 
 
-def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 60) -> None:
+def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 120) -> None:
     """Wait until all that was committed by now is confirmed to the server: it is durable in Kafka."""
     end_lsn = wal_position(server)
-    eventually(
-        lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn, "all of it is confirmed", within_s
-    )
+
+    def is_confirmed() -> bool:
+        daemon.assert_alive()
+        return (confirmed_position(server, daemon.slot) or 0) >= end_lsn
+
+    eventually(is_confirmed, "all of it is confirmed", within_s)
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> None:

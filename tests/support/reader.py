@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 Sequence = tuple[int, int, int]
 BEGINNING = (0, 0, 0)
 

@@ -21,7 +21,7 @@ from cdcd.source.stream import ReplicationStream, open_stream
 from tests.support.stack import drop_database, new_database_name, run_script
 from tests.support.waiting import eventually
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 
 
 @contextlib.contextmanager

@@ -49,7 +49,9 @@ def produce_all(producer: Producer, topic: str, values: Iterable[bytes]) -> None
     assert not failed, failed
 
 
-def committed_records(bootstrap: str, topic: str, at_least: int = 0, deadline_s: float = 60) -> list[Message]:
+def committed_records(
+    bootstrap: str, topic: str, at_least: int = 0, deadline_s: float = 120
+) -> list[Message]:
     """Every committed record of a topic, by partition and offset. Open transactions hide what follows them.
 
     A commit is answered before its markers are in the partitions, so a reader can be a moment behind it:

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], what: str, deadline_s: float = 30, pause_s: float = 0.05) -> T:
+def eventually(condition: Callable[[], T], what: str, deadline_s: float = 120, pause_s: float = 0.05) -> T:
     """The first true answer of `condition`; at the deadline the test fails and says what was waited for."""
     give_up = time.monotonic() + deadline_s
     while not (answer := condition()):
