@@ -19,7 +19,7 @@ demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seco
 	$(BIN)/cdcd demo $(ARGS)
 
 test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 long: $(STAMP) ## what takes many minutes, with the memory it needed: make long ARGS="-k huge"
 	$(BIN)/pytest -s -m long $(ARGS)

@@ -25,7 +25,7 @@ LIMIT_BYTES = 150 * 1_000_000
 PARTS = 10
 
 
-@pytest.mark.parametrize("streaming", ["parallel", "off"])
+@pytest.mark.parametrize("streaming", ["parallel", pytest.param("off", marks=pytest.mark.long)])
 @pytest.mark.parametrize("rows", [250_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.timeout(420)
 def test_a_transaction_of_very_many_rows(

@@ -164,7 +164,7 @@ def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterat
     [
         pytest.param(18, "parallel", "logical_decoding_work_mem = '64kB'", marks=pytest.mark.long),
         (18, "parallel", "debug_logical_replication_streaming = 'immediate'"),
-        (16, "parallel", "logical_decoding_work_mem = '64kB'"),
+        pytest.param(16, "parallel", "logical_decoding_work_mem = '64kB'", marks=pytest.mark.long),
     ],
     indirect=["server"],
 )

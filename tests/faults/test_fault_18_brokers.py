@@ -94,7 +94,14 @@ def all_of_them(cluster: KafkaCluster, daemon: Daemon) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "strike", [one_after_another, the_leader, the_coordinator, the_controller, all_of_them]
+    "strike",
+    [
+        pytest.param(one_after_another, marks=pytest.mark.long),
+        the_leader,
+        the_coordinator,
+        the_controller,
+        all_of_them,
+    ],
 )
 def test_rows_flow_again(
     strike: Callable[[KafkaCluster, Daemon], None],

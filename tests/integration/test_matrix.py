@@ -27,7 +27,7 @@ def test_what_is_read_is_postgresqls_own_account(
     major: int, pg_server: PostgresServers, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     """F4, F26 to F29, F33 to F35, F46, F47, F49 to F52: every transaction, change and value, once and in order."""
-    cells, plan = few_of(major), Plan(seed=major, steps=450)
+    cells, plan = few_of(major), Plan(seed=major, steps=250)
     print(f"seed {plan.seed}: make matrix ARGS='--majors {major} --few --large-rows 0 --seed {plan.seed}"
           f" --steps {plan.steps}'")  # fmt: skip
     outcomes = run(Stack(pg_server(major), kafka, registry, tmp_path), cells, plan)

@@ -160,12 +160,12 @@ ORIGIN = """
     ("place", "streaming", "two_phase", "change", "is_of_origin"),
     [
         (14, "auto", False, "another file", False),
-        (14, "on", False, "a column more", False),
-        (16, "auto", False, "newly published", False),
+        pytest.param(14, "on", False, "a column more", False, marks=pytest.mark.long),
+        pytest.param(16, "auto", False, "newly published", False, marks=pytest.mark.long),
         (16, "auto", False, "a column more", True),
-        (18, "auto", False, "a column more", False),
+        pytest.param(18, "auto", False, "a column more", False, marks=pytest.mark.long),
         (18, "parallel", True, "newly published", False),
-        (18, "auto", True, "another file", False),
+        pytest.param(18, "auto", True, "another file", False, marks=pytest.mark.long),
         (18, "auto", False, "newly published", True),
     ],
     indirect=["place"],
@@ -224,7 +224,14 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
 
 
 @pytest.mark.parametrize(
-    ("place", "two_phase"), [(14, False), (16, False), (18, False), (18, True)], indirect=["place"]
+    ("place", "two_phase"),
+    [
+        (14, False),
+        pytest.param(16, False, marks=pytest.mark.long),
+        (18, False),
+        pytest.param(18, True, marks=pytest.mark.long),
+    ],
+    indirect=["place"],
 )
 def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
     two_phase: bool, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader

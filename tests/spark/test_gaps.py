@@ -96,7 +96,7 @@ def test_the_mirror_stops_at_a_row_that_was_too_large_for_kafka(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("key", [("id",), ()])
-@pytest.mark.parametrize("said", [BEFORE_SNAPSHOT, LOST])
+@pytest.mark.parametrize("said", [BEFORE_SNAPSHOT, pytest.param(LOST, marks=pytest.mark.long)])
 def test_a_gap_that_a_snapshot_follows_is_whole(
     spark: SparkSession, topics: TopicsWriter, target: Path, key: tuple[str, ...], said: dict[str, str]
 ) -> None:
