@@ -19,7 +19,7 @@ from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, note text)"
-ROOM_BYTES = 48 << 20
+ROOM_BYTES = 64 << 20
 ROWS = 4_000
 MANY = f"INSERT INTO t SELECT g, repeat('n', 30000) FROM generate_series(1, {ROWS}) g"
 """120 MB."""
@@ -59,7 +59,7 @@ def test_a_transaction_for_which_there_is_no_memory(
         daemon.config["buffer"]["memory"] = "8MiB"
         daemon.start()
         limit(daemon, limit_bytes)
-        await_confirmed(postgres, daemon, 120)
+        await_confirmed(postgres, daemon, 240)
         assert daemon.stop() == 0
         assert daemon.events("retrying") == []
         events = reader.read(f"{daemon.name}.public.t")
