@@ -47,6 +47,10 @@ class KeptTopics:
         """Return the names of the topics that are known."""
         return tuple(self._known)
 
+    def known(self, names: Iterable[str]) -> set[str]:
+        """Return those of these topics that have held records."""
+        return {name for name in names if name in self._known}
+
     def refuse_missing(self, missing: Iterable[str]) -> None:
         """Raise TopicMissing for a topic that has held records and is gone."""
         for name in missing:

@@ -76,10 +76,26 @@ class KafkaSink:
             self._client.initialise()
 
     def _fence_predecessor(self, last: Last | None) -> Last | None:
-        """Fence who wrote last under another id (F69): `initialise_only` has not. Return what is last then."""
-        other = "" if last is None or last.progress is None else last.progress.transactional_id
-        if other in ("", self._settings.transactional_id) or not self._settings.is_exactly_once:
+        """Fence who wrote last under another id (F69): `initialise_only` has not. Return what is last then.
+
+        Our own id is written down before anything is written under it: else who goes on under the other one again
+        would not know of us.
+        """
+        if last is None or last.progress is None or not self._settings.is_exactly_once:
             return last
+        other = last.progress.transactional_id
+        if other == self._settings.transactional_id:
+            return last
+        if other:
+            self._fence(other)
+            last = read_last(self._settings)
+        if last is not None and last.progress is not None:
+            self.begin()
+            progress = self.commit(last.progress)
+            last = Last(self.progress_offset, dump(progress))
+        return last
+
+    def _fence(self, other: str) -> None:
         predecessor = KafkaSink(dataclasses.replace(self._settings, transactional_id=other))
         try:
             predecessor.initialise_only()
@@ -90,7 +106,6 @@ class KafkaSink:
             raise
         finally:
             predecessor.close()
-        return read_last(self._settings)
 
     def renew(self, settings: SinkSettings) -> None:
         """Go on with a new producer under `settings`, which differ in credentials alone. No group may be open.

@@ -9,7 +9,7 @@ Must not: delete or alter a topic.  Everything here blocks and belongs in a thre
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ClusterMetadata, NewTopic
@@ -59,13 +59,15 @@ class Topics:
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions by topic, creating what is missing when that is allowed."""
         wanted = {name: self._new(name) for name in names}
-        if self.kept is not None:
-            self.kept.refuse_missing(wanted.keys() - self.partitions(wanted).keys())
-        found = self._ensure(wanted)
-        if self.kept is not None:
-            for name, now in self._described(found).items():
-                self.kept.take(name, now)
-        return found
+        if self.kept is None:
+            return self._ensure(wanted)
+        known = self.kept.known(wanted)
+        self.kept.refuse_missing(known - self._found_at_last(known).keys())
+        described = self._described(self._ensure(wanted))
+        for name, now in described.items():
+            self.kept.take(name, now)
+        # What is kept is what keys are hashed over: a topic may have been widened since it was found (F66).
+        return {name: now.partitions for name, now in described.items()}
 
     def ensure_progress(self, name: str) -> None:
         """Make sure that the progress topic is there, with the one partition that orders its records."""
@@ -188,10 +190,12 @@ class Topics:
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _found_at_last(self, names: Mapping[str, int]) -> dict[str, int]:
+    def _found_at_last(self, names: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of those topics that exist, also where one broker has not heard of it."""
+        if not names:
+            return {}
         deadline = time.monotonic() + _HEARD_OF_WITHIN_S
-        while (found := self.partitions(names)).keys() != names.keys() and time.monotonic() < deadline:
+        while len(found := self.partitions(names)) < len(names) and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)
         return found
 

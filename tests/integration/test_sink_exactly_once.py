@@ -262,6 +262,29 @@ def test_a_zombie_with_another_id_is_fenced_too(place: Place) -> None:
         newer.commit(progress(place.slot, 0x600))
 
 
+def test_a_zombie_that_has_committed_nothing_yet_is_fenced_by_who_goes_on_under_the_former_id(
+    place: Place,
+) -> None:
+    """F69: the id is changed, and changed back before the first commit under the new one."""
+    first = place.opened()
+    first.begin()
+    first.commit(progress(place.slot, 0x300))
+    zombie = place.sink(transactional_id=f"{place.slot}-renamed")
+    zombie.open()
+    zombie.begin()
+    produce_all(zombie, records(place.topic, 5))
+    newer = place.sink()
+    stored = newer.open()
+    assert stored is not None
+    assert stored.end_lsn == 0x300
+    newer.begin()
+    produce_all(newer, records(place.topic, 1, start=50))
+    newer.commit(progress(place.slot, 0x500))
+    with pytest.raises(SinkFenced):
+        zombie.commit(progress(place.slot, 0x400))
+    assert place.committed(1) == [b"v50"]
+
+
 @pytest.mark.parametrize("limit", ["client", "topic", "queue"])
 def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
     """F65: it stops the group, by the client's limit, by the topic's own, or by the client's queue."""

@@ -10,11 +10,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Re
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
-from cdcd.sink.kept_topics import KeptTopics
+from cdcd.sink.kept_topics import KeptTopic, KeptTopics
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
 from tests.support.sinks import sink_settings
 from tests.support.topics import create_topic, new_name
+from tests.support.waiting import eventually
 
 
 def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: str) -> Topics:
@@ -63,6 +64,43 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
     monkeypatch.setattr(topics, "_ensure", lambda wanted: dict.fromkeys(wanted, 3))
     assert topics.ensure([name]) == {name: 3}
     assert topics.kept.names() == (name,)
+
+
+def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_to(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F66: keys hashed over another number than the one that is kept would go unnoticed from the next start on."""
+    topics, name = make(bootstrap), new_name("widened")
+    topics.kept = KeptTopics()
+    ensure = topics._ensure
+
+    def widened(*wanted: Any) -> dict[str, int]:
+        found = ensure(*wanted)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_partitions([NewPartitions(name, 5)])[name].result(30)
+        eventually(lambda: make(bootstrap).partitions([name]) == {name: 5}, "it is widened")
+        return found
+
+    monkeypatch.setattr(topics, "_ensure", widened)
+    partitions = topics.ensure([name])[name]
+    topics.kept.check(name, KeptTopic(topics._described([name])[name].topic_id, partitions))
+
+
+def test_a_topic_that_has_held_records_is_not_gone_because_one_broker_has_not_heard_of_it(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F67: it would be a halt that somebody has to look at."""
+    topics, name, times = make(bootstrap), new_name("late"), []
+    topics.kept = KeptTopics()
+    topics.ensure([name])
+    partitions = topics.partitions
+
+    def late(names: Any) -> dict[str, int]:
+        times.append(1)
+        return {} if len(times) == 1 else partitions(names)
+
+    monkeypatch.setattr(topics, "partitions", late)
+    assert topics.ensure([name]) == {name: 3}
 
 
 def test_a_topic_that_exists_is_used_as_it_is(bootstrap: str) -> None:
