@@ -153,6 +153,8 @@ class SourceIdentity:
 
     `slot_lsn` is the consistent point of a slot that cdcd has made, 0 where somebody else made it: PostgreSQL does
     not keep it. `two_phase` is what the slot had when the record was written, None where it was not recorded.
+    `timeline_lsn` is where `timeline` began: two servers that were promoted apart may give theirs the same number. 0
+    for the first one, and where it is not known.
     """
 
     system_identifier: str
@@ -162,6 +164,13 @@ class SourceIdentity:
     plugin: str = "pgoutput"
     two_phase: bool | None = None
     slot_lsn: Lsn = 0
+    timeline_lsn: Lsn = 0
+
+
+def began_at(timeline: int, left: Mapping[int, Lsn]) -> Lsn:
+    """Return where this timeline began: where the one before it was `left`. 0 for the first, and if not known."""
+    before = [ancestor for ancestor in left if ancestor < timeline]
+    return left[max(before)] if before else 0
 
 
 class Timelines:
@@ -177,6 +186,11 @@ class Timelines:
         self.left = left
         self._timelines = [*sorted(left), now]
         self._switches = [left[timeline] for timeline in sorted(left)]
+
+    @property
+    def now_lsn(self) -> Lsn:
+        """Where the server's timeline began, 0 for the first one and without its history."""
+        return began_at(self.now, self.left)
 
     def at(self, lsn: Lsn) -> int:
         """Return the timeline that the WAL at `lsn` was written on, whichever server sends it now."""
@@ -210,10 +224,14 @@ class PreparedBefore:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How much of a transaction that is written in several Kafka transactions is durable: all up to `tx_seq`."""
+    """How much of a transaction that is written in several Kafka transactions is durable: all up to `tx_seq`.
+
+    `numbered_by` tells by what configuration its changes were numbered; "" where that was not recorded.
+    """
 
     commit_lsn: Lsn
     tx_seq: int
+    numbered_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import contextlib
 import http.client
 import json
 import time
+import urllib.parse
 from collections.abc import Iterator
 
 import structlog
@@ -68,7 +69,11 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         halt = check_accepts_gap(_halted(config, stored, slot, server, timelines))
         slot_lsn, made_lsn = _slot_to_go_on_with(config, slot, server, stored)
         identity = identity_of(
-            server, config.source.slot.name, two_phase=config.source.protocol.two_phase, slot_lsn=made_lsn
+            server,
+            timelines,
+            config.source.slot.name,
+            two_phase=config.source.protocol.two_phase,
+            slot_lsn=made_lsn,
         )
         before = _prepared_before(config)
         now = after_gap(stored, halt, slot_lsn, identity, timelines, before, time.time_ns() // 1000)
@@ -113,6 +118,7 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         reason = REQUESTED if halt is None else halt.code
         identity = identity_of(
             server,
+            timelines,
             config.source.slot.name,
             two_phase=config.source.protocol.two_phase,
             slot_lsn=stored.identity.slot_lsn,
@@ -243,7 +249,8 @@ def _tell(config: Config) -> str | None:
         _here(config.admin.host), config.admin.port, timeout=_ANSWER_TIMEOUT_S
     )
     try:
-        connection.request("POST", "/resume", headers={RESUME_HEADER: "1", "Host": "localhost"})
+        named = urllib.parse.urlencode({"name": config.name})  # another one may listen at this port
+        connection.request("POST", f"/resume?{named}", headers={RESUME_HEADER: "1", "Host": "localhost"})
         answer = connection.getresponse()
         text = answer.read()
         if answer.status != 200:

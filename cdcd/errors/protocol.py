@@ -68,9 +68,9 @@ class PartMissing(ProtocolError):
 
     code = "CDCD-PART-MISSING"
     hint = (
-        "an option that numbers changes otherwise was changed meanwhile (format.key_columns, format.keyless, the "
-        "publication, source.messages): change it back; or the slot or the server is another one: a new snapshot is "
-        "needed, see README, 'When the slot is gone'"
+        "an option that numbers changes otherwise was changed meanwhile (format.key_columns, format.keyless, "
+        "source.publication.names, source.protocol.messages or .origin): change it back; or the slot or the server "
+        "is another one: a new snapshot is needed, see README, 'When the slot is gone'"
     )
 
 

@@ -100,11 +100,16 @@ class AdminServer:
         return web.Response(text=json.dumps(page, indent=2) + "\n", content_type="application/json")
 
     async def _serve_resume(self, request: web.Request) -> web.Response:
-        """Answer with the state that the daemon was told in, and its reason."""
+        """Answer with the state that the daemon was told in, and its reason.
+
+        Who means another one tells nobody (409): to go on from a halt may be to accept something.
+        """
         if not _is_local(request) or RESUME_HEADER not in request.headers:
             return web.Response(status=403, text="`cdcd resume` on this machine does this\n")
         page = redact(None, "", dict(self._status()))
         found = {key: page.get(key) for key in ("name", "state", "reason")}
+        if request.query.get("name", found["name"]) != found["name"]:
+            return web.json_response(found, status=409)
         if self._resume is not None:
             self._resume()
         return web.json_response(found)

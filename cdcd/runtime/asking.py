@@ -17,7 +17,7 @@ from cdcd.model import PreparedBefore
 from cdcd.runtime.halts import slot_ahead
 from cdcd.runtime.recovery import Resume, check_primary
 from cdcd.source.connection import connect_replication, connect_sql, fetch
-from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.identity import ServerIdentity, check_same_server, identify
 from cdcd.source.prepared import prepared_before
 from cdcd.source.publication import (
     CONFLICT_MEND,
@@ -54,9 +54,10 @@ def which_server(source: SourceSettings) -> ServerIdentity:
     return server
 
 
-def looked(source: SourceSettings, look: Callable[[Any], T]) -> T:
+def looked(source: SourceSettings, expected: ServerIdentity, look: Callable[[Any], T]) -> T:
     """Return what `look` sees over a connection that waits for no lock of a user's table. Raises Source errors."""
     with contextlib.closing(connect_sql(source)) as connection:
+        check_same_server(connection, expected)
         fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
         return look(connection)
 
@@ -69,9 +70,14 @@ def which_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
         return read_history(connection, timeline)
 
 
-def which_slot(source: SourceSettings) -> SlotState | None:
-    """Return the slot as it is now, None when there is none. Raises Source errors."""
+def which_slot(source: SourceSettings, expected: ServerIdentity | None = None) -> SlotState | None:
+    """Return the slot as it is now, None when there is none. Raises Source errors.
+
+    `expected`: the server that it is compared with; another one's slot, or lack of one, would say nothing (F59).
+    """
     with contextlib.closing(connect_sql(source)) as connection:
+        if expected is not None:
+            check_same_server(connection, expected)
         return read_slot(connection, source.slot)
 
 

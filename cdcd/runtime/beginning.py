@@ -23,6 +23,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import looked, refuse_held, which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
+from cdcd.runtime.parts import check_numbers, numbered_by
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, on_timeline, verdict
 from cdcd.runtime.status import Status
@@ -107,11 +108,13 @@ class Beginning:
         options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
         timelines = await in_thread(timelines_of, self._source, server)
         stored, decided, slot = await in_thread(self._decide, stored, server, timelines)
-        await self._compare_kept(is_anew=isinstance(decided, Snapshot))
+        if stored is not None and isinstance(decided, Resume):
+            check_numbers(stored.part, numbered_by(self._config))
+        await self._compare_kept(server, is_anew=isinstance(decided, Snapshot))
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
         two_phase = options.two_phase or (isinstance(decided, Resume) and slot is not None and slot.two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
-        identity = identity_of(server, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
+        identity = identity_of(server, timelines, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
         return Begun(stored, server, options, decided, identity, timelines)
 
     async def _open_sink(self) -> Progress | None:
@@ -137,14 +140,15 @@ class Beginning:
             )
         return stored
 
-    async def _compare_kept(self, *, is_anew: bool) -> None:
+    async def _compare_kept(self, server: ServerIdentity, *, is_anew: bool) -> None:
         """Compare what is published with what was when records were last written (F39, F42)."""
         kept = self._topics.kept
         assert kept is not None
         if is_anew:
             kept.forget(kept.names())  # all of it is written anew
         self._publications.begin(kept, is_anew=is_anew)
-        error = self._publications.judge(await in_thread(looked, self._source, self._publications.look))
+        look = await in_thread(looked, self._source, server, self._publications.look)
+        error = self._publications.judge(look)
         if error is not None:
             raise error
         self._publications.is_on = True
@@ -160,7 +164,7 @@ class Beginning:
     def _decide(
         self, stored: Progress | None, server: ServerIdentity, timelines: Timelines
     ) -> tuple[Progress | None, Resume | Snapshot, Slot | None]:
-        slot = which_slot(self._source)
+        slot = which_slot(self._source, server)
         decided = verdict(stored, slot, server, wanted_of(self._config), timelines.left)
         if stored is not None:
             stored = on_timeline(stored, server.timeline, timelines.left)
@@ -175,7 +179,9 @@ def timelines_of(source: SourceSettings, server: ServerIdentity) -> Timelines:
     return Timelines(server.timeline, which_history(source, server.timeline))
 
 
-def identity_of(server: ServerIdentity, slot: str, *, two_phase: bool, slot_lsn: Lsn) -> SourceIdentity:
+def identity_of(
+    server: ServerIdentity, timelines: Timelines, slot: str, *, two_phase: bool, slot_lsn: Lsn
+) -> SourceIdentity:
     """Return what the progress records of a session say of the slot and its server (F10)."""
     return SourceIdentity(
         server.system_identifier,
@@ -184,6 +190,7 @@ def identity_of(server: ServerIdentity, slot: str, *, two_phase: bool, slot_lsn:
         slot,
         two_phase=two_phase,
         slot_lsn=slot_lsn,
+        timeline_lsn=timelines.now_lsn,
     )
 
 

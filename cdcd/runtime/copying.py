@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -40,6 +40,7 @@ from cdcd.threads import in_thread, settled, start_in_thread
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 GIVING_UP_S = 3.0
 Add = Callable[[Chunk], Any]
+Mark = Callable[[Boundary], Awaitable[None]]
 
 
 class Counts(Protocol):
@@ -66,7 +67,9 @@ class Snapshotter:
         consistent_point: Lsn,
         begun_topics: tuple[str, ...],
         written_commit_lsn: Lsn,
+        mark_first: Mark | None = None,
     ) -> None:
+        """`mark_first`: where rows are seen before the record that tells of them, that one is written first."""
         self._reader = reader
         self._plans = plans
         self._add = add
@@ -74,6 +77,7 @@ class Snapshotter:
         self._consistent_point = consistent_point
         self._begun = list(begun_topics)
         self._written_commit_lsn = written_commit_lsn
+        self._mark_first = mark_first
         self._now_us = time.time_ns() // 1000
         info = TransactionInfo(
             xid=0,
@@ -87,7 +91,11 @@ class Snapshotter:
         """Copy every table, one after another; the last boundary is where streaming begins."""
         self._counts.snapshot_started(len(tables))
         plans = [(table, await self._plans.plan(relation)) for table, relation in tables]
-        await self._clear([plan for _, plan in plans])
+        cleared = [plan for _, plan in plans if plan.topic in self._begun]
+        if self._mark_first is not None:
+            self._begin_all([plan.topic for _, plan in plans])
+            await self._mark_first(self._so_far())
+        await self._clear(cleared)
         for table, plan in plans:
             await self._copy(table, plan)
             self._counts.snapshot_table_done(plan.table)
@@ -96,15 +104,17 @@ class Snapshotter:
 
     async def _clear(self, plans: list[RelationPlan]) -> None:
         for plan in plans:
-            if plan.topic in self._begun:
-                records = encode_truncate(
-                    plan, lsn=self._consistent_point, cascade=False, restart_identity=False, tx=self._tx
-                )
-                await self._add(Chunk(records, 512 * len(records), self._so_far()))
+            records = encode_truncate(
+                plan, lsn=self._consistent_point, cascade=False, restart_identity=False, tx=self._tx
+            )
+            await self._add(Chunk(records, 512 * len(records), self._so_far()))
+
+    def _begin_all(self, topics: list[str]) -> None:
+        begun = set(self._begun)
+        self._begun += [topic for topic in dict.fromkeys(topics) if topic not in begun]
 
     async def _copy(self, table: CopiedTable, plan: RelationPlan) -> None:
-        if plan.topic not in self._begun:
-            self._begun.append(plan.topic)
+        self._begin_all([plan.topic])
         self._counts.relation(table.relid, plan.table)
         runs = self._reader.copy(table, self._consistent_point)
         step: asyncio.Future[Run | None] | None = None

@@ -22,7 +22,7 @@ from cdcd.errors import (
     SourceMismatch,
     SourceTimeline,
 )
-from cdcd.lsn import Lsn
+from cdcd.lsn import Lsn, format_lsn
 
 
 class Way(enum.Enum):
@@ -141,6 +141,17 @@ def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
         "primary, was restored to a point in time, or has lost its timeline history",
         hint=f"point source.dsn at the server that was read before; {_WAYS}",
         from_lsn=from_lsn,
+        to_lsn=None,
+    )
+
+
+def timeline_twin(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> SourceError:
+    """Another server was promoted to a timeline of the same number (F58)."""
+    return SourceTimeline(
+        f"timeline {number} of this server began at {format_lsn(began_lsn)}, that of the stored position at "
+        f"{format_lsn(was_lsn)}: two servers were promoted apart, and each has changes that the other lacks (F58)",
+        hint=f"point source.dsn at the server that was read before; {_WAYS}",
+        from_lsn=min(was_lsn, began_lsn, from_lsn),
         to_lsn=None,
     )
 

@@ -121,6 +121,7 @@ def before_snapshot(
         prepared_before=PreparedBefore(),
         part=None,
         gap=Gap(_from_lsn(stored), None, reason, now_us),
+        topics_at=-1,  # nothing of the topics is counted on any more, and the record of them may be what is amiss
     )
 
 

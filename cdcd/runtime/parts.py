@@ -10,17 +10,52 @@ Must not: do I/O.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 from cdcd.avro.encode import encode_run
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.config import Config
 from cdcd.errors import PartMissing
 from cdcd.lsn import Lsn
 from cdcd.model import Part, Run
 from cdcd.txn.frames import single_rows
 
 _NUMBERS_OF_A_ROW = 2  # an update that changes the key is a delete and an insert (F47)
+
+
+def numbered_by(config: Config) -> str:
+    """Return what tells configurations apart under which the changes of a transaction have other numbers."""
+    policies = config.format.policies()
+    keys: list[Any] = [_keys_of(asdict(policies.default))]
+    keys += [
+        [rule.table.pattern, _keys_of(rule.changes)] for rule in policies.rules if _keys_of(rule.changes)
+    ]
+    protocol = config.source.protocol
+    told = [sorted(config.source_settings().publications), protocol.messages, protocol.origin, keys]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def _keys_of(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides whether an update changes the key, and so takes two numbers (F47)."""
+    return {name: policy[name] for name in ("key_columns", "keyless") if name in policy}
+
+
+def check_numbers(part: Part | None, now: str) -> None:
+    """Raise PartMissing for a part whose changes the configuration of `now` numbers otherwise.
+
+    What is not written yet would be taken for written, and the other way round, also where the numbers happen to fit.
+    """
+    if part is not None and part.numbered_by not in ("", now):
+        raise PartMissing(
+            "a transaction is written in part, and the configuration numbers the rest of it otherwise",
+            commit_lsn=part.commit_lsn,
+            tx_seq=part.tx_seq,
+        )
 
 
 class WrittenPart:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from cdcd.errors import SlotActive, SlotMissing, SlotUnusable, SourceSetup, SourceStandby
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import PreparedBefore, Progress
+from cdcd.model import PreparedBefore, Progress, began_at
 from cdcd.runtime import halts
 
 
@@ -254,14 +254,18 @@ def on_timeline(stored: Progress, timeline: int, history: Mapping[int, Lsn]) -> 
 
     What was written has to lie before the point where its timeline was left. A position that only an idle stream
     was confirmed to may lie beyond: nothing was written for it, so the session begins at that point, below which
-    both timelines are one.
+    both timelines are one. A timeline is known by where it began, too: who is promoted takes the next number that it
+    knows of, which another server may have taken as well.
     """
     was = stored.identity.timeline
-    if was == timeline:
-        return stored
     switch_lsn = history.get(was)
-    if switch_lsn is None:
+    if was != timeline and switch_lsn is None:
         raise halts.timeline_unknown(was, timeline, stored.end_lsn)
+    expected_lsn, began_lsn = stored.identity.timeline_lsn, began_at(was, history)
+    if expected_lsn and began_lsn and expected_lsn != began_lsn:
+        raise halts.timeline_twin(was, expected_lsn, began_lsn, stored.end_lsn)
+    if switch_lsn is None:
+        return stored
     written_lsn = max(stored.commit_lsn, stored.part.commit_lsn if stored.part is not None else 0)
     if written_lsn >= switch_lsn:
         raise halts.timeline_past(was, timeline, switch_lsn, stored.end_lsn)

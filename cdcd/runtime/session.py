@@ -33,6 +33,7 @@ from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged
 from cdcd.runtime.gap import mark_gap
+from cdcd.runtime.parts import numbered_by
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.pump import Pump
@@ -222,6 +223,7 @@ class Session:
             durable_lsn=begun.durable_lsn,
             ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
+            numbered_by=numbered_by(self._config),
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:
@@ -285,6 +287,7 @@ class Session:
                     consistent_point=point,
                     begun_topics=begin.begun_topics,
                     written_commit_lsn=begin.commit_lsn,
+                    mark_first=None if self._sink_settings.is_exactly_once else writer.mark,
                 )
                 _LOG.info("snapshot_started", tables=len(tables))
                 await snapshotter.run(tables)

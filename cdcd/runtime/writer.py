@@ -95,6 +95,7 @@ class Writer:
         durable_lsn: int = 0,
         ahead: Ahead | None = None,
         too_large: TooLarge | None = None,
+        numbered_by: str = "",
     ) -> None:
         self._sink = sink
         self._identity = identity
@@ -111,6 +112,7 @@ class Writer:
         self._commit: asyncio.Future[Any] | None = None
         self._ahead = ahead
         self._too_large = too_large
+        self._numbered_by = numbered_by
         self._announcing: asyncio.Future[None] | None = None
         self._alone = asyncio.Lock()
         self._errand: Errand | None = None
@@ -320,6 +322,7 @@ class Writer:
 
     def progress(self, boundary: Boundary) -> Progress:
         """Return the progress record of a group that ends at `boundary`, without its offsets."""
+        part = boundary.part
         return Progress(
             identity=self._identity,
             phase=boundary.phase,
@@ -328,7 +331,7 @@ class Writer:
             commit_us=boundary.commit_us,
             snapshot_tables=boundary.snapshot_tables,
             prepared_before=boundary.prepared_before,
-            part=boundary.part,
+            part=None if part is None else replace(part, numbered_by=self._numbered_by),
         )
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """The progress record: what one Kafka transaction made durable, as JSON under the slot's name (F64).
 
 In: a Progress.  Out: the bytes of key and value, and back.
-`prepared_before`, `part`, `gap`, `topics_at` and `transactional_id` are keys only where there is something to say.
+`prepared_before`, `part`, `gap`, `topics_at`, `transactional_id` and `timeline_lsn` are keys only where there is
+something to say.
 Format 1 is read too: it did not know plugin, two_phase and slot_lsn.
 Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the
 wrong kind is ProgressUnreadable, because a guessed position loses or repeats data.
@@ -40,8 +41,9 @@ _KEYS_1 = frozenset(
     }
 )
 _KEYS = {1: _KEYS_1, 2: _KEYS_1 | _OF_FORMAT_2}
-_SOMETIMES = ("prepared_before", "part", "gap", "topics_at", "transactional_id")
-_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID = _SOMETIMES
+_SOMETIMES = ("prepared_before", "part", "gap", "topics_at", "transactional_id", "timeline_lsn")
+_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID, _TIMELINE_LSN = _SOMETIMES
+_NUMBERED_BY = "numbered_by"
 
 
 def key_of(slot: str) -> bytes:
@@ -51,7 +53,7 @@ def key_of(slot: str) -> bytes:
 
 def dump(progress: Progress) -> bytes:
     """Return the record value."""
-    document = {
+    document: dict[str, Any] = {
         "format": FORMAT,
         "system_identifier": progress.identity.system_identifier,
         "timeline": progress.identity.timeline,
@@ -70,6 +72,8 @@ def dump(progress: Progress) -> bytes:
         },
         "snapshot_tables": list(progress.snapshot_tables),
     }
+    if progress.identity.timeline_lsn:
+        document[_TIMELINE_LSN] = format_lsn(progress.identity.timeline_lsn)
     if progress.prepared_before != PreparedBefore():
         document[_PREPARED_BEFORE] = {
             "until_lsn": format_lsn(progress.prepared_before.until_lsn),
@@ -80,6 +84,8 @@ def dump(progress: Progress) -> bytes:
             "commit_lsn": format_lsn(progress.part.commit_lsn),
             "tx_seq": progress.part.tx_seq,
         }
+        if progress.part.numbered_by:
+            document[_PART][_NUMBERED_BY] = progress.part.numbered_by
     if progress.gap is not None:
         document[_GAP] = _dumped_gap(progress.gap)
     if progress.topics_at >= 0:
@@ -154,6 +160,7 @@ def _identity(document: Mapping[str, Any]) -> SourceIdentity:
         plugin=_text(document, "plugin"),
         two_phase=two_phase,
         slot_lsn=_lsn(document, "slot_lsn"),
+        timeline_lsn=_lsn(document, _TIMELINE_LSN) if _TIMELINE_LSN in document else 0,
     )
 
 
@@ -242,22 +249,25 @@ def _is_xid_and_gid(one: object) -> bool:
     return isinstance(xid, int) and not isinstance(xid, bool) and 0 <= xid < 1 << 32 and isinstance(gid, str)
 
 
-def _inner(document: Mapping[str, Any], name: str, keys: set[str]) -> Mapping[str, Any] | None:
-    """Return a mapping of the record that is not always there, with exactly these keys."""
+def _inner(
+    document: Mapping[str, Any], name: str, keys: set[str], sometimes: str = ""
+) -> Mapping[str, Any] | None:
+    """Return a mapping of the record that is not always there, with exactly these keys, and one that may be."""
     if name not in document:
         return None
     inner = document[name]
-    if not isinstance(inner, dict) or inner.keys() != keys:
+    if not isinstance(inner, dict) or inner.keys() - {sometimes} != keys:
         raise _wrong(name)
     return inner
 
 
 def _part(document: Mapping[str, Any]) -> Part | None:
-    part = _inner(document, _PART, {"commit_lsn", "tx_seq"})
+    part = _inner(document, _PART, {"commit_lsn", "tx_seq"}, _NUMBERED_BY)
     if part is None:
         return None
     try:
-        return Part(_lsn(part, "commit_lsn"), _count(part, "tx_seq"))
+        numbered_by = _text(part, _NUMBERED_BY) if _NUMBERED_BY in part else ""
+        return Part(_lsn(part, "commit_lsn"), _count(part, "tx_seq"), numbered_by)
     except ProgressUnreadable as error:
         raise _wrong(_PART) from error
 

@@ -87,7 +87,10 @@ def read_kept_topics(settings: SinkSettings, at: int) -> KeptTopics:
         consumer.close()
     if last is None or last.value is None:
         raise ProgressUnreadable(
-            "the record of the topics is not at the offset that the progress names", offset=at
+            "the record of the topics is not at the offset that the progress names",
+            hint="the progress topic was made anew, or records in it were deleted; `cdcd resnapshot` has the tables "
+            "copied anew",
+            offset=at,
         )
     return KeptTopics.load(last.value, at)
 

@@ -8,12 +8,20 @@ from typing import Any
 import psycopg2
 import pytest
 
+from cdcd.crash_points import EXIT_STATUS, VARIABLE
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, as_process
 from tests.support.reader import Reader, assert_each_once, fold
-from tests.support.stack import PostgresServers, confirmed_position, drop_database, new_database_name
+from tests.support.stack import (
+    PostgresServers,
+    confirmed_position,
+    drop_database,
+    new_database_name,
+    run_script,
+)
 from tests.support.waiting import eventually
+from tests.support.ways_on import equals_table
 
 WAYS: dict[str, dict[str, Any]] = {
     "version 1": {"source": {"protocol": {"version": 1}}},
@@ -82,6 +90,31 @@ def test_at_least_once_loses_nothing_over_a_kill(
                 daemon.start()
         events = reader.wait([topic], lambda events: len({event.sequence for event in events}) >= 20000, 90)
         assert {event.value["after"]["id"] for event in events} == set(range(20000))
+        assert daemon.stop() == 0
+
+
+def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_deleted_since(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F40: what was copied is in the topic before the progress record that says so, and the delete never comes."""
+    run_script(
+        postgres.dsn(database),
+        "CREATE TABLE t (id int PRIMARY KEY, body text)",
+        "INSERT INTO t VALUES (1, 'stays'), (2, 'goes')",
+    )
+    with new_daemon(postgres, database, sink={"delivery": "at_least_once"}) as daemon:
+        topic = f"{daemon.name}.public.t"
+        # After the record that a snapshot has begun, and the one that says of what: with the rows.
+        daemon.environment[VARIABLE] = "flushed:3"
+        daemon.spawn = as_process  # the place is read where cdcd is imported
+        daemon.start()
+        assert daemon.process is not None
+        assert daemon.process.wait(30) == EXIT_STATUS
+        assert len(reader.read(topic)) == 2
+        del daemon.environment[VARIABLE]
+        postgres.execute("DELETE FROM t WHERE id = 2", dbname=database)
+        daemon.start().wait_state("streaming")
+        equals_table(reader, topic, postgres, database)
         assert daemon.stop() == 0
 
 

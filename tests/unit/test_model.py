@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.model import PreparedBefore, Timelines
+from cdcd.model import PreparedBefore, Timelines, began_at
 
 BEFORE = PreparedBefore(500, frozenset({(7, "a"), (8, "b")}))
 
@@ -47,3 +47,10 @@ def test_a_commit_keeps_its_timeline_whichever_server_sends_it(lsn: int, expecte
     assert Timelines(4, {3: 700, 1: 500}).at(lsn) == expected
     assert Timelines(4, {}).at(lsn) == 4, "without a history"
     assert Timelines(1, {}).at(lsn) == 1
+
+
+def test_a_timeline_began_where_the_one_before_it_was_left() -> None:
+    assert Timelines(4, {1: 500, 3: 700}).now_lsn == 700
+    assert Timelines(4, {3: 700, 1: 500}).now_lsn == 700
+    assert began_at(3, {1: 500, 3: 700}) == 500
+    assert (Timelines(1, {}).now_lsn, began_at(4, {}), began_at(1, {1: 500})) == (0, 0, 0)

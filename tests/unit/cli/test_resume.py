@@ -12,6 +12,7 @@ import pytest
 from cdcd.cli import alone, resume
 from cdcd.config import load_config
 from cdcd.config.sample import sample_yaml
+from cdcd.errors import ResumeRefused
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
 
@@ -36,8 +37,13 @@ def test_who_listens_on_every_address_is_asked_at_the_machines_own() -> None:
     assert [resume._here(host) for host in ("::", "::1", "0.0.0.0")] == ["::1", "::1", "127.0.0.1"]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "127.0.0.3"])
-async def test_the_daemon_on_this_machine_is_found_where_it_listens(tmp_path: Path, host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "is_meant"),
+    [("127.0.0.1", True), ("0.0.0.0", True), ("127.0.0.3", True), ("127.0.0.1", False)],
+)
+async def test_the_daemon_on_this_machine_is_found_where_it_listens(
+    tmp_path: Path, host: str, is_meant: bool
+) -> None:
     told = asyncio.Event()
     fine = lambda: Verdict(True, "")  # noqa: E731
     admin = AdminServer(
@@ -47,7 +53,7 @@ async def test_the_daemon_on_this_machine_is_found_where_it_listens(tmp_path: Pa
         livez=fine,
         readyz=fine,
         startupz=fine,
-        status=lambda: {"name": "shop", "state": "halted"},
+        status=lambda: {"name": "shop" if is_meant else "other", "state": "halted"},
         resume=told.set,
     )
     port = await admin.start()
@@ -57,8 +63,12 @@ async def test_the_daemon_on_this_machine_is_found_where_it_listens(tmp_path: Pa
         config = load_config(
             path, {"CDCD_NAME": "shop", "CDCD_ADMIN__HOST": host, "CDCD_ADMIN__PORT": str(port)}
         )
-        (said,) = await asyncio.to_thread(resume.look_again, config)
-        assert "halted" in said
-        assert told.is_set()
+        if is_meant:
+            (said,) = await asyncio.to_thread(resume.look_again, config)
+            assert "halted" in said
+        else:
+            with pytest.raises(ResumeRefused):
+                await asyncio.to_thread(resume.look_again, config)
+        assert told.is_set() == is_meant
     finally:
         await admin.stop()

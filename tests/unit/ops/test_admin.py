@@ -126,6 +126,21 @@ async def test_only_a_command_on_this_machine_tells_it_to_look_again(
     assert (await _get(f"{url}/resume"))[0] == 405
 
 
+@pytest.mark.parametrize(("named", "status"), [("shop", 200), ("shop.eu", 409)])
+async def test_who_means_another_daemon_tells_this_one_nothing(
+    url: str, told: Told, named: str, status: int
+) -> None:
+    """To go on after a halt may be to accept something, and another one may have the port of who is meant."""
+    told.page = {"name": "shop", "state": "halted"}
+    headers = {RESUME_HEADER: "1"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/resume", params={"name": named}, headers=headers) as answer,
+    ):
+        assert answer.status == status
+    assert told.resumed == (status == 200)
+
+
 async def test_a_request_without_a_host_asks_no_name_server(
     url: str, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 
+from cdcd.config import load_config
+from cdcd.config.sample import sample_yaml
 from cdcd.errors import PartMissing
 from cdcd.model import Item, Part
+from cdcd.runtime.parts import check_numbers, numbered_by
 from tests.unit.runtime.session_items import (
     Flow,
     begin,
@@ -89,3 +95,30 @@ async def test_a_rest_that_does_not_come_is_an_error(items: list[Item]) -> None:
     """Readers have its beginning: nothing is guessed."""
     with pytest.raises(PartMissing):
         await Flow(start_lsn=50, part=Part(100, 2)).feed(*items)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_another"),
+    [
+        ({"CDCD_LOG__LEVEL": "debug"}, False),
+        ({"CDCD_FORMAT__TOMBSTONES": "false"}, False),
+        ({"CDCD_SOURCE__PUBLICATION__NAMES": '["shop"]'}, True),
+        ({"CDCD_SOURCE__PROTOCOL__MESSAGES": "false"}, True),
+        ({"CDCD_SOURCE__PROTOCOL__ORIGIN": "none"}, True),
+        ({"CDCD_FORMAT__KEYLESS": "row"}, True),
+        ({"CDCD_FORMAT__KEY_COLUMNS": '["id"]'}, True),
+        ({"CDCD_FORMAT__OVERRIDES": '[{"table": "a.b", "tombstones": false}]'}, False),
+        ({"CDCD_FORMAT__OVERRIDES": '[{"table": "a.b", "key_columns": ["id"]}]'}, True),
+    ],
+)
+def test_a_part_is_only_gone_on_with_as_it_was_numbered(
+    tmp_path: Path, change: dict[str, str], is_another: bool
+) -> None:
+    """A table less, and the changes of the others would take the numbers of those that are written."""
+    path = tmp_path / "cdcd.yaml"
+    path.write_text(sample_yaml())
+    was, now = (numbered_by(load_config(path, {"CDCD_NAME": "x", **over})) for over in ({}, change))
+    check_numbers(None, now)
+    check_numbers(Part(100, 5), now)  # of a version that did not say
+    with pytest.raises(PartMissing, match="numbers") if is_another else nullcontext():
+        check_numbers(Part(100, 5, was), now)

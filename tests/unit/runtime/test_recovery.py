@@ -224,6 +224,33 @@ def test_a_server_that_parted_before_is_not_followed(stored: Progress, history: 
     assert caught.value.retry is Retry.OPERATOR
 
 
+SECOND = replace(STORED, identity=replace(STORED.identity, timeline=2, timeline_lsn=300))
+
+
+@pytest.mark.parametrize(
+    ("timeline", "history", "is_followed"),
+    [
+        (2, {1: 300}, True),
+        (2, {1: 250}, False),  # promoted apart, to the same number: its changes from 250 on are others
+        (2, {1: 310}, False),
+        (2, {}, True),  # the server does not have its history any more: nothing is known against it
+        (3, {1: 300, 2: 600}, True),
+        (3, {1: 250, 2: 600}, False),  # it comes from the other one
+    ],
+)
+def test_a_timeline_is_known_by_where_it_began(
+    timeline: int, history: dict[int, int], is_followed: bool
+) -> None:
+    """F58: a standby that knows nothing of another's promotion takes the same number."""
+    server, slot = Server(timeline=timeline), Slot(confirmed_flush_lsn=460, synced=True)
+    if is_followed:
+        assert verdict(SECOND, slot, server, WANTED, history) == Resume(500, 480, PreparedBefore())
+        return
+    with pytest.raises(SourceTimeline) as caught:
+        verdict(SECOND, slot, server, WANTED, history)
+    assert ways_on(caught.value) == {Way.ACCEPT_GAP, Way.RESNAPSHOT}
+
+
 @pytest.mark.parametrize(
     ("stored", "slot", "how"),
     [

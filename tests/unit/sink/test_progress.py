@@ -76,6 +76,10 @@ def test_a_record_of_the_first_format_is_read() -> None:
             {"part": {"commit_lsn": "0/500", "tx_seq": 70_000}},
         ),
         (
+            replace(PROGRESS, part=Part(0x500, 7, "a1")),
+            {"part": {"commit_lsn": "0/500", "tx_seq": 7, "numbered_by": "a1"}},
+        ),
+        (
             replace(PROGRESS, gap=Gap(0x500, 0x600, "CDCD-SLOT-LOST", 5)),
             {"gap": {"from_lsn": "0/500", "to_lsn": "0/600", "reason": "CDCD-SLOT-LOST", "decided_us": 5}},
         ),
@@ -84,9 +88,15 @@ def test_a_record_of_the_first_format_is_read() -> None:
             {"gap": {"from_lsn": "0/500", "to_lsn": None, "reason": "CDCD-SLOT-LOST", "decided_us": 5}},
         ),
         (replace(PROGRESS, transactional_id="cdcd-shop"), {"transactional_id": "cdcd-shop"}),
+        (
+            replace(PROGRESS, identity=replace(PROGRESS.identity, timeline_lsn=0x400)),
+            {"timeline_lsn": "0/400"},
+        ),
     ],
 )
-def test_a_part_a_gap_and_an_id_are_told_where_there_is_one(progress: Progress, told: dict[str, Any]) -> None:
+def test_what_there_is_not_always_is_told_where_there_is_one(
+    progress: Progress, told: dict[str, Any]
+) -> None:
     assert json.loads(dump(progress)) == DOCUMENT | told
     assert load(dump(progress)) == progress
 
@@ -109,6 +119,8 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
         ("part", None),
         ("part", {"commit_lsn": "0/5"}),
         ("part", {"commit_lsn": "0/5", "tx_seq": -1}),
+        ("part", {"commit_lsn": "0/5", "tx_seq": 1, "numbered_by": 5}),
+        ("part", {"commit_lsn": "0/5", "tx_seq": 1, "numbered": "x"}),
         ("gap", {"from_lsn": "0/5", "to_lsn": "0/6", "reason": "X"}),
         ("gap", {"from_lsn": "0/5", "to_lsn": 6, "reason": "X", "decided_us": 1}),
         ("gap", {"from_lsn": None, "to_lsn": None, "reason": "X", "decided_us": 1}),
