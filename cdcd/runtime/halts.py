@@ -17,6 +17,7 @@ from cdcd.errors import (
     SlotLost,
     SlotMissing,
     SlotUnsynchronised,
+    SlotUnusable,
     SourceBehind,
     SourceError,
     SourceMismatch,
@@ -86,6 +87,17 @@ def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError
         reason=reason,
         from_lsn=from_lsn,
         to_lsn=to_lsn,
+    )
+
+
+def slot_never_read(slot: str, reason: str) -> SourceError:
+    """The slot cannot be read, and cdcd never has: the topics have nothing that a gap could be in."""
+    return SlotUnusable(
+        "the slot cannot be read any more, and cdcd has written nothing of it",
+        hint="drop it (`cdcd drop-slot`) and start again: it is made anew, and what was committed before is not in "
+        "the stream, as with every first start",
+        slot=slot,
+        reason=reason,
     )
 
 

@@ -224,13 +224,13 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
             "ALTER_REPLICATION_SLOT with TWO_PHASE false), or make another without it and take a new snapshot",
             slot=wanted.slot,
         )
-    from_lsn = stored.end_lsn if stored is not None else slot.confirmed_flush_lsn or 0
-    if slot.wal_status == "lost" or slot.invalidation_reason:
-        raise halts.slot_lost(
-            wanted.slot, slot.invalidation_reason or "wal_removed", from_lsn, server.wal_lsn
-        )
-    if slot.temporary and slot.synced:
-        raise halts.slot_unsynchronised(wanted.slot, from_lsn, server.wal_lsn)
+    lost_by = slot.invalidation_reason or ("wal_removed" if slot.wal_status == "lost" else None)
+    if stored is None and (lost_by or (slot.synced and slot.temporary)):
+        raise halts.slot_never_read(wanted.slot, lost_by or "not synchronised")
+    if stored is not None and lost_by:
+        raise halts.slot_lost(wanted.slot, lost_by, stored.end_lsn, server.wal_lsn)
+    if stored is not None and slot.temporary and slot.synced:
+        raise halts.slot_unsynchronised(wanted.slot, stored.end_lsn, server.wal_lsn)
     if slot.temporary:
         raise SlotUnusable(
             "the slot is another session's temporary one",

@@ -164,6 +164,7 @@ class Supervisor:
         _LOG.error("halted", error=str(error), code=error.code, hint="`cdcd resume`, or SIGHUP, looks again")
         self.retry.clear()
         await self._either(self.retry, None)
+        self._pending = None  # from before the halt; the next start looks again
         self._limits.forget_refused()
         if not self.stop.is_set():
             self._publications.resumed(error)

@@ -116,7 +116,9 @@ def test_a_session_begins(
     [
         (None, None, Server(), NO_CREATE, SlotMissing),
         (None, Slot(), Server(), WANTED, SlotUnusable),  # its snapshot could not join the stream (F36)
-        (None, LOST, Server(), NO_SNAPSHOT, SlotLost),
+        (None, LOST, Server(), NO_SNAPSHOT, SlotUnusable),  # nothing that cdcd wrote has a gap: it is made anew
+        (None, LOST, Server(), WANTED, SlotUnusable),
+        (None, SYNCED_LATE, Server(), NO_SNAPSHOT, SlotUnusable),
         (None, OTHER_DB, Server(), WANTED, SlotUnusable),
         (None, TWO_PHASE, Server(), NO_SNAPSHOT, SlotUnusable),  # it would send prepared transactions
         (STORED, TWO_PHASE, Server(), WANTED, SlotUnusable),
@@ -280,6 +282,8 @@ def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: 
         (STORED, OTHER_PLUGIN, Server(), set()),
         (MADE, Slot(confirmed_flush_lsn=449), Server(), set()),
         (None, Slot(), Server(), set()),
+        (None, LOST, Server(), set()),  # who has written nothing is refused both ways
+        (None, SYNCED_LATE, Server(), set()),
     ],
 )
 def test_a_halt_names_its_ways_on(

@@ -371,6 +371,26 @@ async def test_what_is_found_between_two_tries_ends_the_next(monkeypatch: pytest
         await one.until(lambda: one.sessions.started == 2)
 
 
+async def test_what_was_found_before_a_halt_does_not_halt_again_who_was_told_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The halt has taken longer than what was found: the next start looks for itself whether it is still so."""
+    letting_go = asyncio.Event()
+
+    async def let_go(_error: object) -> None:
+        await letting_go.wait()
+
+    monkeypatch.setattr(supervisor_module, "let_go", let_go)
+    async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
+        await one.until(lambda: one.sessions.started == 1)
+        one.supervisor.found(PublicationMissing("gone"))
+        letting_go.set()
+        await one.until(lambda: one.state == "halted")
+        assert SlotLost.code in one.status.page()["reason"]
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)
+
+
 async def test_what_is_found_while_it_is_halted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
         await one.until(lambda: one.state == "halted")
