@@ -4,7 +4,7 @@ In: blocks of a run, one after another (`facts`).  Out: findings, each with the 
 (a) no loss, (b) nothing invented, (c) each once, (d) order, (e) atomicity, (f) the fold is the table, (g) images,
 (h) schemas, (i) nothing confirmed that is not durable, (j) snapshot and stream join, (k) liveness.
 Invariant: each assertion is a function on plain data (`assertions`); what lasts over blocks is in `Memory` alone.
-With `at_least_once` a repetition is no finding, and all the rest holds for what came first.
+With `at_least_once` what a start writes again is no finding, and all the rest holds for what came first.
 Must not: know how anything was read, nor share code with cdcd.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from tests.faults.assertions.durable import cut_at_commits, live, safe, stable
 from tests.faults.assertions.folds import Fold, fold_changes, fold_events, folded
 from tests.faults.assertions.partitions import in_order, one_partition_per_key, readable, tombstones
-from tests.faults.assertions.repeats import covered, first_ones
+from tests.faults.assertions.repeats import covered, first_ones, replayed
 from tests.faults.assertions.snapshots import joined, snapshot_point
 from tests.faults.assertions.transactions import as_committed
 from tests.faults.facts import Block, Finding, Key, Order, Place, Progress, Table
@@ -33,6 +33,7 @@ class Memory:
     topic: dict[str, Fold] = field(default_factory=dict)
     progress: Progress | None = None
     offsets: dict[Place, int] = field(default_factory=dict)
+    seen_live: set[tuple[str, int, int]] = field(default_factory=set)
     committed: list[Progress] = field(default_factory=list)
     snapshot_lsn: int | None = None
 
@@ -56,6 +57,7 @@ class Oracle:
         findings: list[Finding] = []
         if self.delivery == "at_least_once":
             events, findings = first_ones(block.events, memory.last_sequence, tables)
+            findings += replayed(block.events, block.progress, memory.progress)
             self.repetitions += len(block.events) - len(events)
             block = replace(block, events=tuple(events))
         point = snapshot_point(block.progress, memory.progress) or memory.snapshot_lsn
@@ -69,7 +71,7 @@ class Oracle:
             *joined(block, tables, memory.truth, point, memory.snapshot_lsn),
             *self._visible(block),
             *safe(block.samples, block.progress, memory.committed),
-            *stable(block),
+            *stable(block, memory.seen_live),
             *live(block),
         ]
         self._remember(block, point)

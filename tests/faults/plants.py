@@ -34,14 +34,24 @@ def row_dropped(block: Block) -> Block:
     return _with(block, (event for event in block.events if event is not gone))
 
 
+def _within(block: Block, op: str) -> Event:
+    """A change that has one of the same transaction before it in its partition: no start begins there."""
+    before: dict[Place, int] = {}
+    for event in _streamed(block, "c", "u", "d"):
+        if event.op == op and before.get(event.place) == event.commit_lsn:
+            return event
+        before[event.place] = event.commit_lsn
+    raise AssertionError("no partition has two changes of one transaction")
+
+
 def row_repeated(block: Block) -> Block:
-    again = _streamed(block, "u")[10]
+    again = _within(block, "u")
     return _with(block, [*block.events, replace(again)])
 
 
 def row_repeated_later(block: Block) -> Block:
     """As a replay without a check of the position does: behind everything else of its partition."""
-    again = _streamed(block, "u")[10]
+    again = _within(block, "u")
     last = max(event.offset for event in block.events if event.place == again.place)
     return _with(block, [*block.events, replace(again, offset=last + 1)])
 
@@ -162,6 +172,17 @@ def seen_and_undone(block: Block) -> Block:
     return replace(block, seen_live={**block.seen_live, (topic, partition, offset + 10**6): 1})
 
 
+def not_seen_live(block: Block) -> Block:
+    """The reader during the faults has fallen silent."""
+    (place, *_) = block.seen_live
+    return replace(block, seen_live={one: digest for one, digest in block.seen_live.items() if one != place})
+
+
+def nobody_looked(block: Block) -> Block:
+    """Nor has who samples the slot seen anything."""
+    return replace(block, samples=())
+
+
 def never_caught_up(block: Block) -> Block:
     return replace(block, caught_up_s=None)
 
@@ -189,6 +210,8 @@ PLANTS: dict[Callable[[Block], Block], str] = {
     column_missing: "h",
     not_decodable: "h",
     seen_and_undone: "e",
+    not_seen_live: "e",
+    nobody_looked: "i",
     never_caught_up: "k",
     lag_stays: "k",
 }
@@ -272,6 +295,15 @@ def repeated_otherwise(block: Block) -> Block:
     return _with(block, (changed if one is again else one for one in block.events))
 
 
+def repeated_though_durable(block: Block) -> Block:
+    """All of it from where a start began, once more, though progress records cover it by now."""
+    _, start = _twice(block, "c", "u", "d")[0]
+    told = [event for event in block.events if event.place == start.place]
+    shift = told[-1].offset + 1 - start.offset
+    more = [replace(event, offset=event.offset + shift) for event in told[told.index(start) :]]
+    return _with(block, [*block.events, *more])
+
+
 HIDDEN_BY_REPETITIONS = (
     row_dropped,
     row_repeated,
@@ -289,4 +321,5 @@ REPEATING: dict[Callable[[Block], Block], str] = {
     lost_by_the_kill: "a",
     first_in_its_repetition: "d",
     repeated_otherwise: "g",
+    repeated_though_durable: "c",
 }

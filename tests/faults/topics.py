@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.request
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from tests.faults.facts import MESSAGE, Event, Key, Place, Progress, Row
 
 DEADLINE_S = 90.0
+LOOK_FOR_TOPICS_S = 0.5
 
 
 def consumer(bootstrap: str, isolation: str = "read_committed") -> Consumer:
@@ -53,12 +54,17 @@ class Topics:
         self._name = name
         self._next: dict[Place, int] = {}
         self.digests: dict[tuple[str, int, int], int] = {}
-        """Of every record that was ever read."""
+        """Of every record of a table's topic that was ever read."""
 
     @property
     def progress_topic(self) -> str:
         """Where the progress records are."""
         return f"{self._name}.__progress"
+
+    @property
+    def ends(self) -> dict[Place, int]:
+        """Of each partition that holds rows, the offset behind the last record that was read."""
+        return {place: end for place, end in self._next.items() if place[0] != self.progress_topic}
 
     def partitions(self, reader: Consumer) -> dict[str, int]:
         """The daemon's topics that hold rows, and how many partitions each has."""
@@ -79,9 +85,10 @@ class Topics:
         finally:
             reader.close()
         messages.sort(key=lambda one: (one.topic(), one.partition(), one.offset()))
-        for one in messages:
+        of_tables = [one for one in messages if one.topic() != self.progress_topic]
+        for one in of_tables:
             self.digests[one.topic(), one.partition(), one.offset()] = digest(one)
-        events = [self._decoder.event(one) for one in messages if one.topic() != self.progress_topic]
+        events = [self._decoder.event(one) for one in of_tables]
         key = self._slot.encode()  # what else is kept there has other keys
         records = [
             progress_of(one) for one in messages if one.topic() == self.progress_topic and one.key() == key
@@ -225,7 +232,7 @@ def _text(value: Any) -> str | None:
 
 
 class Live(threading.Thread):
-    """A read_committed reader during the faults; `seen` is what it was given."""
+    """A read_committed reader during the faults, of the tables' topics; `taken` is what it was given."""
 
     def __init__(self, topics: Topics, bootstrap: str) -> None:
         super().__init__(name="live reader", daemon=True)
@@ -234,7 +241,7 @@ class Live(threading.Thread):
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, int, int], int] = {}
-        self.records = 0
+        self._next: dict[Place, int] = {}
 
     def run(self) -> None:
         """Read until `stop`; a broker that is away is waited for."""
@@ -243,7 +250,7 @@ class Live(threading.Thread):
         looked_s = 0.0
         try:
             while not self._over.is_set():
-                if time.monotonic() - looked_s > 2:
+                if time.monotonic() - looked_s > LOOK_FOR_TOPICS_S:
                     looked_s = time.monotonic()
                     self._assign(reader, assigned)
                 if not assigned:
@@ -251,10 +258,10 @@ class Live(threading.Thread):
                     continue
                 for message in reader.consume(1000, 0.2):
                     if message.error() is None:
-                        self.records += 1
+                        at = message.topic(), message.partition()
                         with self._lock:
-                            place = (message.topic(), message.partition(), message.offset())
-                            self._seen[place] = digest(message)
+                            self._seen[*at, message.offset()] = digest(message)
+                            self._next[at] = message.offset() + 1
         finally:
             reader.close()
 
@@ -268,11 +275,18 @@ class Live(threading.Thread):
             reader.incremental_assign([TopicPartition(*place, 0) for place in sorted(new)])
             assigned |= new
 
-    def taken(self) -> dict[tuple[str, int, int], int]:
-        """What was seen since the last call."""
+    def taken(self, ends: Mapping[Place, int], within_s: float) -> dict[tuple[str, int, int], int]:
+        """What was seen since the last call, once it is as far as `ends`, or after so long."""
+        give_up_s = time.monotonic() + within_s
+        while time.monotonic() < give_up_s and not self._is_at(ends):
+            time.sleep(0.02)
         with self._lock:
             seen, self._seen = self._seen, {}
         return seen
+
+    def _is_at(self, ends: Mapping[Place, int]) -> bool:
+        with self._lock:
+            return all(self._next.get(place, 0) >= end for place, end in ends.items())
 
     def stop(self) -> None:
         """End it."""

@@ -28,6 +28,9 @@ from tests.support.daemon import Daemon
 from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
+SEEN_WITHIN_S = 60.0
+"""So long the reader that reads during the faults may need for the rest, once they are over."""
+
 
 class World:
     """One database with its daemon. `daemon_dsn` and the like: what cdcd is told, when it is not the servers."""
@@ -180,9 +183,9 @@ class World:
         self.rest()
         caught_up_s = self.caught_up()
         transactions, rows = self.truth.taken(), self.truth.rows()
-        seen = self.live.taken()
         samples = self.sampler.taken()
         events, progress, partitions = self.topics.taken()
+        seen = self.live.taken(self.topics.ends, SEEN_WITHIN_S)
         return Block(
             transactions,
             events,

@@ -66,8 +66,11 @@ def safe(
 ) -> Iterator[Finding]:
     """(i) What the slot had confirmed was durable: a committed record before the end of that moment covers it.
 
-    While a snapshot is taken nothing is confirmed: the slot stands where it was made.
+    While a snapshot is taken nothing is confirmed: the slot stands where it was made. Who has not looked has seen
+    nothing, and that is a finding as well.
     """
+    if not samples:
+        yield Finding("i", "nobody has looked at the slot")
     committed.extend(records)
     offsets = [record.offset for record in committed]
     reported: set[int] = set()
@@ -82,14 +85,19 @@ def safe(
             )
 
 
-def stable(block: Block) -> list[Finding]:
-    """(e) What a reader saw during the faults is there afterwards, with the same bytes."""
+def stable(block: Block, seen_before: set[tuple[str, int, int]]) -> list[Finding]:
+    """(e) What a reader saw during the faults is there afterwards, with the same bytes; and it has seen all of it."""
     findings = []
     for place, digest in block.seen_live.items():
         if block.digests.get(place) != digest:
             findings.append(
                 Finding("e", f"a reader saw {place} during the faults, and it is not there any more")
             )
+    seen_before.update(block.seen_live)
+    if unseen := block.digests.keys() - seen_before:
+        findings.append(
+            Finding("e", f"a reader during the faults was not given {len(unseen)} records: {min(unseen)}")
+        )
     return findings
 
 

@@ -1,15 +1,18 @@
 """What `delivery: at_least_once` allows: what a restart wrote again is dropped, and the rest is judged as ever. Pure.
 
-In: events by partition and offset, up to where each partition stood before.  Out: what was there for the first time.
+In: events by partition and offset, up to where each partition stood before.  Out: what was there for the first time;
+findings.
 Invariant: a reader that drops what does not rise in (timeline, commit_lsn, tx_seq) loses nothing by it, so that what
 comes for the first time has to come in order: this drops only what was there before, and the order of the rest is
-judged.
+judged. What is there again begins where a start may begin, and is whole (`replayed`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from tests.faults.assertions.durable import is_back, until
 from tests.faults.facts import Event, Finding, Order, Place, Progress, Table
@@ -55,6 +58,44 @@ def _is_cut_off(event: Event, following: Event | None, tables: Mapping[str, Tabl
     if event.op != "d" or not tables[event.table].key:
         return False
     return following is None or (following.place, following.op) != (event.place, "x")
+
+
+def replayed(
+    events: Sequence[Event], records: Sequence[Progress], before: Progress | None
+) -> Iterator[Finding]:
+    """(c) What is there again is what a start writes again: from behind a progress record on, one after another.
+
+    A start that a record covers is none: what is durable with its record never comes again, so that each kill costs
+    one group.
+    """
+    places: dict[Place, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.op != "x" and not event.is_odd:
+            places[event.place].append(event)
+    for place, told in places.items():
+        yield from _replayed_in(place, told, records, before)
+
+
+def _replayed_in(
+    place: Place, told: Sequence[Event], records: Sequence[Progress], before: Progress | None
+) -> Iterator[Finding]:
+    order = sorted({event.position for event in told})
+    following = dict(pairwise(order))
+    behind = (bisect_right(order, until(record)) for record in records)
+    starts = {order[0], *(order[at] for at in behind if at < len(order))}
+    cuts = deque((record.offsets[place], until(record)) for record in records if place in record.offsets)
+    durable = (0, 0) if before is None else until(before)
+    last: tuple[int, int] | None = None
+    for event in told:
+        while cuts and cuts[0][0] <= event.offset:
+            durable = max(durable, cuts.popleft()[1])
+        if event.position <= durable:
+            yield Finding("c", f"{event}: behind a progress record that covers it")
+        elif last is not None and event.position <= last and event.position not in starts:
+            yield Finding("c", f"{event}: again, and no start begins there")
+        elif last is not None and event.position > last and following[last] != event.position:
+            yield Finding("c", f"{event}: behind {last}, and {following[last]} is passed over")
+        last = event.position
 
 
 def covered(
