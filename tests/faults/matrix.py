@@ -19,19 +19,29 @@ from xml.etree import ElementTree
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "reliability.md"
 NUMBERS = range(1, 36)
-_ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
 _FILE = re.compile(r"\btest_fault_(\d\d)_")
 _COUNTS = re.compile(r"(\d+) (passed|failed|error)")
 
 
-def rows() -> dict[int, tuple[str, str]]:
-    """The page's table: by number, the fault and what cdcd does."""
-    return {int(number): (fault, does) for number, fault, does in _ROW.findall(PAGE.read_text())}
+def rows() -> dict[int, tuple[str, str, list[str]]]:
+    """The page's table: by number, the fault, what cdcd does, and the names of its tests."""
+    found = _ROW.findall(PAGE.read_text())
+    return {int(number): (fault, does, names.split(", ")) for number, fault, does, names in found}
 
 
 def files(number: int) -> list[Path]:
     """The test files of a fault."""
-    return sorted(TESTS.rglob(f"test_fault_{number:02}_*.py"))
+    return sorted(TESTS.rglob(f"{_prefix(number)}*.py"))
+
+
+def names(number: int) -> list[str]:
+    """What is theirs of the files' names."""
+    return [file.stem.removeprefix(_prefix(number)) for file in files(number)]
+
+
+def _prefix(number: int) -> str:
+    return f"test_fault_{number:02}_"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -75,9 +75,9 @@ def test_while_kafka_does_not_answer_under_load(
                 postgres.execute(ROWS, start, start + 999, dbname=database)
             daemon.wait_state("backpressure")
             assert daemon.stop(deadline_s=15) == 0
+            assert is_free(postgres, daemon.slot)
         finally:
             os.kill(kafka.pid or 0, signal.SIGCONT)
-        eventually(lambda: is_free(postgres, daemon.slot), "the slot is free")
         daemon.start()
         events = reader.wait([topic], lambda events: len(events) >= 20010, 120)
         assert len(events) == 20010

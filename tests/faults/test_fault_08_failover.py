@@ -10,10 +10,13 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import SourceStandby
 from cdcd.source.connection import connect_sql
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import drop_own_slot
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.proxy import Proxy
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import PostgresServers, run_script
 from tests.support.standby import await_slot, hosts_dsn, make_standby, promote
@@ -58,6 +61,11 @@ def pair(pg_server: PostgresServers, major: int) -> Iterator[tuple[PostgresServe
         standby.stop("immediate")
 
 
+def is_waiting_for_promotion(daemon: Daemon) -> bool:
+    """Whether it has found a standby where the primary was."""
+    return SourceStandby.code in {line["code"] for line in daemon.events("retrying")}
+
+
 def assert_timelines(events: list[Event], promoted: PostgresServer) -> None:
     """F58: each change has the timeline that it was committed on, by the new primary's own history file."""
     path = "pg_wal/00000002.history"
@@ -68,16 +76,20 @@ def assert_timelines(events: list[Event], promoted: PostgresServer) -> None:
     assert {(timeline, lsn < switch_lsn) for timeline, lsn in committed} == {(1, True), (2, False)}
 
 
-@pytest.mark.parametrize("major", [17, 18])
+@pytest.mark.parametrize(("major", "is_listed"), [(17, False), (18, True)])
 def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invented(
-    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int, is_listed: bool
 ) -> None:
-    """F56, F57, F58, F59: the slot comes along, and the daemon finds the new primary by itself."""
-    with pair(pg_server, major) as (primary, standby):
+    """F56, F57, F58, F59: the slot comes along, and the daemon finds the new primary by itself.
+
+    In a list of hosts, or behind a name that moves: to the standby while it is one still, which is waited for.
+    """
+    with pair(pg_server, major) as (primary, standby), Proxy(primary.port) as name:
         daemon = new_daemon(primary, "postgres", source=FAILOVER)
         daemon.start().wait_state("streaming")
         make_standby(primary, standby)
-        daemon.config["source"]["dsn"] = hosts_dsn("postgres", standby, primary)
+        by_name = primary.dsn().replace(f":{primary.port}/", f":{name.port}/")
+        daemon.config["source"]["dsn"] = hosts_dsn("postgres", standby, primary) if is_listed else by_name
         daemon.stop()
         daemon.start().wait_state("streaming")
         await_slot(standby, daemon.slot)
@@ -85,6 +97,9 @@ def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invent
             many = "SELECT 1 FROM t WHERE id = 110"
             eventually(lambda: standby.execute(many), "a hundred rows are in both")
             primary.kill()
+        if not is_listed:
+            name.point_to(standby.port)
+            eventually(lambda: is_waiting_for_promotion(daemon), "it waits for the standby to be promoted")
         promote(standby)
         daemon.wait_state("streaming")
         run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')", "DELETE FROM t WHERE id = 10")

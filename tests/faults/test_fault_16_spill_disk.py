@@ -236,6 +236,23 @@ def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
         assert daemon.wait_exit() == 0
 
 
+def test_a_folder_that_cannot_be_made_halts_until_it_can(
+    source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
+) -> None:
+    """Somebody's file is in its place: it says so before it reads anything, and writes nothing over it."""
+    (tmp_path / "spill").write_text("somebody's")
+    with new_daemon(source, database, **spilling(tmp_path)) as daemon:
+        page = daemon.start().wait_state("halted")
+        assert page["reason"].startswith("CDCD-SPILL:")
+        assert (tmp_path / "spill").read_text() == "somebody's"
+        (tmp_path / "spill").unlink()
+        daemon.reload()
+        daemon.wait_state("streaming")
+        source.execute(INSERT, 1, 1, 3, dbname=database)
+        assert len(reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 3)) == 3
+        assert daemon.stop() == 0
+
+
 def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:

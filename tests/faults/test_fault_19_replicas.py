@@ -10,6 +10,7 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.test_fault_16_spill_disk import metric
 from tests.faults.test_fault_18_brokers import TOPICS, cluster
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed, await_received
@@ -17,6 +18,12 @@ from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import confirmed_position
 
 __all__ = ["cluster"]
+
+
+def clock_s(server: PostgresServer) -> float:
+    """The server's clock, which the times of commits are of."""
+    ((now_s,),) = server.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+    return float(now_s)
 
 
 @pytest.mark.timeout(300)
@@ -41,9 +48,14 @@ def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
         postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
         reader.wait([topic], lambda events: len(events) == 1)
         cluster.brokers[2].stop()
+        began_s = clock_s(postgres)
         postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+        ended_s = clock_s(postgres)
         await_received(postgres, daemon)
         daemon.wait_state("backoff", deadline_s=60)
+        asked_s = clock_s(postgres)
+        lag_s = metric(daemon, "cdcd_replication_lag_seconds")
+        assert asked_s - ended_s <= lag_s <= clock_s(postgres) - began_s, "the age of what waits"
         before = confirmed_position(postgres, daemon.slot)
         assert [event.value["after"]["id"] for event in reader.read(topic)] == [1]
         assert confirmed_position(postgres, daemon.slot) == before

@@ -23,6 +23,7 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once
 from tests.support.sinks import make_topics, progress, sink_settings
+from tests.support.stack import confirmed_position, wal_position
 from tests.support.topics import committed_values, new_name, transactional_producer
 from tests.support.waiting import eventually
 
@@ -149,16 +150,24 @@ def test_it_is_one_when_another_holds_the_slot(
 
 
 def test_a_young_transaction_that_is_fenced_was_taken_over(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, reader: Reader
 ) -> None:
-    """F69: another producer with the slot's id, of whatever slot: the daemon ends with a status of its own."""
+    """F69: another producer with the slot's id, of whatever slot: the daemon ends with a status of its own.
+
+    It has neither written nor confirmed anything more; the next start does.
+    """
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         daemon.start().wait_state("streaming")
         transactional_producer(kafka.bootstrap, f"cdcd-{daemon.slot}")
+        before = wal_position(postgres)
         postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
         assert daemon.wait_exit() == 75
         assert "CDCD-SINK-FENCED" in daemon.log()
+        assert reader.read(f"{daemon.name}.public.t") == []
+        assert (confirmed_position(postgres, daemon.slot) or 0) <= before
+        daemon.start()
+        reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) == 1)
 
 
 def beside(new_daemon: NewDaemon, server: PostgresServer, database: str) -> tuple[Daemon, Daemon]:

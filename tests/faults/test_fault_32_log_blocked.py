@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 
@@ -16,10 +17,10 @@ from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run, slot_is_active
 
 
-def start_into(daemon: Daemon, stderr: int) -> None:
+def start_into(daemon: Daemon, stderr: int, module: str = "cdcd") -> None:
     """Start the daemon with its log going to this file."""
     daemon.config["log"] = {"level": "debug"}
-    command = [sys.executable, "-m", "cdcd", "--config", str(daemon.config_path)]
+    command = [sys.executable, "-m", module, "--config", str(daemon.config_path)]
     daemon.process = subprocess.Popen(command, stdout=stderr, stderr=stderr)
 
 
@@ -62,3 +63,24 @@ def test_a_log_that_cannot_be_written_stops_nothing(
     finally:
         for end in ends:
             os.close(end)
+
+
+def test_lines_that_nobody_could_take_are_told_to_who_reads_again(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """How many they were; the daemon has gone on meanwhile."""
+    run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
+    reading, writing = full_pipe()
+    try:
+        with new_daemon(postgres, database) as daemon:
+            start_into(daemon, writing, "tests.faults.forgetful")
+            daemon.wait_state("streaming")
+            postgres.execute("INSERT INTO t VALUES (1, 'n')", dbname=database)
+            await_confirmed(postgres, daemon)
+            said = b""
+            while not re.search(rb"log_lines_lost: \d+", said):
+                said += os.read(reading, 4096)
+            assert daemon.stop(deadline_s=30) == 0
+    finally:
+        os.close(reading)
+        os.close(writing)

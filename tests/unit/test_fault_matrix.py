@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.__main__ import ALONE
-from tests.faults.matrix import NUMBERS, files, main, rows
+from tests.faults.matrix import NUMBERS, files, main, names, rows
 
 
 def test_the_page_has_a_row_for_each_fault() -> None:
@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_each_fault_has_tests_under_its_number(number: int) -> None:
+def test_each_fault_has_tests_under_its_number_and_the_page_names_them(number: int) -> None:
     assert files(number)
+    assert rows()[number][2] == names(number)
 
 
 def test_what_ci_leaves_out_of_the_suite_is_what_make_faults_runs() -> None:

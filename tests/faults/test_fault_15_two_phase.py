@@ -1,4 +1,4 @@
-"""cdcd or its server ends at each point around a PREPARE; every row is read once, in the witness's account."""
+"""Prepared transactions: an end of cdcd or its server at each point around a PREPARE; all as the witness has it."""
 
 from __future__ import annotations
 
