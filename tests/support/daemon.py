@@ -170,12 +170,14 @@ def await_received(server: PostgresServer, daemon: Daemon) -> None:
 def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 120) -> None:
     """Wait until all that was committed by now is confirmed to the server: it is durable in Kafka."""
     end_lsn = wal_position(server)
-
-    def is_confirmed() -> bool:
-        daemon.assert_alive()
-        return (confirmed_position(server, daemon.slot) or 0) >= end_lsn
-
-    eventually(is_confirmed, "all of it is confirmed", within_s)
+    try:
+        eventually(
+            lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn,
+            "all of it is confirmed",
+            within_s,
+        )
+    except AssertionError as error:
+        raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
