@@ -82,11 +82,14 @@ def which_slot(source: SourceSettings, expected: ServerIdentity | None = None) -
 
 
 def refuse_held(source: SourceSettings) -> None:
-    """Raise SlotActive while another walsender holds the slot.
+    """Raise SlotActive while another walsender holds the slot, SourceStandby where it could not be read.
 
-    The slot is the lock (F69): who looks here before it makes its producer does not fence the one that works.
+    The slot is the lock (F69): who looks here before it makes its producer does not fence the one that works. Nor does
+    one that waits at a standby, whose copy of the slot nobody holds.
     """
-    slot = which_slot(source)
+    with contextlib.closing(connect_sql(source)) as connection:
+        check_primary(identify(connection))
+        slot = read_slot(connection, source.slot)
     if slot is not None and slot.active:
         raise SlotActive(
             "another walsender holds the slot",

@@ -50,6 +50,9 @@ class Limits:
 
     def __init__(self) -> None:
         self.known: dict[str, int | None] = {}
+        self._bounds: dict[tuple[str, int], int] = {}
+        """By topic and limit, how large a batch is made where one below the limit was refused as well: a broker may
+        compress it otherwise than it was sent."""
         self._refused: set[bytes] = set()
         self._batched_bytes = 0
 
@@ -78,22 +81,28 @@ class Limits:
         if verdict == "refused":
             raise larger_than_topic(record, at)
         size_bytes += MOST_ADDED_BYTES
-        if verdict == "alone" or self._batched_bytes + size_bytes > (limit_bytes or 0):
+        if verdict == "alone" or self._batched_bytes + size_bytes > self._bound_of(record.topic, limit_bytes):
             if queued():
                 return False
             self._batched_bytes = 0
         self._batched_bytes += size_bytes
         return True
 
+    def _bound_of(self, topic: str, limit_bytes: int | None) -> int:
+        return 0 if limit_bytes is None else self._bounds.get((topic, limit_bytes), limit_bytes)
+
     def refused(self, message: Message, refusal: RecordTooLarge) -> BatchTooLarge:
         """Take note that a broker has refused a batch with this record; return what ends the session for it."""
         topic, key, value = str(message.topic()), message.key(), message.value()
         limit_bytes = self.known.get(topic)
         size_bytes = len(key or b"") + len(value or b"") + MOST_ADDED_BYTES
-        if topic in self.known and (limit_bytes is None or size_bytes > limit_bytes):
+        bound_bytes = self._bound_of(topic, limit_bytes)
+        if topic in self.known and size_bytes > bound_bytes:  # it was alone
             self._refused.add(_identity(topic, key, value))
         else:
             self.known[topic] = None
+            if limit_bytes is not None:
+                self._bounds[topic, limit_bytes] = bound_bytes // 2
         found = BatchTooLarge(refusal.message)
         found.context = refusal.context
         return found

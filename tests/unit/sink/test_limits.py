@@ -150,6 +150,22 @@ def test_a_limit_that_was_lowered_meanwhile_is_read_again() -> None:
     assert batches(limits, [row(100)] * 3) == [[100], [100], [100]]
 
 
+def test_what_is_refused_below_the_limit_ends_up_alone_and_is_refused_here() -> None:
+    """A topic with a compression of its own may make more of a batch than was sent: tried for ever it would stand."""
+    limits, sessions = Limits(), 0
+    large = row(880)
+    with pytest.raises(RecordTooLarge):
+        while sessions < 20:
+            sessions += 1
+            limits.read({topic: 1000 for topic in limits.known})
+            batches(limits, [row(100), large, row(100)])
+            refuse(limits, large)
+    assert sessions == 4
+    assert batches(limits, [row(100)] * 5) == [[100] * 2, [100] * 2, [100]], "smaller ones go in smaller batches"
+    limits.read({T: 2000})
+    assert batches(limits, [row(100)] * 5) == [[100] * 5], "somebody has mended it"
+
+
 def test_without_a_known_limit_what_is_refused_alone_is_too_large() -> None:
     limits = Limits()
     refuse(limits, row(100))
