@@ -159,6 +159,10 @@ class PublicationMissing(SourceError):
     """A publication is not there, so its changes would be lost (F39, F72)."""
 
     code = "CDCD-PUBLICATION-MISSING"
+    hint = (
+        "create it again; if it is there, changes from before it was made are still to be read, and PostgreSQL goes by "
+        "what there was then: name the publications of then in source.publication.names, or `cdcd resnapshot`"
+    )
 
 
 class PublicationChanged(SourceError):

@@ -93,8 +93,7 @@ def look_at_notices(connection: CopyConnection) -> None:
     for notice in notices:
         if is_publication_notice(notice):
             connection.failure = PublicationMissing(
-                f"the server goes on without a publication: {notice.message}",
-                hint="create the publication again; what it missed needs a new snapshot",
+                f"the server goes on without a publication: {notice.message}"
             )
             raise connection.failure
         # The text may quote data, so only its class and origin are logged.

@@ -378,7 +378,9 @@ def test_a_name_that_moves_to_a_standby_while_cdcd_starts_is_waited_for(
         eventually(lambda: len(daemon.events("retrying")) >= 2, "it waits")
         opened = len(daemon.events("progress_read"))
         eventually(lambda: len(daemon.events("retrying")) >= 4, "it waits on")
-        assert len(daemon.events("progress_read")) == opened, "and ends no other's Kafka transaction meanwhile"
+        assert len(daemon.events("progress_read")) == opened, (
+            "and ends no other's Kafka transaction meanwhile"
+        )
         assert {line["code"] for line in daemon.events("retrying")} == {SourceStandby.code}
         assert len(daemon.events("streaming")) == begun
         link.change(None)

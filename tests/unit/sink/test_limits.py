@@ -161,7 +161,9 @@ def test_what_is_refused_below_the_limit_ends_up_alone_and_is_refused_here() -> 
             batches(limits, [row(100), large, row(100)])
             refuse(limits, large)
     assert sessions == 4
-    assert batches(limits, [row(100)] * 5) == [[100] * 2, [100] * 2, [100]], "smaller ones go in smaller batches"
+    assert batches(limits, [row(100)] * 5) == [[100] * 2, [100] * 2, [100]], (
+        "smaller ones go in smaller batches"
+    )
     limits.read({T: 2000})
     assert batches(limits, [row(100)] * 5) == [[100] * 5], "somebody has mended it"
 

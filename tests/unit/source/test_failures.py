@@ -51,6 +51,12 @@ def test_each_report_has_one_class(
     assert type(failure_for(ServerReport(sqlstate, message, function=function))) is expected
 
 
+def test_a_publication_that_is_there_may_be_missing_all_the_same() -> None:
+    """F39, F42: it is missing where it was not there yet, and the halt says what goes on from that."""
+    missing = failure_for(ServerReport("42704", 'publication "p" does not exist'))
+    assert "resnapshot" in missing.advice
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
