@@ -160,8 +160,8 @@ class PublicationMissing(SourceError):
 
     code = "CDCD-PUBLICATION-MISSING"
     hint = (
-        "create it again; if it is there, changes from before it was made are still to be read, and PostgreSQL goes by "
-        "what there was then: name the publications of then in source.publication.names, or `cdcd resnapshot`"
+        "create it again; if it is there, changes from before it was made are still to be read, and PostgreSQL goes "
+        "by what there was then: name the publications of then in source.publication.names, or `cdcd resnapshot`"
     )
 
 

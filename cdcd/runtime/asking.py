@@ -84,8 +84,8 @@ def which_slot(source: SourceSettings, expected: ServerIdentity | None = None) -
 def refuse_held(source: SourceSettings) -> None:
     """Raise SlotActive while another walsender holds the slot, SourceStandby where it could not be read.
 
-    The slot is the lock (F69): who looks here before it makes its producer does not fence the one that works. Nor does
-    one that waits at a standby, whose copy of the slot nobody holds.
+    The slot is the lock (F69): who looks here before it makes its producer does not fence the one that works. Nor
+    does one that waits at a standby, whose copy of the slot nobody holds.
     """
     with contextlib.closing(connect_sql(source)) as connection:
         check_primary(identify(connection))
