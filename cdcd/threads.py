@@ -3,7 +3,8 @@
 In: a function and its arguments.  Out: a future with its result or its exception.
 Invariant: the thread is a daemon, so that a call that hangs (a slot waiting for old transactions, F38; a broker
 that does not answer) cannot keep the process from ending. Cancelling whoever awaits leaves the thread running;
-`settled` waits for it where the next step must not overlap with it.
+`settled` waits for it where the next step must not overlap with it. What a call meets is told to who awaits it, and
+to nobody else: the loop would log what nobody has awaited to its end, with a traceback and all that it says.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]
     """Start `function(*args)` in a daemon thread; the future belongs to the running loop. Raises MemoryError."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    future.add_done_callback(_taken_note_of)
 
     def deliver(result: T | None, error: BaseException | None) -> None:
         if future.cancelled():
@@ -42,6 +44,12 @@ def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]
 
     threading.Thread(target=work, name=f"cdcd-{getattr(function, '__name__', 'call')}", daemon=True).start()
     return future
+
+
+def _taken_note_of(future: asyncio.Future[T]) -> None:
+    """Keep the loop from logging an exception whose awaiter was cancelled before."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def in_thread(function: Callable[..., T], *args: Any) -> T:

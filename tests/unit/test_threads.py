@@ -1,0 +1,37 @@
+"""Blocking calls beside the loop, and those that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+from cdcd.threads import in_thread
+
+
+async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -> None:
+    """The loop would log it with all that it says, which may be anything: a row's value too."""
+    told: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: told.append(context))
+    may_end, has_ended = threading.Event(), asyncio.Event()
+
+    def call() -> None:
+        may_end.wait()
+        loop.call_soon_threadsafe(loop.call_soon, has_ended.set)  # behind the delivery of what it met
+        raise ValueError("a row's value")
+
+    waiting = asyncio.ensure_future(in_thread(call))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    may_end.set()
+    await has_ended.wait()
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+        gc.collect()
+    assert told == []
