@@ -75,6 +75,21 @@ def sink_by_password(secured: SecuredKafka, user: str, secret: Path) -> dict[str
     }
 
 
+def sink_by_token(secured: SecuredKafka, url: str, secret: Path) -> dict[str, object]:
+    """A sink that fetches its token."""
+    return {
+        "bootstrap_servers": f"127.0.0.1:{secured.bearer.port}",
+        "properties": {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "bearer",
+            "sasl.oauthbearer.token.endpoint.url": url,
+        },
+        "secret_files": {"sasl.oauthbearer.client.secret": str(secret)},
+    }
+
+
 def sink_by_certificate(secured: SecuredKafka, files: Path) -> dict[str, object]:
     """A sink that shows a certificate, and looks at the broker's."""
     return {

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.faults.access import ByPassword
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.faults.access import Access, ByPassword, sink_by_token
+from tests.support.issuer import Issuer
+from tests.support.secured_kafka import SecuredKafka
 from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
@@ -40,3 +45,31 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
         daemon.wait_state("streaming")
         access.await_more_rows()
     access.assert_all_there(rows)
+
+
+TOKEN_LASTS_S = 2.0
+
+
+def test_tokens_run_out_and_their_issuer_is_away_for_a_while(
+    secured_kafka: SecuredKafka, entitled: Callable[[str, dict[str, object]], Access], tmp_path: Path
+) -> None:
+    """OAUTHBEARER: what has run out is fetched anew; without an issuer it says so, and goes on when he is back."""
+    (tmp_path / "password").write_text("canary")
+    with Issuer(TOKEN_LASTS_S) as issuer:
+        sink = sink_by_token(secured_kafka, issuer.url, tmp_path / "password")
+        access = entitled("User:bearer", sink)
+        daemon = access.daemon
+        daemon.entry = ("-m", "tests.faults.impatient")
+        daemon.start().wait_state("streaming")
+        with access.inserting() as rows:
+            given = issuer.given
+            eventually(lambda: issuer.given > given, "a token has run out")
+            access.await_more_rows()
+            issuer.is_away = True
+            secured_kafka.bearer.cut()
+            eventually(lambda: "CDCD-SINK-AUTH" in daemon.status()["reason"], "what is missing is named")
+            issuer.is_away = False
+            daemon.wait_state("streaming")
+            access.await_more_rows()
+        access.assert_all_there(rows)
+    assert "canary" not in daemon.log()

@@ -1,4 +1,4 @@
-"""A broker that asks who comes: SCRAM passwords on one listener, certificates on another, and ACLs on both.
+"""A broker that asks who comes: for SCRAM passwords, certificates or OAuth tokens on a listener each; ACLs on all.
 
 In: the jars, a folder.  Out: addresses that lead through a proxy each; users, passwords, rights, the broker's own
 certificate, all changed while it runs, by its admin interface.
@@ -35,11 +35,16 @@ from tests.support.certificates import authority
 from tests.support.proxy import Proxy
 
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_BEARER = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+    'unsecuredLoginStringClaim_sub="broker";'
+)
+"""Without a handler of its own it takes tokens that nobody has signed."""
 _TIMEOUT_S = 30
 
 
 class SecuredKafka:
-    """One broker with three listeners. `sasl` and `tls` are the proxies in front of the two that ask."""
+    """One broker. `sasl`, `tls` and `bearer` are the proxies in front of the listeners that ask."""
 
     def __init__(self, folder: Path, cache: Cache) -> None:
         self.folder = folder
@@ -51,7 +56,7 @@ class SecuredKafka:
         self.show(folder / "first")
         self.trust(folder / "first")
         self.broker = KafkaBroker(folder / "kafka", cache=cache, settings=self._settings())
-        self.sasl, self.tls = self._listen("SASL"), self._listen("TLS")
+        self.sasl, self.tls, self.bearer = (self._listen(name) for name in ("SASL", "TLS", "BEARER"))
 
     def __enter__(self) -> SecuredKafka:
         self.broker.start()
@@ -60,7 +65,7 @@ class SecuredKafka:
 
     def __exit__(self, *_exc: object) -> None:
         self.broker.stop()
-        for proxy in (self.sasl, self.tls):
+        for proxy in (self.sasl, self.tls, self.bearer):
             proxy.close()
 
     def _listen(self, name: str) -> Proxy:
@@ -72,12 +77,15 @@ class SecuredKafka:
     def _settings(self) -> dict[str, str]:
         return {
             "listener.security.protocol.map": (
-                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL"
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL,BEARER:SASL_PLAINTEXT"
             ),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
             "listener.name.sasl.sasl.enabled.mechanisms": "SCRAM-SHA-256",
             "listener.name.sasl.scram-sha-256.sasl.jaas.config": _SCRAM,
+            "listener.name.bearer.sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.bearer.oauthbearer.sasl.jaas.config": _BEARER,
+            "listener.name.bearer.connections.max.reauth.ms": "60000",
             "listener.name.tls.ssl.client.auth": "required",
             **{f"listener.name.tls.{name}": value for name, value in self._stores.items()},
         }
