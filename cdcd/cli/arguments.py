@@ -28,7 +28,8 @@ _DECODE = (
 _RESUME = (
     "Tell the halted daemon on this machine to look again, as SIGHUP does. With --accept-gap, first decide that what "
     "is missing stays missing: the stored position is moved to where the slot stands (a slot that is gone is made "
-    "anew), and each table's topic gets a marker of the gap. Refused unless the halt is one that this mends."
+    "anew), and the topic of each published table gets a marker of the gap. Refused unless the halt is one that this "
+    "mends."
 )
 _RESNAPSHOT = (
     "Have the tables of the publication copied anew: the daemon makes the slot again, marks the gap in each topic, "

@@ -46,6 +46,6 @@ def drop(config: Config, *, is_dry: bool = False) -> list[str]:
     _LOG.warning("slot_dropped", who=by, slot=source.slot, confirmed_flush_lsn=until)
     return [
         f"slot_dropped by {by}: {source.slot}, confirmed up to {until}",
-        "topics, progress and publication are as they were; a start from here on halts with CDCD-SLOT-MISSING, and "
-        "`cdcd resnapshot` begins anew",
+        "topics, progress and publication are as they were; where there is progress, a start from here on halts with "
+        "CDCD-SLOT-MISSING, and `cdcd resnapshot` begins anew",
     ]
