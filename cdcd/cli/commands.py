@@ -74,8 +74,9 @@ def _resume(options: argparse.Namespace) -> int:
     from cdcd.cli.resume import accept_gap, accept_topics, look_again
 
     if options.accept_topic:
-        print("\n".join(accept_topics(config, options.accept_topic, is_dry=options.dry_run)))
-        if not options.accept_gap:
+        is_all = not options.accept_gap
+        print("\n".join(accept_topics(config, options.accept_topic, is_dry=options.dry_run, is_all=is_all)))
+        if is_all:
             return EXIT_OK
     if not options.accept_gap:
         print("\n".join(look_again(config, is_dry=options.dry_run)))

@@ -81,8 +81,13 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
     return [_audit(config, "gap_accepted", now), _tell(config) or _NOT_RUNNING]
 
 
-def accept_topics(config: Config, names: list[str], *, is_dry: bool = False) -> list[str]:
-    """Go on with these topics as they are. Raises ResumeRefused for one that is not known, Source and Sink errors."""
+def accept_topics(
+    config: Config, names: list[str], *, is_dry: bool = False, is_all: bool = True
+) -> list[str]:
+    """Go on with these topics as they are. Raises ResumeRefused for one that is not known, Source and Sink errors.
+
+    `is_all`: nothing else is to be decided, so the daemon is told.
+    """
     if is_dry:
         return [f"would take these topics as they are: {', '.join(names)}"]
     with _opened(config) as (sink, stored):
@@ -99,7 +104,8 @@ def accept_topics(config: Config, names: list[str], *, is_dry: bool = False) -> 
     configure(config.log.level, config.log.format)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
-    return [f"topics_accepted by {by}: {', '.join(names)}", _tell(config) or _NOT_RUNNING]
+    told = [_tell(config) or _NOT_RUNNING] if is_all else []
+    return [f"topics_accepted by {by}: {', '.join(names)}", *told]
 
 
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:

@@ -17,6 +17,7 @@ from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import Topics
 from tests.faults.inserting import Inserting, await_more_rows
+from tests.faults.test_fault_10_slot_moved import advanced
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader, assert_each_once
@@ -24,6 +25,7 @@ from tests.support.sinks import sink_settings
 from tests.support.stack import confirmed_position
 from tests.support.topics import create_topic, new_name
 from tests.support.waiting import eventually
+from tests.support.ways_on import ACCEPT_GAP, command, halts_with
 
 
 def delete(bootstrap: str, topic: str) -> None:
@@ -157,6 +159,33 @@ def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
         daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
         eventually(lambda: _events(reader, topic, held + 2), "it is known as it is now", 60)
+
+
+def test_a_topic_and_a_gap_are_accepted_at_once(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, kafka: KafkaBroker
+) -> None:
+    """The daemon is told when both are decided: it would take the lock of the start in between."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        widen(kafka.bootstrap, topic)
+        postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+        advanced(postgres, database, daemon)
+        halts_with(daemon.start(), "CDCD-SLOT-AHEAD")
+        ran = command(daemon, *ACCEPT_GAP, "--accept-topic", topic)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.count("told cdcd to look again") == 1
+        daemon.wait_state("streaming")
+        assert len(daemon.events("halted")) == 1
+        postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
+        await_confirmed(postgres, daemon)
+        events = reader.read(topic)
+        assert sorted(event.key["id"] for event in events if event.op == "c") == [1, 3]
+        assert sorted(event.partition for event in events if event.op == "g") == [0, 1, 2]
 
 
 def _events(reader: Reader, topic: str, at_least: int) -> list:
