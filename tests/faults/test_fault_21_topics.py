@@ -110,7 +110,7 @@ def test_a_change_while_it_runs_is_found_under_load_and_nothing_behind_it_is_ski
             await_more_rows(daemon)
             change(kafka.bootstrap, topic)
             behind = rows.last + 1
-            daemon.wait_state("halted", deadline_s=30)
+            daemon.wait_state("halted")
             assert daemon.events("halted")[-1]["code"] == cls.code  # type: ignore[attr-defined]
             confirmed_lsn = confirmed_position(postgres, daemon.slot)
             at = rows.last

@@ -54,7 +54,7 @@ def test_the_progress_topic_decides_what_is_durable(
 ) -> None:
     """F76: the sink is torn by the unknown result; the next one reads it back, and the row is not lost nor twice."""
     bootstrap = f"127.0.0.1:{kafka_door.port}"
-    settings = sink_settings(bootstrap, operation_timeout_s=3.0)
+    settings = sink_settings(bootstrap, operation_timeout_s=8.0)
     topic = make_topics(settings)
     sink = KafkaSink(settings)
     assert sink.open() is None
