@@ -11,8 +11,10 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
+from types import FrameType
 
 from cdcd.config import Loaded, load
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
@@ -22,11 +24,19 @@ _NO_CONFIG = 2  # as argparse ends
 
 
 def run_daemon(options: argparse.Namespace) -> int:
-    """Run the daemon until it is told to stop."""
+    """Run the daemon until it is told to stop; that it is told so while it is still being loaded is in order too."""
     config = _loaded(options).config
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_at_once)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it looks at everything anyway
     from cdcd.runtime.main import run
 
     return run(config)
+
+
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    """Nothing is begun, so there is nothing to bring to an end."""
+    os._exit(EXIT_OK)
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,39 @@ def test_the_demo_without_its_extra_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert main(["demo"]) == 1
     assert "pip install 'cdcd[demo]'" in capsys.readouterr().err
+
+
+LOADING = """
+import sys
+from cdcd.cli import main
+class Held:
+    def find_spec(self, name, *_):
+        if name == "cdcd.runtime.main":
+            print("loading", flush=True)
+            sys.stdin.read()
+sys.meta_path.insert(0, Held())
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [((signal.SIGTERM,), 0), ((signal.SIGINT,), 0), ((signal.SIGHUP, signal.SIGTERM), 0)],
+)
+def test_a_signal_while_it_is_being_loaded_is_in_order(
+    tmp_path: Path, sent: tuple[signal.Signals, ...], status: int
+) -> None:
+    """Nothing is begun by then."""
+    path = tmp_path / "cdcd.yaml"
+    path.write_text(sample_yaml())
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADING, "--config", str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "CDCD_NAME": "shop"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"loading\n"
+        for number in sent:
+            process.send_signal(number)
+        assert process.wait(30) == status
