@@ -120,9 +120,9 @@ def test_a_change_while_it_runs_is_found_under_load_and_nothing_behind_it_is_ski
         await_confirmed(postgres, daemon)
         events = reader.read(topic)
         assert_each_once(events)
-        ids = sorted(event.value["after"]["id"] for event in events)
-        assert ids == list(range(ids[0], rows.last + 1))
-        assert ids[0] <= (1 if held else behind)
+        # A topic goes partition by partition, so that of the rows before its end some may be in the next one.
+        ids = {event.value["after"]["id"] for event in events}
+        assert ids >= set(range(1 if held else behind, rows.last + 1))
 
 
 @CASES

@@ -31,21 +31,32 @@ class LostEndTxn:
 
     def __init__(self, door: Proxy, *, is_committed: bool) -> None:
         self.struck = threading.Event()
-        self._is_through = False
+        self._correlation_id = b""
         self._is_committed = is_committed
         door.lose_when(self._strikes)
 
     def _strikes(self, way: Way, piece: bytes) -> bool:
-        """A request begins with its length (4 bytes) and its API key (2)."""
+        """A request begins with its length (4 bytes), API key (2), version (2) and correlation id (4).
+
+        Once its answer is there, the broker has decided: from then on nothing comes back.
+        """
         if way == "up" and int.from_bytes(piece[4:6], "big") == API_END_TXN:
-            self._is_through = self._is_committed
+            self._correlation_id = piece[8:12]
             if not self._is_committed:
                 self.struck.set()
                 return True
-        elif way == "down" and self._is_through:
+        elif way == "down" and self._is_committed and self._correlation_id in correlation_ids(piece):
             self.struck.set()
-            return True
-        return False
+        return way == "down" and self._is_committed and self.struck.is_set()
+
+
+def correlation_ids(piece: bytes) -> list[bytes]:
+    """Of the answers that begin in what came down; one begins with its length (4 bytes)."""
+    found, at = [], 0
+    while at + 8 <= len(piece):
+        found.append(piece[at + 4 : at + 8])
+        at += 4 + int.from_bytes(piece[at : at + 4], "big")
+    return found
 
 
 @CASES
