@@ -8,6 +8,7 @@ Must not: delete or alter a topic.  Everything here blocks and belongs in a thre
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
@@ -25,6 +26,8 @@ from cdcd.sink.topic_configs import KEEP_HINT, check_durability, configurations,
 
 __all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
+_LOG = logging.getLogger("cdcd.sink.topics")
+_UNUSED = "has {partitions} partitions, of which the first is used and the others stay empty"
 _LOOK_AGAIN_S = 0.05
 _HEARD_OF_WITHIN_S = 5.0
 """A broker may hear of a topic later than the one that was asked first, and says until then that there is none."""
@@ -71,34 +74,26 @@ class Topics:
 
     def ensure_progress(self, name: str) -> None:
         """Make sure that the progress topic is there, with the one partition that orders its records."""
-        self._ensure_single(
-            self._new_single(name, PROGRESS_PROPERTIES),
-            "stop cdcd, delete the topic only if no slot has progress in it, and run `cdcd init`",
-        )
+        self._ensure_single(self._new_single(name, PROGRESS_PROPERTIES))
         self._refuse_forgetting(name)
 
     def ensure_schemas(self, name: str) -> None:
         """Make sure that the schema topic is there, with the one partition that orders its records."""
-        self._ensure_single(
-            self._new_single(name, SCHEMA_PROPERTIES),
-            "stop cdcd, delete the topic only if nothing was written under its ids, and run `cdcd init`",
-        )
+        self._ensure_single(self._new_single(name, SCHEMA_PROPERTIES))
         self._refuse_forgetting(name)
 
     def ensure_dead_letters(self, name: str) -> None:
         """Make sure that the topic of dead letters is there, with the one partition that orders them."""
-        self._ensure_single(
-            self._new_single(name, DEAD_LETTER_PROPERTIES),
-            "stop cdcd, make the topic anew with one partition",
-        )
+        self._ensure_single(self._new_single(name, DEAD_LETTER_PROPERTIES))
 
-    def _ensure_single(self, topic: NewTopic, hint: str) -> None:
-        name = topic.topic
-        partitions = self._ensure({name: topic})[name]
+    def _ensure_single(self, topic: NewTopic) -> None:
+        """Make sure of a topic of which the first partition is all that is written to and read.
+
+        It may have more: partitions cannot be taken away again, and a halt for them would have no way on.
+        """
+        partitions = self._ensure({topic.topic: topic})[topic.topic]
         if partitions != 1:
-            raise TopicMismatch(
-                f"the topic has {partitions} partitions and needs exactly 1", hint=hint, topic=name
-            )
+            _LOG.warning("topic %s %s", topic.topic, _UNUSED.format(partitions=partitions))
 
     def _refuse_forgetting(self, name: str) -> None:
         why = forgets(self._configuration(name))
@@ -320,8 +315,8 @@ class Topics:
         name = new.topic
         topic = metadata.topics.get(name)
         if topic is not None and topic.error is None and len(topic.partitions) != 1:
-            message = f"has {len(topic.partitions)} partitions and needs exactly 1"
-            return Finding("fail", f"topic {name}", message, "use another topic prefix, or make it anew")
+            message = _UNUSED.format(partitions=len(topic.partitions))
+            return Finding("warn", f"topic {name}", message, "none is needed; one partition would do")
         return self._check_topic(metadata, new)
 
     def _check_durability(

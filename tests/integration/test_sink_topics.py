@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
 from cdcd.sink.kept_topics import KeptTopic, KeptTopics
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.reader import read_last_progress
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
-from tests.support.sinks import sink_settings
+from tests.support.sinks import progress, sink_settings
 from tests.support.topics import create_topic, new_name
 from tests.support.waiting import eventually
 
@@ -127,11 +130,33 @@ def test_the_progress_topic_is_one_compacted_partition(bootstrap: str) -> None:
     assert int(config["min.compaction.lag.ms"]) == 7 * 24 * 3600 * 1000
 
 
-def test_a_progress_topic_with_more_partitions_is_refused(bootstrap: str) -> None:
-    name = new_name("progress")
-    create_topic(bootstrap, name, partitions=2)
-    with pytest.raises(TopicMismatch, match="exactly 1"):
-        make(bootstrap).ensure_progress(name)
+def test_a_progress_topic_that_was_widened_is_used_as_before(bootstrap: str) -> None:
+    """Nobody can take the partition away again: what is written and read stays in the first."""
+    settings = sink_settings(bootstrap)
+    topics = Topics(settings, TopicSettings(True, 1, 1))
+    topics.ensure_progress(settings.progress_topic)
+    with contextlib.closing(KafkaSink(settings)) as sink:
+        sink.open()
+        sink.begin()
+        sink.commit(progress(settings.slot))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(settings.progress_topic, 3)])[settings.progress_topic].result(30)
+    eventually(lambda: topics.partitions([settings.progress_topic]).popitem()[1] == 3, "it is widened")
+    topics.ensure_progress(settings.progress_topic)
+    with contextlib.closing(KafkaSink(settings)) as sink:
+        stored = sink.open()
+        assert stored is not None
+        assert stored.end_lsn == progress(settings.slot).end_lsn
+        sink.begin()
+        sink.commit(progress(settings.slot, 0x900))
+    assert (last := read_last_progress(settings)) is not None
+    assert last.end_lsn == 0x900
+    (finding,) = [
+        one
+        for one in topics.check([], {settings.progress_topic: PROGRESS_PROPERTIES})
+        if "3 part" in one.message
+    ]
+    assert finding.level == "warn"
 
 
 @pytest.mark.parametrize(
