@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from cdcd.model import POSTGRES_EPOCH_US, TransactionInfo
-from cdcd.schema.varint import encode_long, encode_string
+from cdcd.schema.varint import MAX_LONG, MIN_LONG, encode_long, encode_string
 
 NULL = b"\x00"
 SOME = b"\x02"
@@ -20,6 +20,11 @@ SOME = b"\x02"
 def optional_long(n: int | None) -> bytes:
     """Return a ["null", "long"]."""
     return NULL if n is None else SOME + encode_long(n)
+
+
+def _time(n: int) -> bytes:
+    """Return a time as a ["null", "long"]; null where a long cannot hold it: an origin may say any time."""
+    return optional_long(n if MIN_LONG <= n <= MAX_LONG else None)
 
 
 def optional_string(text: str | None) -> bytes:
@@ -83,7 +88,7 @@ class TransactionContext:
             _strings(version, "postgresql", name) + self._ts_ms + snapshot + _strings(database) + SOME
         )
         self._times_and_id = (
-            optional_long(commit_us) + optional_long(commit_us * 1000),
+            _time(commit_us) + _time(commit_us * 1000),
             optional_long(info.xid or None),
         )
         self._commit_lsn_text = b'["%d","' % info.commit_lsn

@@ -187,6 +187,22 @@ def test_snapshot_rows_are_reads_and_origins_are_named() -> None:
     assert (value["source"]["origin"], value["source"]["origin_lsn"]) == ("east", 99)
 
 
+@pytest.mark.parametrize("commit_pg_us", [COMMIT_PG_US, 10**16, (1 << 63) - 1])
+def test_a_commit_time_that_a_long_cannot_hold_is_null(commit_pg_us: int) -> None:
+    """pg_replication_origin_xact_setup takes any time: nanoseconds end in 2262, microseconds in 294247."""
+    table = Table(relation())
+    info = TransactionInfo(771, COMMIT_LSN, commit_pg_us, "east", 99)
+    tx = TransactionContext(
+        info, timeline=TIMELINE, name="shop", database="shopdb", now_us=COMMIT_US, version="1.2.3"
+    )
+    (record,) = table.encode(("I", insert(["1", None, None, None])), tx=tx)
+    source = table.value(record)["source"]
+    commit_us = commit_pg_us + 946_684_800_000_000
+    assert source["ts_ms"] == commit_us // 1000
+    assert source["ts_us"] == (commit_us if commit_us < 1 << 63 else None)
+    assert source["ts_ns"] == (commit_us * 1000 if commit_us * 1000 < 1 << 63 else None)
+
+
 def test_rows_of_a_stream_segment_carry_their_xid() -> None:
     table = Table(relation())
     records = table.encode(
