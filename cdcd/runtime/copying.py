@@ -75,7 +75,7 @@ class Snapshotter:
         self._add = add
         self._counts = counts
         self._consistent_point = consistent_point
-        self._begun = list(begun_topics)
+        self._begun = dict.fromkeys(begun_topics)
         self._written_commit_lsn = written_commit_lsn
         self._mark_first = mark_first
         self._now_us = time.time_ns() // 1000
@@ -93,7 +93,7 @@ class Snapshotter:
         plans = [(table, await self._plans.plan(relation)) for table, relation in tables]
         cleared = [plan for _, plan in plans if plan.topic in self._begun]
         if self._mark_first is not None:
-            self._begin_all([plan.topic for _, plan in plans])
+            self._begun |= dict.fromkeys(plan.topic for _, plan in plans)
             await self._mark_first(self._so_far())
         await self._clear(cleared)
         for table, plan in plans:
@@ -109,12 +109,8 @@ class Snapshotter:
             )
             await self._add(Chunk(records, 512 * len(records), self._so_far()))
 
-    def _begin_all(self, topics: list[str]) -> None:
-        begun = set(self._begun)
-        self._begun += [topic for topic in dict.fromkeys(topics) if topic not in begun]
-
     async def _copy(self, table: CopiedTable, plan: RelationPlan) -> None:
-        self._begin_all([plan.topic])
+        self._begun[plan.topic] = None
         self._counts.relation(table.relid, plan.table)
         runs = self._reader.copy(table, self._consistent_point)
         step: asyncio.Future[Run | None] | None = None

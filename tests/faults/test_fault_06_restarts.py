@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from tests.faults.struck_once import Fault, assert_it_goes_on
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_confirmed
-from tests.support.reader import Reader, assert_each_once
+from tests.support.daemon import Daemon
+from tests.support.reader import Reader
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
-
-BATCH = 200
-ROWS = "INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(%s::int, %s) g"
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +51,10 @@ def test_the_stream_goes_on_where_it_was(
     server: PostgresServer,
     new_daemon: NewDaemon,
     reader: Reader,
-    fault: Callable[[PostgresServer, Daemon], None],
+    fault: Fault,
 ) -> None:
     database = fault.__name__
     server.create_database(database)
-    server.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     with new_daemon(server, database) as daemon:
-        daemon.start().wait_state("streaming")
-        server.execute(ROWS, 1, BATCH, dbname=database)
-        await_confirmed(server, daemon)
-        server.execute(ROWS, BATCH + 1, 2 * BATCH, dbname=database)
-        fault(server, daemon)
-        server.execute(ROWS, 2 * BATCH + 1, 3 * BATCH, dbname=database)
-        await_confirmed(server, daemon)
-        assert daemon.events("halted") == []
-        assert daemon.stop() == 0
-        events = reader.read(f"{daemon.name}.public.t")
-        assert_each_once(events)
-        assert sorted(event.value["after"]["id"] for event in events) == list(range(1, 3 * BATCH + 1))
+        assert_it_goes_on(fault, server, database, daemon, reader)
     server.drop_database(database)

@@ -237,6 +237,16 @@ def test_a_zombie_is_fenced(place: Place) -> None:
     assert restarted.end_lsn == 0x500
 
 
+def goes_on(newer: KafkaSink, place: Place) -> None:
+    """Open it, find what was committed at 0x300, and commit one record at 0x500."""
+    stored = newer.open()
+    assert stored is not None
+    assert stored.end_lsn == 0x300
+    newer.begin()
+    produce_all(newer, records(place.topic, 1, start=50))
+    newer.commit(progress(place.slot, 0x500))
+
+
 def test_a_zombie_with_another_id_is_fenced_too(place: Place) -> None:
     """F69: the id is a setting; whoever goes on under a new one ends what was begun under the old one."""
     zombie = place.opened()
@@ -245,12 +255,7 @@ def test_a_zombie_with_another_id_is_fenced_too(place: Place) -> None:
     zombie.begin()
     produce_all(zombie, records(place.topic, 5))
     newer = place.sink(transactional_id=f"{place.slot}-renamed")
-    stored = newer.open()
-    assert stored is not None
-    assert stored.end_lsn == 0x300
-    newer.begin()
-    produce_all(newer, records(place.topic, 1, start=50))
-    newer.commit(progress(place.slot, 0x500))
+    goes_on(newer, place)
     with pytest.raises(SinkFenced):
         zombie.commit(progress(place.slot, 0x900))
     assert place.committed(1) == [b"v50"]
@@ -273,13 +278,7 @@ def test_a_zombie_that_has_committed_nothing_yet_is_fenced_by_who_goes_on_under_
     zombie.open()
     zombie.begin()
     produce_all(zombie, records(place.topic, 5))
-    newer = place.sink()
-    stored = newer.open()
-    assert stored is not None
-    assert stored.end_lsn == 0x300
-    newer.begin()
-    produce_all(newer, records(place.topic, 1, start=50))
-    newer.commit(progress(place.slot, 0x500))
+    goes_on(place.sink(), place)
     with pytest.raises(SinkFenced):
         zombie.commit(progress(place.slot, 0x400))
     assert place.committed(1) == [b"v50"]
