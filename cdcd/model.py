@@ -7,9 +7,11 @@ Invariant: LSNs are ints (`cdcd.lsn`), timestamps are microseconds since 2000-01
 from __future__ import annotations
 
 import enum
+import struct
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cdcd.lsn import Lsn
 
@@ -101,6 +103,36 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Transactions:
+    """Whole transactions, one after another: each is Begin, any number of rows and Commit, and nothing else.
+
+    `frames` as in `Run`, with Begin and Commit as frames of their own; each Commit names the commit LSN of its Begin.
+    `count` is the number of transactions, at least one.
+    """
+
+    frames: bytes
+    count: int
+
+    @property
+    def commit_lsns(self) -> tuple[Lsn, Lsn]:
+        """Where the first and the last of them commit."""
+        first, last = _BEGIN_COMMIT_LSN, len(self.frames) - _COMMIT_COMMIT_LSN
+        return _lsn_at(self.frames, first)[0], _lsn_at(self.frames, last)[0]
+
+    @property
+    def last_lsn(self) -> Lsn:
+        """The LSN of the last frame's header."""
+        lsn: int = _lsn_at(self.frames, len(self.frames) - _COMMIT_HEADER_LSN)[0]
+        return lsn
+
+
+_lsn_at = struct.Struct(">Q").unpack_from
+_BEGIN_COMMIT_LSN = 4 + 8 + 1  # from the front: length, LSN, type
+_COMMIT_COMMIT_LSN = 8 + 8 + 8  # from the end: commit LSN, end LSN, time
+_COMMIT_HEADER_LSN = _COMMIT_COMMIT_LSN + 2 + 8
+
+
+@dataclass(frozen=True, slots=True)
 class Control:
     """Any pgoutput message that is not a row, undecoded, with its XLogData header's LSN and time of sending."""
 
@@ -118,7 +150,8 @@ class Keepalive:
     reply_requested: bool
 
 
-Item = Run | Control | Keepalive
+PlainItem = Run | Control | Keepalive
+Item = PlainItem | Transactions
 """What the drain yields, in the order of the wire."""
 
 
@@ -137,8 +170,7 @@ class TransactionInfo:
     snapshot: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One Kafka record, ready to be produced."""
 
     topic: str

@@ -29,9 +29,11 @@ from cdcd.model import (
     Item,
     Keepalive,
     Part,
+    PlainItem,
     Record,
     Relation,
     TransactionInfo,
+    Transactions,
 )
 from cdcd.runtime.parts import WrittenPart
 from cdcd.txn.assembler import Assembler
@@ -47,6 +49,7 @@ from cdcd.txn.events import (
     TypeSeen,
 )
 from cdcd.txn.frames import count_operations
+from cdcd.txn.whole import expanded
 
 
 class Plans(Protocol):
@@ -139,16 +142,22 @@ class Pump:
         for item in items:
             if isinstance(item, Keepalive):
                 self._keepalive(item)
-                continue
-            await self._ask_before(item)
-            for event in self._assembler.feed(item):
-                await self._handle(event)
-                if _monotonic_us() - self._gave_way_us > TURN_US:
-                    await self._give_way()
-            if self._buffers is not None and self._buffers.is_over:
-                await self._buffers.relieve()
+            elif isinstance(item, Transactions):
+                for plain in expanded(item):
+                    await self._feed_plain(plain)
+            else:
+                await self._feed_plain(item)
 
-    async def _ask_before(self, item: Item) -> None:
+    async def _feed_plain(self, item: PlainItem) -> None:
+        await self._ask_before(item)
+        for event in self._assembler.feed(item):
+            await self._handle(event)
+            if _monotonic_us() - self._gave_way_us > TURN_US:
+                await self._give_way()
+        if self._buffers is not None and self._buffers.is_over:
+            await self._buffers.relieve()
+
+    async def _ask_before(self, item: PlainItem) -> None:
         """Raise StreamUnsure where the stream that ends here has what was rolled back without a Stream Abort."""
         xids = self._assembler.subtransactions_ended_by(item)
         if xids and self._any_rolled_back is not None and await self._any_rolled_back(xids):

@@ -17,6 +17,7 @@ from cdcd.model import Item
 from cdcd.source.copyboth import cut_items
 from cdcd.source.failures import is_publication_notice
 from cdcd.source.libpq import CopyConnection, PQconsumeInput, PQfreemem, PQgetCopyData
+from cdcd.txn.whole import gathered
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,10 @@ class Drained:
     more: bool
 
 
-def drain(connection: CopyConnection, max_bytes: int) -> Drained:
+def drain(connection: CopyConnection, max_bytes: int, gathers: bool = False) -> Drained:
     """Return what there is now, at least one message if there is one, about `max_bytes` at most.
+
+    `gathers`: whole transactions are one item.
 
     Raises the translated ErrorResponse (F19), SourceUnavailable at the end of the stream or connection,
     PublicationMissing, or a ProtocolError for framing that the protocol does not allow.
@@ -44,6 +47,8 @@ def drain(connection: CopyConnection, max_bytes: int) -> Drained:
     if not messages and connection.failure is not None:
         raise connection.failure
     items, connection.in_stream = cut_items(messages, connection.in_stream)
+    if gathers:
+        items = gathered(items)
     return Drained(items, len(messages), size, size >= max_bytes)
 
 

@@ -13,7 +13,7 @@ import time
 
 from cdcd.errors import SourceError, SourceUnavailable
 from cdcd.lsn import Lsn
-from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive
+from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, Transactions
 from cdcd.source.copyboth import standby_status_update
 from cdcd.source.drain import Drained, drain
 from cdcd.source.feedback import Feedback
@@ -69,6 +69,8 @@ class ReplicationStream:
         self._failure: SourceError | None = None
         self._is_writing = False
         self._is_closed = False
+        self.gathers = False
+        """Whether whole transactions are one item (`Transactions`)."""
         self.more = False
         self.received_bytes = 0
         """Of CopyData messages, whatever they hold."""
@@ -91,7 +93,7 @@ class ReplicationStream:
         while True:
             if self._is_closed:
                 raise SourceUnavailable("the stream is closed")
-            drained = drain(self._copy, max_bytes)
+            drained = drain(self._copy, max_bytes, self.gathers)
             if drained.messages:
                 self._note(drained)
                 return drained.items
@@ -153,6 +155,8 @@ class ReplicationStream:
                     self._feedback.hurry()
             elif type(item) is Control:
                 self._feedback.received(item.lsn)
+            elif type(item) is Transactions:
+                self._feedback.received(item.last_lsn)
         if self._feedback.due(now_us):
             self.send_status()  # F14: an answer asked for goes out before the items are worked on
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, StreamUnsure
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Control, Item, PreparedBefore, Run, TransactionInfo
+from cdcd.model import Control, PlainItem, PreparedBefore, Run, TransactionInfo
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
@@ -108,7 +108,12 @@ class Assembler:
         """What was prepared before the slot became cdcd's and may be lost, as far as it is not decided by now."""
         return self._prepared_before or PreparedBefore()
 
-    def feed(self, item: Item) -> Iterator[Event]:
+    @property
+    def takes_whole(self) -> bool:
+        """Whether whole transactions may pass it by now: nothing that it keeps depends on them."""
+        return self._state is State.OUTSIDE and not self._is_replaying and not self._strays
+
+    def feed(self, item: PlainItem) -> Iterator[Event]:
         """Return the events of one item; they have to be consumed before the next item is fed.
 
         Raises ProtocolError for what the protocol does not allow, PreparedMissing for a COMMIT PREPARED without
@@ -123,7 +128,7 @@ class Assembler:
             return self._control(item)
         return iter(())
 
-    def subtransactions_ended_by(self, item: Item) -> frozenset[int]:
+    def subtransactions_ended_by(self, item: PlainItem) -> frozenset[int]:
         """Return the xids that have to be asked for before this item is fed: empty but for the end of a stream.
 
         PostgreSQL 14 to 18 do not tell that a subtransaction was rolled back if they had its changes on their

@@ -18,7 +18,7 @@ from typing import Any
 from cdcd.ack.group import NO_LIMITS, Boundary, GroupLimits, LargeLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
-from cdcd.model import Item, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
+from cdcd.model import Item, PlainItem, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
 from cdcd.runtime.beside import Beside, beside
@@ -44,7 +44,7 @@ class _Watched(Assembler):
     _visible: set[int]
     _open: TransactionInfo | None = None
 
-    def feed(self, item: Item) -> Iterator[Event]:
+    def feed(self, item: PlainItem) -> Iterator[Event]:
         """Note which transaction may be seen from now on."""
         self._visible = getattr(self, "_visible", set())
         payload = getattr(item, "payload", b" ")

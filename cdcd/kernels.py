@@ -1,0 +1,45 @@
+"""Which of the hot path's two kernels run: the compiled ones, or their twins in Python.
+
+In: the environment's CDCD_KERNELS: `auto` (what is there), `compiled` (an error where one is missing), `python`.
+Out: the compiled module of a name, or None for its twin.
+Invariant: a twin is the kernel's specification; which of them runs changes the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+VARIABLE = "CDCD_KERNELS"
+KERNELS = ("cdcd.avro.rows", "cdcd.source.reading")
+_CHOICES = ("auto", "compiled", "python")
+
+
+def compiled(name: str) -> ModuleType | None:
+    """Return a kernel's compiled module, None where its twin is to run.
+
+    Ends the process where it was asked for and is not there.
+    """
+    choice = os.environ.get(VARIABLE, "") or "auto"
+    if choice not in _CHOICES:
+        raise SystemExit(f"{VARIABLE}: one of {', '.join(_CHOICES)}, not {choice!r}")
+    if choice == "python":
+        return None
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if choice == "compiled":
+            raise SystemExit(
+                f"{VARIABLE}=compiled: {name} is not there ({error}); install cdcd where there is a C compiler"
+            ) from error
+        return None
+
+
+def running() -> str:
+    """Return what runs, for `cdcd --version`."""
+    found = [name for name in KERNELS if compiled(name) is not None]
+    if len(found) == len(KERNELS):
+        return "compiled kernels"
+    missing = ", ".join(name for name in KERNELS if name not in found)
+    return f"kernels in Python: {missing}"

@@ -1,0 +1,83 @@
+"""Whole transactions as one item: small ones come by the hundred in one read, and nothing has to be known of each.
+
+In: items in the order of the wire.  Out: the same, where Begin, rows and Commit that follow each other are one
+`Transactions`; and back.
+Invariant: `expanded` of what `gathered` returns is what it was given, but for the time of sending, which nobody asks
+of a Begin or a Commit. Whatever is not exactly of that form stays as it is.
+Wire source: protocol messages Begin (21 bytes) and Commit (26 bytes, flags 0).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from cdcd.errors import MessageTruncated
+from cdcd.model import Control, Item, PlainItem, Run, Transactions
+
+_header = struct.Struct(">IQ")
+_BEGIN, _COMMIT = b"B", b"C"
+_BEGIN_BYTES, _COMMIT_BYTES = 21, 26
+
+
+def gathered(items: Sequence[Item]) -> list[Item]:
+    """Return the items with whole transactions put together."""
+    found: list[Item] = []
+    pieces: list[bytes] = []
+    count = at = 0
+    while at < len(items):
+        length = _whole_at(items, at)
+        if length:
+            whole = items[at : at + length]
+            pieces += [item.frames if isinstance(item, Run) else _frame(item) for item in whole]
+            count += 1
+            at += length
+            continue
+        if count:
+            found.append(Transactions(b"".join(pieces), count))
+            pieces, count = [], 0
+        found.append(items[at])
+        at += 1
+    if count:
+        found.append(Transactions(b"".join(pieces), count))
+    return found
+
+
+def _whole_at(items: Sequence[Item], at: int) -> int:
+    """Return how many items from `at` on are one whole transaction: 2, 3, or 0 where they are none."""
+    begin = items[at]
+    if not isinstance(begin, Control) or begin.payload[:1] != _BEGIN or len(begin.payload) != _BEGIN_BYTES:
+        return 0
+    end = at + 1
+    if end < len(items) and isinstance(rows := items[end], Run) and rows.xid is None:
+        end += 1
+    commit = items[end] if end < len(items) else None
+    if not isinstance(commit, Control) or len(commit.payload) != _COMMIT_BYTES:
+        return 0
+    is_its = commit.payload[:2] == _COMMIT + b"\0" and commit.payload[2:10] == begin.payload[1:9]
+    return end + 1 - at if is_its else 0
+
+
+def _frame(item: Item) -> bytes:
+    assert isinstance(item, Control)
+    return _header.pack(len(item.payload), item.lsn) + item.payload
+
+
+def expanded(transactions: Transactions) -> Iterator[PlainItem]:
+    """Yield the items that it was gathered from. Raises MessageTruncated."""
+    data, at, begun, rows = transactions.frames, 0, 0, 0
+    while at < len(data):
+        try:
+            length, lsn = _header.unpack_from(data, at)
+            kind = data[at + _header.size]
+        except (struct.error, IndexError):
+            raise MessageTruncated("whole transactions end inside a frame") from None
+        end = at + _header.size + length
+        if kind in _BEGIN + _COMMIT:
+            if rows:
+                yield Run(data[begun:at], rows)
+            yield Control(lsn, data[at + _header.size : end])
+            begun, rows = end, 0
+        else:
+            rows += 1
+        at = end
