@@ -10,7 +10,7 @@ byte.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cdcd.avro.columns import NO_EXTRAS, Extras, encode_key, encode_key_only, encode_row
@@ -26,8 +26,11 @@ from cdcd.errors import (
     ProtocolError,
     RelationUnknown,
 )
-from cdcd.model import Record, Run
+from cdcd.kernels import compiled
+from cdcd.model import Record, Run, Transactions
 from cdcd.schema.varint import encode_long, encode_string
+
+_KERNEL = compiled("cdcd.avro.rows")
 
 _frame_at = struct.Struct(">IQ").unpack_from
 _FRAME_BYTES = 12
@@ -51,6 +54,57 @@ def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionConte
     Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the
     row's LSN, its number in the run, from 0, and the table where it is known.
     """
+    if _KERNEL is None:
+        return encode_run_in_python(run, plans, tx)
+    records: list[Record] = _KERNEL.encode_run(run, plans, tx, encode_run_in_python, encode_row_in_python)
+    return records
+
+
+TAKES_WHOLE = _KERNEL is not None
+"""Whether `encode_transactions` is worth asking."""
+
+
+class Encoded(NamedTuple):
+    """What became of whole transactions.
+
+    `operations` by (relid, type byte). `first_us` and `last_us` are the commit times (Unix epoch) of the first and
+    the last that were not `dropped` because they were written before (F4), `commit_lsn` and `end_lsn` the last one's.
+    """
+
+    records: list[Record]
+    operations: dict[tuple[int, int], int]
+    first_us: int
+    last_us: int
+    commit_lsn: int
+    end_lsn: int
+    with_rows: int
+    empty: int
+    dropped: int
+
+
+def encode_transactions(
+    transactions: Transactions,
+    plans: Mapping[int, RelationPlan],
+    new_context: Callable[[int, int, int], TransactionContext],
+    first: TransactionContext,
+    written_commit_lsn: int,
+) -> Encoded | int | None:
+    """Return the records of whole transactions; the relid of a row that has no plan; None: feed them one by one.
+
+    `new_context` makes the context of a transaction from its xid, commit LSN and commit time; `first` is that of one,
+    whose timeline all have. Only the compiled codec
+    knows this way; it comes to what one transaction after the other comes to (`expanded`), or it is not gone at all.
+    """
+    if _KERNEL is None:
+        return None
+    found = _KERNEL.encode_transactions(
+        transactions, plans, new_context, first, written_commit_lsn, encode_row_in_python
+    )
+    return Encoded(*found) if isinstance(found, tuple) else found
+
+
+def encode_run_in_python(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
+    """Do what `encode_run` says: the compiled codec's specification."""
     data = run.frames
     end = len(data)
     header = 1 if run.xid is None else 5
@@ -88,6 +142,20 @@ def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionConte
     if count != run.count:
         raise ProtocolError("a run's count is not its number of frames", said=run.count, found=count)
     return records
+
+
+def encode_row_in_python(
+    plan: RelationPlan,
+    tx: TransactionContext,
+    records: list[Record],
+    lsn: int,
+    data: bytes,
+    kind: int,
+    position: int,
+    end: int,
+) -> None:
+    """Append the records of one row message, which is `data` from behind its relid up to `end`."""
+    _encode_message(_Writer(plan, tx, records, lsn), data, kind, position, end)
 
 
 def _encode_message(writer: _Writer, data: bytes, kind: int, position: int, end: int) -> None:

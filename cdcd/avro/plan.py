@@ -8,15 +8,19 @@ the row loop looks nothing up by name.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cdcd.avro.murmur2 import partition_for
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.errors import SchemaError
+from cdcd.kernels import compiled
 from cdcd.model import Relation
 from cdcd.schema.codec import AvroSchema, Encoder
 from cdcd.schema.relation_schema import ColumnCodec, RelationSchemas
 from cdcd.schema.varint import encode_string
+
+_KERNEL = compiled("cdcd.avro.rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class RelationPlan:
     null_key_partition: int
     value_schema: AvroSchema
     """For who has to find a field in a record's bytes: no row needs it."""
+    compiled: Any = field(default=None, compare=False, repr=False)
+    """The compiled row codec's own form of it, None where the twin runs."""
 
 
 HEADER_BYTES = 5
@@ -82,7 +88,7 @@ def compile_plan(
     if partitions < 1:
         raise SchemaError("a topic has at least one partition", topic=topic, partitions=partitions)
     key_indexes = tuple(names.index(name) for name in schemas.key_columns)
-    return RelationPlan(
+    plan = RelationPlan(
         relation=relation,
         table=table,
         topic=topic,
@@ -101,6 +107,7 @@ def compile_plan(
         null_key_partition=partition_for(topic.encode(), partitions),
         value_schema=schemas.value,
     )
+    return plan if _KERNEL is None else replace(plan, compiled=_KERNEL.CompiledPlan(plan))
 
 
 def _step(column: ColumnCodec, is_required: bool) -> tuple[bytes, bytes | None, Encoder]:

@@ -47,6 +47,8 @@ class TransactionContext:
     """
 
     __slots__ = (
+        "_after_ts_ms",
+        "_before_ts_ms",
         "_block_head",
         "_by_relation",
         "_commit",
@@ -60,6 +62,7 @@ class TransactionContext:
         "info",
         "tail",
         "timeline",
+        "timeline_bytes",
         "tx_seq",
     )
 
@@ -79,14 +82,15 @@ class TransactionContext:
         self.tx_seq = 0
         self.id = f"{info.xid}:{info.commit_lsn}"
         self.counts: dict[str, int] | None = {} if has_block else None
-        self._commit = encode_long(timeline) + encode_long(info.commit_lsn)  # F58: an LSN alone comes again
+        self.timeline_bytes = encode_long(timeline)
+        self._commit = self.timeline_bytes + encode_long(info.commit_lsn)  # F58: an LSN alone comes again
         self._block_head = SOME + encode_string(self.id.encode())
         commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
         self._ts_ms = encode_long(commit_us // 1000)
         snapshot = NULL + _strings("true" if info.snapshot else "false")  # branch 0 is the string
-        self._head = (
-            _strings(version, "postgresql", name) + self._ts_ms + snapshot + _strings(database) + SOME
-        )
+        self._before_ts_ms = _strings(version, "postgresql", name)
+        self._after_ts_ms = snapshot + _strings(database) + SOME
+        self._head = self._before_ts_ms + self._ts_ms + self._after_ts_ms
         self._times_and_id = (
             _time(commit_us) + _time(commit_us * 1000),
             optional_long(info.xid or None),
@@ -114,6 +118,26 @@ class TransactionContext:
         """Return the flat format's fields from op to ts_ms; `op` is encoded already."""
         return b"".join(
             (op, b"\x01" if is_deleted else b"\x00", self._commit, encode_long(self.tx_seq), self._ts_ms)
+        )
+
+    def pieces(self) -> tuple[bytes, ...]:
+        """Return what the compiled row codec puts together for each row itself, in the order of the record.
+
+        Before `ts_ms`, `ts_ms`, from there to the sequence; the sequence up to the row's LSN; times; xid; what
+        follows the row's LSN; timeline and commit LSN; the head of the `transaction` block, or empty; the tail.
+        """
+        times, xid = self._times_and_id
+        return (
+            self._before_ts_ms,
+            self._ts_ms,
+            self._after_ts_ms,
+            self._commit_lsn_text,
+            times,
+            xid + SOME,
+            self.after_lsn,
+            self._commit,
+            b"" if self.counts is None else self._block_head,
+            self.tail,
         )
 
     def number(self, collection: str) -> bytes:

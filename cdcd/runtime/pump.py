@@ -17,7 +17,7 @@ from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk
 from cdcd.ack.shutdown import ShutdownWatch
-from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.encode import Encoded, encode_run, encode_transactions, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.crash_points import reach
@@ -71,7 +71,8 @@ class Counts(Protocol):
     def run(self, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
     def truncated(self, table: str) -> None: ...  # noqa: D102
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
-    def duplicate(self) -> None: ...  # noqa: D102
+    def whole(self, encoded: Encoded) -> None: ...  # noqa: D102
+    def duplicates(self, count: int) -> None: ...  # noqa: D102
 
 
 class Buffers(Protocol):
@@ -143,10 +144,47 @@ class Pump:
             if isinstance(item, Keepalive):
                 self._keepalive(item)
             elif isinstance(item, Transactions):
-                for plain in expanded(item):
-                    await self._feed_plain(plain)
+                await self._feed_whole(item)
             else:
                 await self._feed_plain(item)
+
+    async def _feed_whole(self, item: Transactions) -> None:
+        """Hand on whole transactions in one go; one by one where any of them needs more than its own bytes."""
+        first = self._context_of_all(item)
+        while first is not None:
+            found = encode_transactions(item, self._plans.by_relid, self._context_of, first, self._commit_lsn)
+            if isinstance(found, Encoded):
+                await self._passed(found, len(item.frames))
+                return
+            if found is None:
+                break
+            await self._plans.ready((found,))
+            if found not in self._plans.by_relid:
+                break  # the encoder's to say, with all that it says of a row (F43)
+        for plain in expanded(item):
+            await self._feed_plain(plain)
+
+    def _context_of_all(self, item: Transactions) -> TransactionContext | None:
+        """Return what holds for all of them, None where they differ or something has to be known of each."""
+        if not self._assembler.takes_whole or self._written.pending is not None:
+            return None
+        first, last = (self._context_of(0, lsn, 0) for lsn in item.commit_lsns)
+        return first if first.timeline == last.timeline and first.counts is None else None
+
+    def _context_of(self, xid: int, commit_lsn: Lsn, commit_pg_us: int) -> TransactionContext:
+        return self._new_context(TransactionInfo(xid, commit_lsn, commit_pg_us))
+
+    async def _passed(self, found: Encoded, size_bytes: int) -> None:
+        self._counts.duplicates(found.dropped)
+        transactions = found.with_rows + found.empty
+        if transactions == 0:
+            return
+        self._commit_lsn, self._end_lsn, self._commit_us = found.commit_lsn, found.end_lsn, found.last_us
+        self._counts.whole(found)
+        records = found.records
+        boundary = self._boundary(transactions=transactions)
+        await self._add(Chunk(records, size_bytes + 128 * len(records) if records else 0, boundary))
+        await self._give_way()
 
     async def _feed_plain(self, item: PlainItem) -> None:
         await self._ask_before(item)
@@ -290,7 +328,7 @@ class Pump:
 
     async def _committed(self, event: TransactionCommitted) -> None:
         if self._tx is None:
-            self._counts.duplicate()
+            self._counts.duplicates(1)
             return
         tx, self._tx = self._tx, None
         self._written.ended(tx.tx_seq)

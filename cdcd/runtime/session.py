@@ -16,6 +16,7 @@ from functools import partial
 import structlog
 
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
+from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.crash_points import reach
@@ -346,6 +347,7 @@ class Session:
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
                 part=begun.part,
             )
+            stream.gathers = TAKES_WHOLE and not self._config.format.transactions
             self._status.streaming(begun.server.version_num, options.protocol_version, options.streaming)
             _LOG.info(
                 "streaming",

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdcd.ack.group import Boundary
+from cdcd.avro.encode import Encoded
 from cdcd.errors import CdcdError, Retry
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
@@ -174,13 +175,23 @@ class Status:
 
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None:
         """A transaction is complete."""
+        self._complete(end_lsn, with_rows=int(not is_empty), empty=int(is_empty))
+
+    def _complete(self, end_lsn: Lsn, *, with_rows: int, empty: int) -> None:
         self._received_lsn = max(self._received_lsn, end_lsn)
         self._open_us = None
-        if not is_empty:
+        if with_rows:
             self._ended_lsn = end_lsn
         elif self._durable_lsn >= self._ended_lsn:
             self._outstanding(None)  # F7: empty, it is done when those before it are
-        self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
+        self.metrics.transactions(committed=with_rows, empty=empty)
+
+    def whole(self, encoded: Encoded) -> None:
+        """Whole transactions came in and are complete."""
+        self.began(encoded.first_us)
+        if encoded.operations:
+            self.run(encoded.operations)
+        self._complete(encoded.end_lsn, with_rows=encoded.with_rows, empty=encoded.empty)
 
     def _outstanding(self, oldest_us: int | None) -> None:
         self._oldest_us = oldest_us
@@ -190,9 +201,9 @@ class Status:
         """So many transactions, of which something was received, were rolled back."""
         self.metrics.transactions(aborted=count)
 
-    def duplicate(self) -> None:
-        """A transaction was there already and was dropped (F4)."""
-        self.metrics.duplicates_suppressed(1)
+    def duplicates(self, count: int) -> None:
+        """So many transactions were there already and were dropped (F4)."""
+        self.metrics.duplicates_suppressed(count)
 
     # --- the writer, per group ---
 

@@ -8,7 +8,7 @@ the same for both tuple formats.
 
 from __future__ import annotations
 
-from cdcd.schema.codec import AvroType, Codec, Encoder, Oversized
+from cdcd.schema.codec import CALL, AvroType, Codec, Encoder, Op, Oversized
 from cdcd.schema.policy import Policy
 from cdcd.schema.types.text import TEXT_ONLY
 from cdcd.schema.varint import encode_bytes, encode_string
@@ -24,8 +24,14 @@ def column_codec(codec: Codec, policy: Policy) -> Codec:
     if policy.special == "string" and codec.may_be_special:
         codec = TEXT_ONLY
     if policy.max_value_bytes:
+        limited = CALL
+        if codec.text_op.op is not Op.CALL:
+            limited = codec.text_op._replace(max_bytes=policy.max_value_bytes)
         codec = Codec(
-            codec.avro, _limited(codec.text, policy.max_value_bytes), may_be_special=codec.may_be_special
+            codec.avro,
+            _limited(codec.text, policy.max_value_bytes),
+            may_be_special=codec.may_be_special,
+            text_op=limited,
         )
     return codec
 

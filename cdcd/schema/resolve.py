@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cdcd.model import PgType
-from cdcd.schema.codec import Builder, Codec, Encoder
+from cdcd.schema.codec import CALL, Builder, Codec, Encoder
 from cdcd.schema.forms import column_codec
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
 from cdcd.schema.sent.table import MAX_DEPTH, text_of_sent
@@ -96,7 +96,7 @@ def resolve(
     codec = column_codec(found.codec, policy)
     if codec.binary is None or _is_made_of_others(oid, types):
         text_of = text_of_sent(oid, types)
-        codec = replace(codec, binary=None if text_of is None else _after(text_of, codec.text))
+        codec = replace(codec, binary=None if text_of is None else _after(text_of, codec.text), sent_op=CALL)
     return replace(found, codec=codec)
 
 

@@ -160,8 +160,8 @@ class KafkaSink:
         at = start - 1
         try:
             for at in admitted:
-                record = records[at]
-                produce(record.topic, record.value, record.key, record.partition)
+                topic, partition, key, value = records[at]
+                produce(topic, value, key, partition)
         except BufferError:
             if len(producer) == 0:
                 raise never_fits(records[at], at) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from cdcd.schema.codec import Codec, Encoder, Special
+from cdcd.schema.codec import CALL, Codec, Encoder, Op, Operation, Special
 from cdcd.schema.types.quoted import BACKSLASHED, of_backslashed
 from cdcd.schema.varint import encode_long
 
@@ -22,7 +22,10 @@ _END = b"\x00"
 def array_codec(element: Codec, delimiter: str) -> Codec:
     """Return the codec of an array of `element`; `delimiter` is the element type's typdelim."""
     avro = {"type": "array", "items": ["null", element.avro]}
-    return Codec(avro, _text(element.text, delimiter.encode()), may_be_special=True)
+    operation = CALL
+    if element.text_op.op is not Op.CALL and len(delimiter.encode()) == 1:
+        operation = Operation(Op.ARRAY_TEXT, ord(delimiter), element=element.text_op)
+    return Codec(avro, _text(element.text, delimiter.encode()), may_be_special=True, text_op=operation)
 
 
 def _text(encode: Encoder, delimiter: bytes) -> Encoder:

@@ -6,12 +6,18 @@ Out: one byte.  Invariant: any other byte is unreadable.
 
 from __future__ import annotations
 
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Op, Operation
 
 BOOL = 16
 
 _TEXT = {b"t": b"\x01", b"f": b"\x00"}
 _BINARY = {b"\x01": b"\x01", b"\x00": b"\x00"}
-_CODEC = Codec("boolean", _TEXT.__getitem__, _BINARY.__getitem__)
+_CODEC = Codec(
+    "boolean",
+    _TEXT.__getitem__,
+    _BINARY.__getitem__,
+    text_op=Operation(Op.BOOLEAN_TEXT),
+    sent_op=Operation(Op.BOOLEAN_SENT),
+)
 
 BUILDERS: dict[int, Builder] = {BOOL: lambda typmod, policy: _CODEC}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from binascii import unhexlify
 
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Op, Operation
 from cdcd.schema.varint import encode_bytes
 
 BYTEA = 17
@@ -22,6 +22,12 @@ def encode_bytea(raw: bytes) -> bytes:
     return encode_bytes(unhexlify(raw[2:]))
 
 
-_CODEC = Codec("bytes", encode_bytea, encode_bytes)
+_CODEC = Codec(
+    "bytes",
+    encode_bytea,
+    encode_bytes,
+    text_op=Operation(Op.BYTEA_TEXT),
+    sent_op=Operation(Op.BYTES),
+)
 
 BUILDERS: dict[int, Builder] = {BYTEA: lambda typmod, policy: _CODEC}

@@ -13,7 +13,7 @@ import struct
 from functools import lru_cache
 
 from cdcd.schema.calendar import days_of
-from cdcd.schema.codec import Builder, Codec, Special
+from cdcd.schema.codec import Builder, Codec, Op, Operation, Special
 from cdcd.schema.varint import encode_long
 
 DATE = 1082
@@ -57,6 +57,13 @@ def encode_sent_date(raw: bytes) -> bytes:
     return encode_long(days + _POSTGRES_EPOCH_DAYS)
 
 
-_CODEC = Codec({"type": "int", "logicalType": "date"}, encode_date, encode_sent_date, may_be_special=True)
+_CODEC = Codec(
+    {"type": "int", "logicalType": "date"},
+    encode_date,
+    encode_sent_date,
+    may_be_special=True,
+    text_op=Operation(Op.DATE_TEXT),
+    sent_op=Operation(Op.DATE_SENT),
+)
 
 BUILDERS: dict[int, Builder] = {DATE: lambda typmod, policy: _CODEC}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from fractions import Fraction
 
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Op, Operation
 
 FLOAT4, FLOAT8 = 700, 701
 
@@ -76,7 +76,22 @@ def encode_sent_real(raw: bytes) -> bytes:
     return raw[::-1] if value == value else _REAL_NAN
 
 
+_REAL = Codec(
+    "float",
+    encode_real,
+    encode_sent_real,
+    text_op=Operation(Op.REAL_TEXT),
+    sent_op=Operation(Op.REAL_SENT),
+)
+_DOUBLE = Codec(
+    "double",
+    encode_double,
+    encode_sent_double,
+    text_op=Operation(Op.DOUBLE_TEXT),
+    sent_op=Operation(Op.DOUBLE_SENT),
+)
+
 BUILDERS: dict[int, Builder] = {
-    FLOAT4: lambda typmod, policy: Codec("float", encode_real, encode_sent_real),
-    FLOAT8: lambda typmod, policy: Codec("double", encode_double, encode_sent_double),
+    FLOAT4: lambda typmod, policy: _REAL,
+    FLOAT8: lambda typmod, policy: _DOUBLE,
 }

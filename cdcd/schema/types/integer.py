@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 
-from cdcd.schema.codec import Builder, Codec, Encoder, Special
-from cdcd.schema.varint import MAX_LONG, encode_long
+from cdcd.schema.codec import Builder, Codec, Encoder, Op, Operation, Special
+from cdcd.schema.varint import MAX_LONG, MIN_LONG, encode_long
 
 INT8, INT2, INT4, OID, XID, CID, XID8 = 20, 21, 23, 26, 28, 29, 5069
 
@@ -44,7 +44,14 @@ def _binary(layout: str) -> Encoder:
 
 
 def _builder(avro: str, low: int, high: int, layout: str) -> Builder:
-    codec = Codec(avro, _text(low, high), _binary(layout))
+    sent = Op.UNSIGNED_SENT if layout == ">I" else Op.INTEGER_SENT
+    codec = Codec(
+        avro,
+        _text(low, high),
+        _binary(layout),
+        text_op=Operation(Op.INTEGER_TEXT, low, high),
+        sent_op=Operation(sent, struct.calcsize(layout)),
+    )
     return lambda typmod, policy: codec
 
 
@@ -62,7 +69,14 @@ def encode_sent_xid8(raw: bytes) -> bytes:
     return encode_xid8(b"%d" % n)
 
 
-_XID8 = Codec("long", encode_xid8, encode_sent_xid8, may_be_special=True)
+_XID8 = Codec(
+    "long",
+    encode_xid8,
+    encode_sent_xid8,
+    may_be_special=True,
+    text_op=Operation(Op.INTEGER_TEXT, MIN_LONG, MAX_LONG),
+    sent_op=Operation(Op.UNSIGNED_SENT, 8),
+)
 
 BUILDERS: dict[int, Builder] = {
     INT2: _builder("int", -(1 << 15), (1 << 15) - 1, ">h"),

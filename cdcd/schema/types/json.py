@@ -6,11 +6,13 @@ Out: an Avro string, byte for byte: json keeps its own spacing and duplicate key
 
 from __future__ import annotations
 
-from cdcd.schema.codec import AvroType, Builder, Codec
+from cdcd.schema.codec import AvroType, Builder, Codec, Op, Operation
 from cdcd.schema.policy import Policy
 from cdcd.schema.varint import encode_string
 
 JSON, JSONB = 114, 3802
+
+_STRING = Operation(Op.STRING)
 
 JSON_TYPE: AvroType = {"type": "string", "connect.version": 1, "connect.name": "io.debezium.data.Json"}
 
@@ -27,6 +29,10 @@ def _avro(policy: Policy) -> AvroType:
 
 
 BUILDERS: dict[int, Builder] = {
-    JSON: lambda typmod, policy: Codec(_avro(policy), encode_string, encode_string),
-    JSONB: lambda typmod, policy: Codec(_avro(policy), encode_string, encode_sent_jsonb),
+    JSON: lambda typmod, policy: Codec(
+        _avro(policy), encode_string, encode_string, text_op=_STRING, sent_op=_STRING
+    ),
+    JSONB: lambda typmod, policy: Codec(
+        _avro(policy), encode_string, encode_sent_jsonb, text_op=_STRING, sent_op=Operation(Op.JSONB_SENT)
+    ),
 }

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import re
 import struct
+from dataclasses import replace
 
-from cdcd.schema.codec import AvroType, Builder, Codec, Encoder, Special
+from cdcd.schema.codec import AvroType, Builder, Codec, Encoder, Op, Operation, Special
 from cdcd.schema.policy import Policy
 from cdcd.schema.types.floating import encode_double as encode_float8
 from cdcd.schema.varint import encode_bytes, encode_long, encode_string
@@ -117,7 +118,11 @@ def _decimal(precision: int, scale: int) -> Codec:
         return encode_unscaled(n)
 
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-    return _codec(avro, encode, may_be_special=True)
+    return replace(
+        _codec(avro, encode, may_be_special=True),
+        text_op=Operation(Op.DECIMAL_TEXT, precision, scale),
+        sent_op=Operation(Op.DECIMAL_SENT, precision, scale),
+    )
 
 
 def encode_variable_scale(raw: bytes) -> bytes:
@@ -151,7 +156,11 @@ VARIABLE_SCALE: AvroType = {
 }
 """What Debezium makes of a numeric without precision."""
 
-_STRING = _codec("string", encode_text_numeric, may_be_special=False)
+_STRING = replace(
+    _codec("string", encode_text_numeric, may_be_special=False),
+    text_op=Operation(Op.NUMERIC_TEXT),
+    sent_op=Operation(Op.NUMERIC_SENT),
+)
 _DOUBLE = _codec("double", encode_double, may_be_special=True)
 _VARIABLE = _codec(VARIABLE_SCALE, encode_variable_scale, may_be_special=True)
 

@@ -6,16 +6,18 @@ Out: an Avro string, byte for byte.  Invariant: nothing is trimmed, padded or re
 
 from __future__ import annotations
 
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Op, Operation
 from cdcd.schema.varint import encode_string
 
 CHAR, NAME, TEXT, XML, UNKNOWN, BPCHAR, VARCHAR, REFCURSOR = 18, 19, 25, 142, 705, 1042, 1043, 1790
 TSVECTOR, TSQUERY, JSONPATH = 3614, 3615, 4072
 
-PLAIN = Codec("string", encode_string, encode_string)
+_STRING = Operation(Op.STRING)
+
+PLAIN = Codec("string", encode_string, encode_string, text_op=_STRING, sent_op=_STRING)
 """A type whose send function sends its text: the text family, enums, citext."""
 
-TEXT_ONLY = Codec("string", encode_string)
+TEXT_ONLY = Codec("string", encode_string, text_op=_STRING)
 """Any other type: the server's text output."""
 
 
@@ -26,7 +28,7 @@ def encode_sent_char(raw: bytes) -> bytes:
     return encode_string(raw.rstrip(b"\x00"))
 
 
-_CHAR = Codec("string", encode_string, encode_sent_char)
+_CHAR = Codec("string", encode_string, encode_sent_char, text_op=_STRING)
 
 BUILDERS: dict[int, Builder] = {
     **dict.fromkeys((NAME, TEXT, XML, UNKNOWN, BPCHAR, VARCHAR, REFCURSOR), lambda typmod, policy: PLAIN),

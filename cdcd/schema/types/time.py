@@ -11,7 +11,7 @@ import re
 import struct
 from functools import lru_cache
 
-from cdcd.schema.codec import Builder, Codec, Special
+from cdcd.schema.codec import Builder, Codec, Op, Operation, Special
 from cdcd.schema.varint import encode_long, encode_string
 
 TIME, TIMETZ = 1083, 1266
@@ -86,7 +86,12 @@ def encode_sent_timetz(raw: bytes) -> bytes:
 
 
 _TIME = Codec(
-    {"type": "long", "logicalType": "time-micros"}, encode_time, encode_sent_time, may_be_special=True
+    {"type": "long", "logicalType": "time-micros"},
+    encode_time,
+    encode_sent_time,
+    may_be_special=True,
+    text_op=Operation(Op.TIME_TEXT),
+    sent_op=Operation(Op.TIME_SENT),
 )
 _TIMETZ = Codec("string", encode_timetz, encode_sent_timetz)
 

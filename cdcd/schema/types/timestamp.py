@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from cdcd.model import POSTGRES_EPOCH_US
 from cdcd.schema.calendar import civil_of
-from cdcd.schema.codec import Builder, Codec, Special
+from cdcd.schema.codec import Builder, Codec, Op, Operation, Special
 from cdcd.schema.types.date import INFINITIES, day_of_text
 from cdcd.schema.types.time import DAY_US, clock_text, time_us_of_text
 from cdcd.schema.varint import MAX_LONG, MIN_LONG, encode_long
@@ -91,12 +91,16 @@ _LOCAL = Codec(
     encode_timestamp,
     encode_sent_timestamp,
     may_be_special=True,
+    text_op=Operation(Op.TIMESTAMP_TEXT),
+    sent_op=Operation(Op.TIMESTAMP_SENT),
 )
 _INSTANT = Codec(
     {"type": "long", "logicalType": "timestamp-micros"},
     encode_timestamptz,
     encode_sent_timestamptz,
     may_be_special=True,
+    text_op=Operation(Op.TIMESTAMPTZ_TEXT),
+    sent_op=Operation(Op.TIMESTAMP_SENT),
 )
 
 BUILDERS: dict[int, Builder] = {

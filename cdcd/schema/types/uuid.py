@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from cdcd.schema.codec import Builder, Codec
+from cdcd.schema.codec import Builder, Codec, Op, Operation
 from cdcd.schema.varint import encode_string
 
 UUID = 2950
@@ -31,6 +31,12 @@ def encode_sent_uuid(raw: bytes) -> bytes:
     return encode_string(f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}".encode())
 
 
-_CODEC = Codec({"type": "string", "logicalType": "uuid"}, encode_uuid, encode_sent_uuid)
+_CODEC = Codec(
+    {"type": "string", "logicalType": "uuid"},
+    encode_uuid,
+    encode_sent_uuid,
+    text_op=Operation(Op.UUID_TEXT),
+    sent_op=Operation(Op.UUID_SENT),
+)
 
 BUILDERS: dict[int, Builder] = {UUID: lambda typmod, policy: _CODEC}

@@ -12,6 +12,7 @@ from typing import Any
 import fastavro
 
 from cdcd.ack.group import Boundary, Chunk
+from cdcd.avro.encode import Encoded
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
@@ -162,8 +163,12 @@ class Tally:
     def ended(self, end_lsn: int, *, is_empty: bool) -> None:
         self.seen.append(("ended", end_lsn, is_empty))
 
-    def duplicate(self) -> None:
-        self.seen.append(("duplicate",))
+    def whole(self, encoded: Encoded) -> None:
+        self.seen.append(("whole", sum(encoded.operations.values()), encoded.with_rows, encoded.empty))
+
+    def duplicates(self, count: int) -> None:
+        if count:
+            self.seen.append(("duplicates", count))
 
 
 class Flow:

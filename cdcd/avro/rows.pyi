@@ -1,0 +1,29 @@
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cdcd.avro.plan import RelationPlan
+from cdcd.avro.transaction import TransactionContext
+from cdcd.model import Record, Run, Transactions
+
+class CompiledPlan:
+    plan: RelationPlan
+    called: int
+    def __init__(self, plan: RelationPlan) -> None: ...
+
+def taken_tally() -> tuple[int, int]: ...
+def encode_run(
+    run: Run,
+    plans: Mapping[int, RelationPlan],
+    tx: TransactionContext,
+    whole_twin: Callable[..., list[Record]],
+    row_twin: Callable[..., None],
+) -> list[Record]: ...
+def encode_transactions(
+    transactions: Transactions,
+    plans: Mapping[int, RelationPlan],
+    new_context: Callable[[int, int, int], TransactionContext],
+    first: TransactionContext,
+    written_commit_lsn: int,
+    row_twin: Callable[..., None],
+) -> tuple[Any, ...] | int | None: ...
+def count_operations(run: Run) -> dict[tuple[int, int], int] | None: ...

@@ -1,0 +1,181 @@
+"""Whole transactions as one item: what becomes of them is what becomes of one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdcd.ack.group import Boundary
+from cdcd.avro.encode import TAKES_WHOLE
+from cdcd.errors import MessageOutOfOrder, PartMissing, RelationUnknown
+from cdcd.model import Control, Item, Part, PreparedBefore, Run, Transactions
+from cdcd.pgoutput import messages as m
+from cdcd.txn.whole import expanded, gathered
+from tests.unit.runtime.session_items import (
+    Flow,
+    begin,
+    commit,
+    commit_prepared,
+    control,
+    inserts,
+    keepalive,
+    key_change,
+    message,
+    prepared,
+    relation,
+    streamed,
+    truncate,
+)
+
+DESCRIBED: list[Item] = [begin(100), relation(), inserts("a", "b"), commit(100)]
+SMALL: list[Item] = [
+    *(begin(200), inserts("c"), commit(200)),
+    *(begin(300), key_change("c", "d"), commit(300)),
+    *(begin(400), commit(400)),
+    *(begin(500), inserts("e", "f"), commit(500)),
+]
+
+
+def put_together(items: list[Item]) -> list[Item]:
+    found = gathered(items)
+    back = [one for item in found for one in (expanded(item) if isinstance(item, Transactions) else (item,))]
+    assert back == items
+    return found
+
+
+@pytest.mark.parametrize(
+    ("items", "together"),
+    [
+        (SMALL, 1),
+        ([*SMALL, keepalive(600), *SMALL[:3]], 2),
+        ([begin(100), relation(), inserts("a"), commit(100)], 0),
+        ([begin(100), inserts("a"), truncate(), commit(100)], 0),
+        ([begin(100), inserts("a"), keepalive(100), commit(100)], 0),
+        ([begin(100), inserts("a"), commit(108)], 0),
+        ([*SMALL, begin(600), inserts("x")], 1),
+        ([inserts("x"), commit(600), *SMALL], 1),
+        (streamed(7, 100, inserts("a", xid=7)), 0),
+        ([*streamed(7, 100, inserts("a", xid=7)), *SMALL], 1),
+        (prepared(9, 100, inserts("a")), 0),
+        ([begin(100), control(m.Origin(1, "elsewhere")), inserts("a"), commit(100)], 0),
+    ],
+)
+def test_only_begin_rows_and_commit_are_put_together(items: list[Item], together: int) -> None:
+    found = put_together(items)
+    assert sum(isinstance(one, Transactions) for one in found) == together
+
+
+def test_a_begin_or_commit_of_another_form_is_left_as_it_is() -> None:
+    first, rows, last = begin(200), inserts("c"), commit(200)
+    assert isinstance(first, Control)
+    assert isinstance(last, Control)
+    longer = Control(first.lsn, first.payload + b"\0")
+    flagged = Control(last.lsn, last.payload[:1] + b"\1" + last.payload[2:])
+    for items in ([longer, rows, last], [first, rows, flagged], [first, rows, Control(last.lsn, b"C")]):
+        assert gathered(items) == items
+
+
+def test_where_they_are() -> None:
+    (whole,) = gathered(SMALL)
+    assert isinstance(whole, Transactions)
+    assert whole.count == 4
+    assert whole.commit_lsns == (200, 500)
+    last = SMALL[-1]
+    assert isinstance(last, Control)
+    assert whole.last_lsn == last.lsn
+
+
+async def _alike(items: list[Item], **options: Any) -> tuple[Flow, Flow]:
+    one = await Flow(**options).feed(*items)
+    other = await Flow(**options).feed(*put_together(items))
+    assert other.records == one.records
+    assert _position(other) == _position(one)
+    assert sum(b.transactions for b in other.boundaries) == sum(b.transactions for b in one.boundaries)
+    assert other.idles == one.idles
+    return one, other
+
+
+def _position(flow: Flow) -> Boundary | None:
+    """Where it is in the end, however many boundaries led there."""
+    return replace(flow.boundaries[-1], transactions=0) if flow.boundaries else None
+
+
+async def test_they_become_the_same_records_and_the_same_position() -> None:
+    one, other = await _alike([*DESCRIBED, *SMALL])
+    if TAKES_WHOLE:
+        assert len(other.chunks) < len(one.chunks)
+        # one row, a change of a key, nothing, two rows
+        assert other.tally.seen[-1] == ("whole", 4, 3, 1)
+
+
+async def test_what_was_written_is_dropped() -> None:
+    """F4."""
+    _, other = await _alike([*DESCRIBED, *SMALL], start_lsn=308, written_commit_lsn=300)
+    assert Counter(name for name, *_ in other.tally.seen)["duplicates"] >= 1
+    assert {commit_lsn for _, commit_lsn, _ in other.changes()} == {500}
+
+
+async def test_what_was_written_altogether_leaves_nothing() -> None:
+    _, other = await _alike([*DESCRIBED, *SMALL], start_lsn=508, written_commit_lsn=500)
+    assert (other.records, other.boundaries) == ([], [])
+
+
+async def test_a_relation_that_was_not_described_is_named_with_its_row() -> None:
+    """F43: the same error, whichever way."""
+    errors = []
+    for items in (SMALL, gathered(SMALL)):
+        with pytest.raises(RelationUnknown) as caught:
+            await Flow().feed(*items)
+        errors.append((str(caught.value), caught.value.context))
+    assert errors[0] == errors[1]
+
+
+async def test_inside_a_transaction_they_are_out_of_order() -> None:
+    """F31."""
+    with pytest.raises(MessageOutOfOrder):
+        await Flow().feed(begin(100), relation(), *gathered(SMALL))
+
+
+async def test_what_is_prepared_holds_back_the_position() -> None:
+    """F33."""
+    items = [*DESCRIBED, *prepared(9, 150, inserts("p")), *SMALL, commit_prepared(9, 600)]
+    _, other = await _alike(items)
+    assert [boundary.end_lsn for boundary in other.boundaries[:-1]][-1] == 150
+    assert other.boundaries[-1].end_lsn == 608
+
+
+async def test_a_part_that_is_missing_is_missed() -> None:
+    for items in (SMALL, gathered(SMALL)):
+        with pytest.raises(PartMissing):
+            await Flow(start_lsn=140, written_commit_lsn=140, part=Part(150, 2)).feed(*items)
+
+
+async def test_the_rest_of_a_part_is_written_once() -> None:
+    items = [
+        *DESCRIBED,
+        begin(500),
+        inserts("e", "f", "g"),
+        commit(500),
+        begin(600),
+        inserts("h"),
+        commit(600),
+    ]
+    _, other = await _alike(items, start_lsn=108, written_commit_lsn=100, part=Part(500, 2))
+    assert other.changes() == [("c", 500, 3), ("c", 600, 1)]
+
+
+async def test_after_a_message_outside_of_transactions() -> None:
+    await _alike([*DESCRIBED, message(150, transactional=False), *SMALL, keepalive(700)])
+
+
+async def test_before_which_somebody_else_has_confirmed() -> None:
+    await _alike([*DESCRIBED, *SMALL], prepared_before=PreparedBefore(450, frozenset({(5, "gid")})))
+
+
+def test_a_run_apart_is_no_transaction() -> None:
+    rows = inserts("a")
+    assert isinstance(rows, Run)
+    assert gathered([rows]) == [rows]
