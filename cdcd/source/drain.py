@@ -3,23 +3,27 @@
 In: a `CopyConnection`.  Out: `Drained`.
 Invariant: items come in wire order and none is lost: what was read before a failure is returned first, the
 failure is raised by the next call; a batch in which the server dropped a publication is not returned (F72).
-Must not: wait. The twin of the compiled drain; one loop, nothing per row but bytes.
+Must not: wait, or look at a message: reading and cutting are `Batch`'s, compiled or in Python (`cdcd.kernels`).
 """
 
 from __future__ import annotations
 
 import logging
-from ctypes import byref, c_void_p, string_at
 from dataclasses import dataclass
+from types import ModuleType
 
 from cdcd.errors import PublicationMissing, SourceUnavailable
+from cdcd.kernels import compiled
 from cdcd.model import Item
-from cdcd.source.copyboth import cut_items
+from cdcd.source import batch as twin
+from cdcd.source.batch import BROKEN, COPY_ENDED, LATER, Batch
 from cdcd.source.failures import is_publication_notice
 from cdcd.source.libpq import CopyConnection, PQconsumeInput, PQfreemem, PQgetCopyData
-from cdcd.txn.whole import gathered
 
 log = logging.getLogger(__name__)
+
+reading: ModuleType = compiled("cdcd.source.reading") or twin
+LIBPQ = reading.Libpq(PQgetCopyData, PQfreemem, PQconsumeInput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +46,26 @@ def drain(connection: CopyConnection, max_bytes: int, gathers: bool = False) -> 
     """
     if connection.failure is not None:
         raise connection.failure
-    messages, size = _read(connection, max_bytes)
+    batch = reading.Batch(connection.in_stream, gathers)
+    _read(connection, batch, max_bytes)
     look_at_notices(connection)
-    if not messages and connection.failure is not None:
+    if not batch.messages and connection.failure is not None:
         raise connection.failure
-    items, connection.in_stream = cut_items(messages, connection.in_stream)
-    if gathers:
-        items = gathered(items)
-    return Drained(items, len(messages), size, size >= max_bytes)
+    items, connection.in_stream = batch.finish()
+    return Drained(items, batch.messages, batch.size_bytes, batch.size_bytes >= max_bytes)
 
 
-def _read(connection: CopyConnection, max_bytes: int) -> tuple[list[bytes], int]:
-    """Collect messages until two looks at the socket in a row bring nothing, or `max_bytes`."""
-    messages: list[bytes] = []
-    take = messages.append
-    size = 0
-    pgconn = connection.pgconn
-    buffer = c_void_p()
-    reference = byref(buffer)
-    has_looked = False
-
-    while size < max_bytes:
-        length = PQgetCopyData(pgconn, reference, 1)
-        if length > 0:
-            take(string_at(buffer.value or 0, length))
-            PQfreemem(buffer)
-            size += length
-            has_looked = False
-        elif length == 0:
-            if has_looked:
-                break
-            has_looked = True
-            if not PQconsumeInput(pgconn):
-                _note_broken(connection, messages)
-                break
-        else:
-            connection.failure = (
-                connection.end_of_copy() if length == -1 else SourceUnavailable(connection.error_message())
-            )
-            break
-    return messages, sum(map(len, messages))
-
-
-def _note_broken(connection: CopyConnection, messages: list[bytes]) -> None:
-    """Take what arrived before the connection broke; the server's last word may be among it."""
-    text = connection.error_message()
-    while not isinstance(message := connection.read_message(), int):
-        messages.append(message)
-    connection.failure = connection.end_of_copy() if message == -1 else SourceUnavailable(text)
+def _read(connection: CopyConnection, batch: Batch, max_bytes: int) -> None:
+    """Fill the batch; note a failure on the connection."""
+    ended = batch.read(LIBPQ, connection.pgconn, max_bytes)
+    text = None
+    if ended == BROKEN:
+        text = connection.error_message()
+        ended = batch.read_rest(LIBPQ, connection.pgconn)  # the server's last word may be among it
+    if ended == COPY_ENDED:
+        connection.failure = connection.end_of_copy()
+    elif text is not None or ended != LATER:
+        connection.failure = SourceUnavailable(text or connection.error_message())
 
 
 def look_at_notices(connection: CopyConnection) -> None:

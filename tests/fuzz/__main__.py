@@ -3,13 +3,17 @@
 In: --target, --runs or --seconds, --seed.  Out: what was run; a crash ends it with status 1 or atheris' own, and the
 input is in the folder of --crashes: it belongs into tests/fuzz/crashes/<target> once it is mended.
 The address space is limited, so an allocation without bound is a crash as well.
+With --asan a target's kernel is compiled for AddressSanitizer and UndefinedBehaviorSanitizer into a temporary folder
+and run by the plain mutator: what they find ends it as a crash does, the input is in `crash-in-hand`.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,12 +22,20 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
+from tests.fuzz.compiled import build, load, sanitizers
+
 MEMORY_LIMIT_BYTES = 1 << 30
 
 
 def main() -> int:
     """Run one target."""
     options = _options()
+    if options.asan:
+        return _sanitized(options)
+    if options.kernel:
+        from tests.fuzz.targets import KERNELS
+
+        load(KERNELS[options.target], options.kernel)
     if options.engine != "mutator":
         try:
             import atheris
@@ -39,13 +51,26 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
-    parser.add_argument("--target", choices=("decoder", "frames", "assembler"), default="decoder")
+    parser.add_argument("--target", choices=("decoder", "frames", "assembler", "reading"), default="decoder")
     parser.add_argument("--runs", type=int, default=1_000_000, help="inputs")
     parser.add_argument("--seconds", type=int, default=0, help="end after this time; 0: no limit")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=("auto", "atheris", "mutator"), default="auto")
     parser.add_argument("--crashes", type=Path, default=Path("."), help="where crashing inputs are written")
+    parser.add_argument("--asan", action="store_true", help="the target's kernel under AddressSanitizer")
+    parser.add_argument("--kernel", type=Path, help=argparse.SUPPRESS)  # what --asan has built
     return parser.parse_args()
+
+
+def _sanitized(options: argparse.Namespace) -> int:
+    """Run the target in a Python that has the sanitizers loaded, with its kernel built for them."""
+    from tests.fuzz.targets import KERNELS
+
+    with tempfile.TemporaryDirectory(prefix="cdcd-asan-") as folder:
+        kernel = build(KERNELS[options.target], Path(folder), sanitized=True)
+        again = [argument for argument in sys.argv[1:] if argument != "--asan"]
+        command = [sys.executable, "-m", "tests.fuzz", *again, "--engine", "mutator", "--kernel", str(kernel)]
+        return subprocess.run(command, env=os.environ | sanitizers(), check=False).returncode
 
 
 def _guided(atheris, target, options) -> int:  # type: ignore[no-untyped-def]
@@ -78,11 +103,15 @@ def _mutated(options: argparse.Namespace) -> int:
     from tests.fuzz.mutator import inputs
     from tests.fuzz.targets import TARGETS
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    if not options.kernel:  # AddressSanitizer keeps terabytes of addresses
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    in_hand = options.crashes / "crash-in-hand"
     target = TARGETS[options.target]
     begun_s, done = time.monotonic(), 0
     print(f"target {options.target}, plain mutator, seed {options.seed}", flush=True)
     for data in itertools.islice(inputs(corpus(options.target), Random(options.seed)), options.runs):
+        if options.kernel:
+            in_hand.write_bytes(data)  # what the sanitizers find ends the process at once
         try:
             target(data)
         except BaseException:  # noqa: BLE001 - a crash is whatever is not documented
@@ -94,6 +123,7 @@ def _mutated(options: argparse.Namespace) -> int:
         done += 1
         if options.seconds and time.monotonic() - begun_s > options.seconds:
             break
+    in_hand.unlink(missing_ok=True)
     print(f"{done} inputs, no crash, {time.monotonic() - begun_s:.0f} s")
     return 0
 

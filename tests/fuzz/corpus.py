@@ -11,6 +11,7 @@ from tests.fuzz.targets import MAX_INPUT_BYTES, joined, session_byte
 from tests.simulator.judge import WAYS
 from tests.simulator.walsender import Walsender
 from tests.simulator.workload import Generator
+from tests.support.copydata import session
 from tests.unit.pgoutput.golden import GOLDEN
 from tests.unit.source.test_copyboth import GOLDEN as GOLDEN_FRAMES
 
@@ -21,6 +22,9 @@ def corpus(target: str) -> list[bytes]:
         return [data for _, data in GOLDEN_FRAMES.values()]
     if target == "decoder":
         return [bytes((session_byte(**one.session),)) + one.payload for one in GOLDEN]
+    if target == "reading":
+        made = (joined(seed % 8, list(session(Random(seed), 5))) for seed in range(120))
+        return [data for data in made if len(data) <= MAX_INPUT_BYTES]
     return list(_sessions())
 
 

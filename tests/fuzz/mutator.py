@@ -20,11 +20,12 @@ def inputs(corpus: list[bytes], random: Random) -> Iterator[bytes]:
     while True:
         data = bytearray(random.choice(corpus))
         for _ in range(random.choice([1, 1, 2, 4, 8])):
-            _mutate(data, corpus, random)
+            mutate(data, corpus, random)
         yield bytes(data[:MAX_INPUT_BYTES])
 
 
-def _mutate(data: bytearray, corpus: list[bytes], random: Random) -> None:
+def mutate(data: bytearray, corpus: list[bytes], random: Random) -> None:
+    """Change one thing in `data`."""
     at = random.randrange(len(data) + 1)
     kind = random.randrange(6)
     if kind == 0 and at < len(data):

@@ -1,15 +1,17 @@
 """What is fuzzed: any bytes in, nothing out but the documented errors.
 
 In: bytes of a fuzzer.  Out: nothing; an exception that is not documented is a crash, and so is a message that
-is read but not written back to the same bytes.
+is read but not written back to the same bytes, and a compiled kernel that does not do as its twin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType
 
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
-from cdcd.model import Run
+from cdcd.model import Control, Run, Transactions
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.encode import encode
 from cdcd.pgoutput.messages import MESSAGES
@@ -17,6 +19,9 @@ from cdcd.source.copyboth import cut_items, read_frame, write_frame
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Rows
 from cdcd.txn.frames import count_operations
+from cdcd.txn.whole import expanded
+from tests.support.played import Played
+from tests.support.twins import READING, is_wanted, loaded
 
 MAX_INPUT_BYTES = 4096
 
@@ -103,6 +108,52 @@ def _read(run: Run, version: int) -> None:
         raise AssertionError("rows that are not counted")
 
 
+def reading(data: bytes) -> None:
+    """A byte (1: inside a stream, 2: whole transactions are one item, 4: a small limit), then CopyData payloads."""
+    if not data:
+        return
+    messages = [message for message in _split(data[1:]) if message]
+    in_stream, gathers = bool(data[0] & 1), bool(data[0] & 2)
+    max_bytes = 200 if data[0] & 4 else 1 << 20
+    twin, kernel = READING
+    expected = _drained(loaded(twin), messages, in_stream, gathers, max_bytes)
+    plain = _drained(loaded(twin), messages, in_stream, False, max_bytes)
+    if gathers and list(map(_ungathered, expected)) != list(map(_ungathered, plain)):
+        raise AssertionError("whole transactions that are not what they were gathered from")
+    if is_wanted(kernel):
+        found = _drained(loaded(kernel), messages, in_stream, gathers, max_bytes)
+        if repr(found) != repr(expected):
+            raise AssertionError("the compiled drain does not do as its twin")
+
+
+def _drained(
+    module: ModuleType, messages: list[bytes], in_stream: bool, gathers: bool, max_bytes: int
+) -> list[tuple[object, ...]]:
+    """What each batch has, up to an error."""
+    played, found = Played(*messages), []
+    libpq = module.Libpq(*played.functions)
+    while not found or found[-1][0]:
+        batch = module.Batch(in_stream, gathers)
+        ended = batch.read(libpq, 1, max_bytes)
+        try:
+            items, in_stream = batch.finish()
+            found.append((batch.messages, batch.size_bytes, ended, in_stream, items))
+        except ProtocolError as error:
+            found.append((0, type(error), str(error), error.context))
+    if played.given:
+        raise AssertionError("messages that were not freed")
+    return found
+
+
+def _ungathered(found: tuple[object, ...]) -> tuple[object, ...]:
+    """A batch as if nothing were gathered, without the time of sending, which what is gathered does not know."""
+    *facts, items = found
+    if not isinstance(items, list):
+        return found
+    plain = (one for item in items for one in (expanded(item) if isinstance(item, Transactions) else [item]))
+    return (*facts, [replace(one, sent_at_pg_us=0) if isinstance(one, Control) else one for one in plain])
+
+
 def _split(data: bytes) -> Iterator[bytes]:
     at = 0
     while at + 2 <= len(data):
@@ -116,4 +167,11 @@ def joined(first: int, payloads: list[bytes]) -> bytes:
     return bytes((first,)) + b"".join(len(one).to_bytes(2, "big") + one for one in payloads)
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"decoder": decoder, "frames": frames, "assembler": assembler}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "decoder": decoder,
+    "frames": frames,
+    "assembler": assembler,
+    "reading": reading,
+}
+KERNELS = {"reading": READING[1]}
+"""The kernel that a target compares with its twin."""

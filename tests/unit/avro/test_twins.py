@@ -14,7 +14,7 @@ from cdcd.kernels import compiled
 from cdcd.model import POSTGRES_EPOCH_US, Run, TransactionInfo, Transactions
 from cdcd.txn.frames import count_operations_in_python
 from cdcd.txn.whole import expanded
-from tests.support.twins import LSN, Table, context, outcome, run_of, transactions_of
+from tests.support.some_rows import LSN, Table, context, outcome, run_of, transactions_of
 
 ROWS = compiled("cdcd.avro.rows")
 needs_kernel = pytest.mark.skipif(ROWS is None, reason="the kernels in Python were asked for")

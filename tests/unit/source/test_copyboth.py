@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import MessageTrailing, MessageTruncated, MessageUnknown
-from cdcd.model import Control, Keepalive, Run
+from cdcd.model import Control, Item, Keepalive, Run
 from cdcd.source.copyboth import (
     FRAMES,
     Frame,
     HotStandbyFeedback,
     StandbyStatusUpdate,
     XLogData,
-    cut_items,
     parse_copy_data,
     read_frame,
     standby_status_update,
     write_frame,
 )
+from tests.support.twins import READING, loaded, twins
+
+Cut = Callable[[Sequence[bytes], bool], tuple[list[Item], bool]]
+
+
+@pytest.fixture(params=twins(*READING))
+def cut_items(request: pytest.FixtureRequest) -> Cut:
+    """What cuts, in Python and compiled."""
+    reading = loaded(request.param)
+
+    def cut(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], bool]:
+        batch = reading.Batch(in_stream, False)
+        for message in messages:
+            batch.feed(message)
+        items, is_inside = batch.finish()
+        return items, is_inside
+
+    return cut
 
 
 def xlog(payload: bytes, lsn: int = 0x1_0000_0002) -> bytes:
@@ -77,7 +95,7 @@ def test_a_frame_is_read_and_written_as_the_documents_say(name: str) -> None:
 
 
 @every_frame
-def test_a_frame_cut_anywhere_names_itself_and_the_field(name: str) -> None:
+def test_a_frame_cut_anywhere_names_itself_and_the_field(name: str, cut_items: Cut) -> None:
     """One byte at a time: until the last one has come, the field that is missing bytes is named."""
     _, data = GOLDEN[name]
     shortest = len(data) - 1 if name == "XLogData" else len(data)
@@ -100,7 +118,7 @@ def test_bytes_behind_a_frame_are_an_error(name: str) -> None:
         read_frame(GOLDEN[name][1] + b"\0")
 
 
-def test_an_empty_message_is_truncated() -> None:
+def test_an_empty_message_is_truncated(cut_items: Cut) -> None:
     with pytest.raises(MessageTruncated):
         read_frame(b"")
     with pytest.raises(MessageTruncated):
@@ -130,7 +148,7 @@ def test_what_only_a_standby_sends_does_not_come_from_a_server(frame: bytes) -> 
 
 
 @pytest.mark.parametrize("unknown", [b"x" + bytes(40), b"r" + bytes(33), KEEPALIVE[:-1] + b"\2"])
-def test_what_the_protocol_does_not_know_is_an_error(unknown: bytes) -> None:
+def test_what_the_protocol_does_not_know_is_an_error(unknown: bytes, cut_items: Cut) -> None:
     with pytest.raises(MessageUnknown):
         cut_items([unknown], False)
 
@@ -144,7 +162,7 @@ def test_status_update_carries_three_full_positions() -> None:
     assert standby_status_update(1, 1, 1, 0, False)[-1] == 0
 
 
-def test_consecutive_rows_are_one_run_and_controls_and_keepalives_end_it() -> None:
+def test_consecutive_rows_are_one_run_and_controls_and_keepalives_end_it(cut_items: Cut) -> None:
     insert, update, delete = b"I\0\0\0\1N", b"U\0\0\0\1N", b"D\0\0\0\1K"
     messages = [
         xlog(b"B...", 9),
@@ -165,7 +183,7 @@ def test_consecutive_rows_are_one_run_and_controls_and_keepalives_end_it() -> No
     assert not in_stream
 
 
-def test_inside_a_stream_segment_a_run_is_of_one_subtransaction() -> None:
+def test_inside_a_stream_segment_a_run_is_of_one_subtransaction(cut_items: Cut) -> None:
     """F26: each streamed row carries its xid; a run never mixes two."""
     first, second = b"I\0\0\0\7....", b"I\0\0\0\x08...."
     messages = [xlog(b"S"), xlog(first), xlog(first), xlog(second), xlog(b"E"), xlog(b"I\0\0\0\1N")]
@@ -175,17 +193,17 @@ def test_inside_a_stream_segment_a_run_is_of_one_subtransaction() -> None:
     assert not in_stream
 
 
-def test_the_stream_bit_lasts_over_batches() -> None:
+def test_the_stream_bit_lasts_over_batches(cut_items: Cut) -> None:
     items, in_stream = cut_items([xlog(b"S")], False)
     assert (items, in_stream) == ([Control(0x1_0000_0002, b"S", 77)], True)
     items, in_stream = cut_items([xlog(b"D\0\0\1\0....")], in_stream)
     assert (items, in_stream) == ([Run(frame(b"D\0\0\1\0...."), 1, 256)], True)
 
 
-def test_a_streamed_row_without_room_for_its_xid_is_truncated() -> None:
+def test_a_streamed_row_without_room_for_its_xid_is_truncated(cut_items: Cut) -> None:
     with pytest.raises(MessageTruncated):
         cut_items([xlog(b"I\0\0\0")], True)
 
 
-def test_nothing_in_gives_nothing_out() -> None:
+def test_nothing_in_gives_nothing_out(cut_items: Cut) -> None:
     assert cut_items([], True) == ([], True)

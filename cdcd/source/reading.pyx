@@ -1,0 +1,269 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled drain: reads many messages in one call and cuts them as they come. `cdcd.source.batch` is its twin and
+its specification: equal items, or the same error.
+
+In: libpq's functions by address, so that nothing is linked and TLS works; or payloads by `feed`.  Out: items.
+Invariant: no byte of a message is read that was not compared with its length before. A message that is not exactly of
+the form looked for here is the twin's to refuse: there is one place that words errors.
+Must not: make a Python object for a row, or give up the GIL (libpq calls back for a notice).
+"""
+
+import ctypes
+
+from cdcd.model import Control, Keepalive, Run, Transactions
+from cdcd.source.copyboth import cut_items
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcmp, memcpy
+
+LATER, COPY_ENDED, COPY_FAILED, BROKEN = 0, -1, -2, 1
+
+ctypedef int (*get_copy_data_t)(void *, char **, int) noexcept
+ctypedef void (*free_t)(void *) noexcept
+ctypedef int (*consume_input_t)(void *) noexcept
+
+cdef enum:
+    XLOG_BYTES = 25  # type, LSN, end LSN, time of sending
+    SENT_AT = 17
+    KEEPALIVE_BYTES = 18
+    REPLY = 17
+    FRAME_BYTES = 12  # length, LSN
+    BEGIN_BYTES = 21
+    COMMIT_BYTES = 26
+    ROW_XID_BYTES = 5  # type, xid
+    FIRST_BYTES = 65536
+    DOUBLED_BYTES = 4194304  # from here on the buffer grows by a quarter; a larger one is not kept either
+
+# The last batch's buffer, for the next one: its pages are there. Taken and given back under the GIL.
+cdef uint8_t *_spare = NULL
+cdef size_t _spare_bytes = 0
+
+
+cdef inline uint32_t _uint32(const uint8_t *at) noexcept:
+    return (<uint32_t> at[0] << 24) | (<uint32_t> at[1] << 16) | (<uint32_t> at[2] << 8) | at[3]
+
+
+cdef inline uint64_t _uint64(const uint8_t *at) noexcept:
+    return (<uint64_t> _uint32(at) << 32) | _uint32(at + 4)
+
+
+cdef inline bytes _bytes(const uint8_t *at, size_t size):
+    return PyBytes_FromStringAndSize(<const char *> at, <Py_ssize_t> size)
+
+
+cdef void *_address(function) except NULL:
+    """The function's own address: what ctypes calls, or the entry of a callback."""
+    value = ctypes.cast(function, ctypes.c_void_p).value
+    if not value:
+        raise ValueError("a function of libpq without an address")
+    return <void *> <uintptr_t> value
+
+
+cdef class Libpq:
+    """The functions of libpq that a drain calls, as ctypes has them."""
+
+    cdef get_copy_data_t get_copy_data
+    cdef free_t free
+    cdef consume_input_t consume_input
+    cdef tuple _functions  # a callback lives as long as somebody holds it
+
+    def __init__(self, get_copy_data, free, consume_input):
+        self._functions = (get_copy_data, free, consume_input)
+        self.get_copy_data = <get_copy_data_t> _address(get_copy_data)
+        self.free = <free_t> _address(free)
+        self.consume_input = <consume_input_t> _address(consume_input)
+
+
+cdef class Batch:
+    """What one drain reads. `in_stream`: the first message is inside a stream segment. `gathers`: whole transactions
+    are one item.
+
+    `_frames` holds, in this order: whole transactions; the frame of a Begin whose Commit may come; rows.
+    """
+
+    cdef uint8_t *_frames
+    cdef size_t _used, _capacity
+    cdef size_t _whole_bytes
+    cdef Py_ssize_t _whole, _rows
+    cdef bint _has_begin, _in_stream, _gathers
+    cdef int64_t _begin_sent_at
+    cdef uint32_t _xid
+    cdef list _items
+    cdef bytes _odd
+    cdef readonly Py_ssize_t messages, size_bytes
+
+    def __cinit__(self):
+        global _spare, _spare_bytes
+        self._frames, self._capacity = _spare, _spare_bytes
+        _spare, _spare_bytes = NULL, 0
+
+    def __dealloc__(self):
+        global _spare, _spare_bytes
+        if _spare == NULL and self._capacity <= DOUBLED_BYTES:
+            _spare, _spare_bytes = self._frames, self._capacity
+        else:
+            PyMem_Free(self._frames)
+
+    def __init__(self, bint in_stream, bint gathers):
+        self._in_stream = in_stream
+        self._gathers = gathers
+        self._items = []
+
+    def feed(self, bytes message not None):
+        """Take one CopyData payload."""
+        self._take(<const uint8_t *> PyBytes_AS_STRING(message), <size_t> PyBytes_GET_SIZE(message))
+
+    def read(self, Libpq libpq not None, uintptr_t pgconn, Py_ssize_t max_bytes):
+        """Take messages until two looks at the socket in a row bring nothing, or `max_bytes`; return why it ended."""
+        cdef void *connection = <void *> pgconn
+        cdef bint has_looked = False
+        cdef int got
+        while self.size_bytes < max_bytes:
+            got = self._get(libpq, connection)
+            if got < 0:
+                return got
+            if got > 0:
+                has_looked = False
+            elif has_looked:
+                return LATER
+            else:
+                has_looked = True
+                if not libpq.consume_input(connection):
+                    return BROKEN
+        return LATER
+
+    def read_rest(self, Libpq libpq not None, uintptr_t pgconn):
+        """Take what a broken connection has left, whatever its size; return why it ended."""
+        cdef int got
+        while True:
+            got = self._get(libpq, <void *> pgconn)
+            if got <= 0:
+                return got
+
+    def finish(self):
+        """Return the items, and whether the last message was inside a stream segment; once.
+
+        Raises a ProtocolError for framing that the protocol does not allow.
+        """
+        if self._odd is not None:
+            cut_items([self._odd], self._in_stream)
+            raise AssertionError("the compiled drain refuses a message that its twin takes")
+        self._flush()
+        return self._items, self._in_stream
+
+    cdef inline int _get(self, Libpq libpq, void *connection) except? -3:
+        """Take one message; return its size, or what PQgetCopyData said instead."""
+        cdef char *message = NULL
+        cdef int size = libpq.get_copy_data(connection, &message, 1)
+        if size > 0:
+            try:
+                self._take(<const uint8_t *> message, <size_t> size)
+            finally:
+                libpq.free(message)
+        return size
+
+    cdef int _take(self, const uint8_t *data, size_t size) except -1:
+        self.messages += 1
+        self.size_bytes += size
+        if self._odd is not None:
+            return 0  # the batch ends in its error; what follows only has to be taken out of libpq
+        if size > XLOG_BYTES and data[0] == b"w" and size - XLOG_BYTES <= UINT32_MAX:
+            return self._payload(data, size - XLOG_BYTES)
+        if size == KEEPALIVE_BYTES and data[0] == b"k" and data[REPLY] <= 1:
+            self._flush()
+            self._items.append(Keepalive(_uint64(data + 1), <int64_t> _uint64(data + 9), data[REPLY] == 1))
+            return 0
+        self._odd = _bytes(data, size)
+        return 0
+
+    cdef int _payload(self, const uint8_t *data, size_t size) except -1:
+        """Take one XLogData message whose payload has `size` bytes, at least one."""
+        cdef const uint8_t *payload = data + XLOG_BYTES
+        cdef uint8_t kind = payload[0]
+        if kind == b"I" or kind == b"U" or kind == b"D":
+            return self._row(data, size)
+        if self._gathers:
+            if kind == b"B" and size == BEGIN_BYTES:
+                if self._has_begin or self._rows:
+                    self._flush()
+                self._append(data, size)
+                self._has_begin = True
+                self._begin_sent_at = <int64_t> _uint64(data + SENT_AT)
+                return 0
+            if self._has_begin and kind == b"C" and size == COMMIT_BYTES and self._is_its(payload):
+                self._append(data, size)
+                self._whole += 1
+                self._whole_bytes = self._used
+                self._has_begin = False
+                self._rows = 0
+                return 0
+        self._flush()
+        self._items.append(Control(_uint64(data + 1), _bytes(payload, size), <int64_t> _uint64(data + SENT_AT)))
+        if kind == b"S":
+            self._in_stream = True
+        elif kind == b"E":
+            self._in_stream = False
+        return 0
+
+    cdef inline bint _is_its(self, const uint8_t *commit) noexcept:
+        """Whether this Commit, of no flags, names the commit LSN of the Begin that waits."""
+        cdef const uint8_t *begin = self._frames + self._whole_bytes + FRAME_BYTES
+        return commit[1] == 0 and memcmp(commit + 2, begin + 1, 8) == 0
+
+    cdef inline int _row(self, const uint8_t *data, size_t size) except -1:
+        cdef uint32_t xid
+        if self._in_stream:
+            if size < ROW_XID_BYTES:
+                self._odd = _bytes(data, XLOG_BYTES + size)
+                return 0
+            xid = _uint32(data + XLOG_BYTES + 1)
+            if self._whole or self._has_begin or (self._rows and xid != self._xid):
+                self._flush()
+            self._xid = xid
+        elif self._whole and not self._has_begin:
+            self._flush()
+        self._append(data, size)
+        self._rows += 1
+        return 0
+
+    cdef inline int _append(self, const uint8_t *data, size_t size) except -1:
+        """Add the frame of an XLogData message."""
+        cdef size_t needed = self._used + FRAME_BYTES + size
+        if needed > self._capacity:
+            self._grow(needed)
+        cdef uint8_t *at = self._frames + self._used
+        at[0], at[1], at[2], at[3] = size >> 24 & 255, size >> 16 & 255, size >> 8 & 255, size & 255
+        memcpy(at + 4, data + 1, 8)
+        memcpy(at + FRAME_BYTES, data + XLOG_BYTES, size)
+        self._used = needed
+        return 0
+
+    cdef int _grow(self, size_t needed) except -1:
+        cdef size_t capacity = self._capacity
+        capacity += capacity if capacity < DOUBLED_BYTES else capacity // 4
+        capacity = max(capacity, needed, <size_t> FIRST_BYTES)
+        cdef void *grown = PyMem_Realloc(self._frames, capacity)
+        if grown == NULL:
+            raise MemoryError
+        self._frames = <uint8_t *> grown
+        self._capacity = capacity
+        return 0
+
+    cdef int _flush(self) except -1:
+        """Make items of everything that waits in the buffer."""
+        cdef size_t at = self._whole_bytes
+        if self._whole:
+            self._items.append(Transactions(_bytes(self._frames, at), self._whole))
+        if self._has_begin:
+            lsn = _uint64(self._frames + at + 4)
+            self._items.append(Control(lsn, _bytes(self._frames + at + FRAME_BYTES, BEGIN_BYTES), self._begin_sent_at))
+            at += FRAME_BYTES + BEGIN_BYTES
+        if self._rows:
+            xid = self._xid if self._in_stream else None
+            self._items.append(Run(_bytes(self._frames + at, self._used - at), self._rows, xid))
+        self._used = self._whole_bytes = 0
+        self._whole = self._rows = 0
+        self._has_begin = False
+        return 0

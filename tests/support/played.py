@@ -1,0 +1,64 @@
+"""A libpq that plays what it is told, for the moments that a server cannot be brought to.
+
+In: messages and answers.  Out: functions for `Batch.read`.
+Invariant: every message lies in memory of exactly its size, so that AddressSanitizer sees a byte read behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import PYFUNCTYPE, c_int, c_size_t, c_void_p, memmove
+from typing import Any
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = c_void_p, [c_size_t]
+_libc.free.restype, _libc.free.argtypes = None, [c_void_p]
+
+_GetCopyData = PYFUNCTYPE(c_int, c_void_p, c_void_p, c_int)
+_Free = PYFUNCTYPE(None, c_void_p)
+_ConsumeInput = PYFUNCTYPE(c_int, c_void_p)
+
+
+class Played:
+    """A libpq that gives what it is told: each answer of PQgetCopyData a message or what it returns instead, then 0.
+
+    `broken_at`: which call of PQconsumeInput fails, from 1 on. Every message lies in memory of exactly its size.
+    """
+
+    def __init__(self, *answers: bytes | int, broken_at: int = 0) -> None:
+        self._answers = iter(answers)
+        self._broken_at = broken_at
+        self.looks = 0
+        self.freed = 0
+        self.given: set[int] = set()
+        """Where the messages lie that were not given back."""
+        self._callbacks = (
+            _GetCopyData(self._get),
+            _Free(self._free),
+            _ConsumeInput(self._consume),
+        )
+
+    @property
+    def functions(self) -> tuple[Any, Any, Any]:
+        """PQgetCopyData, PQfreemem and PQconsumeInput."""
+        return self._callbacks
+
+    def _get(self, _connection: int, place: int, _is_async: int) -> int:
+        answer = next(self._answers, 0)
+        if isinstance(answer, int):
+            return answer
+        address = _libc.malloc(len(answer))
+        memmove(address, answer, len(answer))
+        self.given.add(address)
+        c_void_p.from_address(place).value = address
+        return len(answer)
+
+    def _free(self, address: int) -> None:
+        self.freed += 1
+        if address in self.given:  # an exception would not leave a callback
+            self.given.remove(address)
+            _libc.free(address)
+
+    def _consume(self, _connection: int) -> int:
+        self.looks += 1
+        return int(self.looks != self._broken_at)

@@ -1,0 +1,258 @@
+"""Reading and cutting, by both twins: when to stop, what is freed, and equal items or the same error on any bytes."""
+
+from __future__ import annotations
+
+import resource
+import struct
+from collections.abc import Sequence
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdcd.errors import MessageUnknown, ProtocolError
+from cdcd.model import Control, Keepalive, Run, Transactions
+from cdcd.source import batch as twin
+from cdcd.txn.whole import expanded
+from tests.support.copydata import begin, commit, keepalive, mutated, session, xlog
+from tests.support.played import Played
+from tests.support.twins import READING, is_wanted, loaded, twins
+
+ROW = xlog(b"I\0\0\0\1N")
+
+
+@pytest.fixture(params=twins(*READING))
+def reading(request: pytest.FixtureRequest) -> ModuleType:
+    return loaded(request.param)
+
+
+def frame(message: bytes) -> bytes:
+    return struct.pack(">I", len(message) - 25) + message[1:9] + message[25:]
+
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+
+def test_reading_ends_with_the_second_look_in_a_row_that_brings_nothing(reading: ModuleType) -> None:
+    played = Played(ROW, 0, ROW, ROW, 0, 0, ROW)
+    batch = reading.Batch(False, False)
+    assert batch.read(reading.Libpq(*played.functions), 1, 1_000_000) == reading.LATER
+    assert (batch.messages, batch.size_bytes, played.looks) == (3, 3 * len(ROW), 2)
+    assert batch.finish() == ([Run(frame(ROW) * 3, 3)], False)
+    assert not played.given
+
+
+def test_reading_ends_with_the_message_that_reaches_the_limit(reading: ModuleType) -> None:
+    played = Played(*[ROW] * 5)
+    libpq, batch = reading.Libpq(*played.functions), reading.Batch(False, False)
+    assert batch.read(libpq, 1, len(ROW) + 1) == reading.LATER
+    assert (batch.messages, played.looks) == (2, 0)
+    rest = reading.Batch(False, False)
+    rest.read(libpq, 1, 1_000_000)
+    assert rest.messages == 3
+
+
+@pytest.mark.parametrize("answer", [-1, -2])
+def test_what_was_read_before_the_copy_ended_is_there(reading: ModuleType, answer: int) -> None:
+    played = Played(ROW, answer)
+    batch = reading.Batch(False, False)
+    assert batch.read(reading.Libpq(*played.functions), 1, 1_000_000) == answer
+    assert answer in (reading.COPY_ENDED, reading.COPY_FAILED)
+    assert batch.finish() == ([Run(frame(ROW), 1)], False)
+
+
+def test_what_a_broken_connection_has_left_is_read_whatever_its_size(reading: ModuleType) -> None:
+    played = Played(ROW, 0, ROW, ROW, -1, broken_at=1)
+    libpq, batch = reading.Libpq(*played.functions), reading.Batch(False, False)
+    assert batch.read(libpq, 1, len(ROW) + 1) == reading.BROKEN
+    assert batch.read_rest(libpq, 1) == reading.COPY_ENDED
+    assert (batch.messages, played.given) == (3, set())
+
+
+def test_messages_behind_one_that_is_refused_are_taken_out_of_libpq_and_freed(reading: ModuleType) -> None:
+    played = Played(ROW, b"x", ROW, xlog(b"S"), 0, 0)
+    batch = reading.Batch(False, True)
+    assert batch.read(reading.Libpq(*played.functions), 1, 1_000_000) == reading.LATER
+    assert (batch.messages, played.freed, played.given) == (4, 4, set())
+    with pytest.raises(MessageUnknown, match="0x78"):
+        batch.finish()
+
+
+def test_a_message_that_there_is_no_memory_for_is_freed(reading: ModuleType) -> None:
+    played = Played(ROW, xlog(b"I" + bytes(300_000_000)))
+    libpq, batch = reading.Libpq(*played.functions), reading.Batch(False, False)
+    with memory_of(400_000_000), pytest.raises(MemoryError):
+        batch.read(libpq, 1, 1_000_000)
+    assert (played.freed, played.given) == (2, set())
+
+
+class memory_of:  # noqa: N801 - read as a phrase
+    """So many bytes more than now, and no more."""
+
+    def __init__(self, more_bytes: int) -> None:
+        self._more_bytes = more_bytes
+
+    def __enter__(self) -> None:
+        with open("/proc/self/statm") as statm:
+            now_bytes = int(statm.read().split()[0]) * resource.getpagesize()
+        self._before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (now_bytes + self._more_bytes, self._before[1]))
+
+    def __exit__(self, *_exc: object) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, self._before)
+
+
+def test_a_function_without_an_address_is_refused() -> None:
+    if is_wanted(READING[1]):
+        played = Played()
+        with pytest.raises(ValueError, match="without an address"):
+            loaded(READING[1]).Libpq(*played.functions[:2], 0)
+
+
+# --- cutting ---------------------------------------------------------------------------------------------------
+
+
+def cut(reading: ModuleType, messages: Sequence[bytes], in_stream: bool, gathers: bool) -> Any:
+    """The items and the stream bit; or what the error is, says and names."""
+    batch = reading.Batch(in_stream, gathers)
+    for message in messages:
+        batch.feed(message)
+    assert (batch.messages, batch.size_bytes) == (len(messages), sum(map(len, messages)))
+    try:
+        return batch.finish()
+    except ProtocolError as error:
+        return type(error), str(error), error.context
+
+
+def whole(lsn: int, *rows: bytes) -> list[bytes]:
+    return [xlog(begin(lsn), 1), *rows, xlog(commit(lsn), 2)]
+
+
+def test_whole_transactions_are_one_item(reading: ModuleType) -> None:
+    messages = [*whole(100, ROW, ROW), *whole(200), *whole(300, ROW)]
+    items = [Transactions(b"".join(map(frame, messages)), 3)]
+    assert cut(reading, messages, False, True) == (items, False)
+
+
+BEGIN, COMMIT = Control(1, begin(100), 77), Control(2, commit(100), 77)
+RUN = Run(frame(ROW), 1)
+TWO = Transactions(frame(xlog(begin(100), 1)) + frame(ROW) + frame(xlog(commit(100), 2)), 1)
+
+
+@pytest.mark.parametrize(
+    ("messages", "items"),
+    [
+        (whole(100, ROW)[:-1], [BEGIN, RUN]),
+        (whole(100, ROW)[1:], [RUN, COMMIT]),
+        (whole(100, ROW, keepalive(9)), [BEGIN, RUN, Keepalive(9, -5, False), COMMIT]),
+        ([*whole(100, ROW), ROW], [TWO, RUN]),
+        ([ROW, *whole(100, ROW)], [RUN, TWO]),
+        ([xlog(begin(100), 1), *whole(100, ROW)], [BEGIN, TWO]),
+        ([*whole(100, ROW), *whole(100, ROW)[:-1]], [TWO, BEGIN, RUN]),
+        ([xlog(begin(100), 1), xlog(commit(101), 2)], [BEGIN, Control(2, commit(101), 77)]),
+        ([xlog(begin(100), 1), xlog(commit(100, 1), 2)], [BEGIN, Control(2, commit(100, 1), 77)]),
+        ([xlog(begin(100) + b"x", 1), xlog(commit(100), 2)], [Control(1, begin(100) + b"x", 77), COMMIT]),
+        ([xlog(begin(100), 1), xlog(commit(100) + b"x", 2)], [BEGIN, Control(2, commit(100) + b"x", 77)]),
+    ],
+)
+def test_what_is_not_exactly_a_whole_transaction_stays_as_it_is(
+    reading: ModuleType, messages: list[bytes], items: list[object]
+) -> None:
+    assert cut(reading, messages, False, True) == (items, False)
+
+
+def test_rows_of_a_stream_are_in_no_whole_transaction(reading: ModuleType) -> None:
+    row = xlog(b"I\0\0\0\7....")
+    items, _ = cut(reading, [*whole(100), row, *whole(100, row)], True, True)
+    assert [type(item) for item in items] == [Transactions, Run, Control, Run, Control]
+    assert [item.xid for item in items if type(item) is Run] == [7, 7]
+
+
+def test_a_large_batch_does_not_disturb_the_next(reading: ModuleType) -> None:
+    """What is kept from one batch to the next is memory and nothing that was in it."""
+    large = xlog(b"I" + b"x" * 6_000_000)
+    for _ in range(2):
+        assert cut(reading, [large, ROW], False, True) == ([Run(frame(large) + frame(ROW), 2)], False)
+        assert cut(reading, [ROW], False, True) == ([RUN], False)
+        assert cut(reading, [], True, True) == ([], True)
+
+
+def test_two_batches_at_a_time_do_not_share_a_buffer(reading: ModuleType) -> None:
+    one, other = reading.Batch(False, False), reading.Batch(False, False)
+    one.feed(ROW)
+    other.feed(xlog(b"D\0\0\0\2K"))
+    one.feed(ROW)
+    assert one.finish()[0] == [Run(frame(ROW) * 2, 2)]
+    assert other.finish()[0] == [Run(frame(xlog(b"D\0\0\0\2K")), 1)]
+
+
+# --- the twins against each other -------------------------------------------------------------------------------
+
+both = pytest.mark.parametrize("kernel", [name for name in twins(*READING) if name != READING[0]])
+
+
+def assert_equal(kernel: ModuleType, messages: Sequence[bytes], in_stream: bool, gathers: bool) -> Any:
+    expected = cut(twin, messages, in_stream, gathers)
+    found = cut(kernel, messages, in_stream, gathers)
+    assert repr(found) == repr(expected)
+    assert found == expected
+    return expected
+
+
+@both
+def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(kernel: str) -> None:
+    kinds: set[type] = set()
+    for seed in range(300):
+        messages = list(session(Random(seed), 20))
+        plain = assert_equal(loaded(kernel), messages, False, False)
+        found = assert_equal(loaded(kernel), messages, False, True)
+        kinds |= set(map(type, found[0]))
+        assert unsent(gathered_back(found[0])) == unsent(plain[0])
+    assert kinds == {Run, Transactions, Control, Keepalive}
+
+
+def gathered_back(items: list[object]) -> list[object]:
+    return [
+        plain for item in items for plain in (expanded(item) if isinstance(item, Transactions) else [item])
+    ]
+
+
+def unsent(items: list[object]) -> list[object]:
+    """The items without the time of sending."""
+    return [Control(item.lsn, item.payload) if isinstance(item, Control) else item for item in items]
+
+
+@both
+def test_mutated_sessions_are_cut_alike_or_refused_alike(kernel: str) -> None:
+    errors = 0
+    for seed in range(1_500):
+        random = Random(seed)
+        messages = mutated(list(session(random, 4)), random)
+        found = assert_equal(loaded(kernel), messages, random.random() < 0.3, random.random() < 0.7)
+        errors += isinstance(found[0], type)
+    assert errors > 100
+
+
+_payload = st.one_of(
+    st.binary(max_size=40),
+    st.builds(lambda kind, rest: kind + rest, st.sampled_from([b"I", b"U", b"D"]), st.binary(max_size=12)),
+    st.builds(begin, st.integers(1, 3)),
+    st.builds(commit, st.integers(1, 3), st.integers(0, 1)),
+    st.sampled_from([b"S", b"E", b"R", b"Y"]),
+)
+_message = st.one_of(
+    st.builds(xlog, _payload, st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)),
+    st.builds(keepalive, st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2)),
+    st.binary(max_size=40),
+)
+
+
+@both
+@given(messages=st.lists(_message, max_size=12), in_stream=st.booleans(), gathers=st.booleans())
+def test_any_messages_are_cut_alike_or_refused_alike(
+    kernel: str, messages: list[bytes], in_stream: bool, gathers: bool
+) -> None:
+    assert_equal(loaded(kernel), messages, in_stream, gathers)
