@@ -58,7 +58,7 @@ clean: ## remove what the other targets made here (the artefact cache is in the 
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find cdcd tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml cdcd/avro/rows.pyx cdcd/source/reading.pyx
 	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; name one with PYTHON=..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is not" >&2; exit 1; }

@@ -64,6 +64,14 @@ TAKES_WHOLE = _KERNEL is not None
 """Whether `encode_transactions` is worth asking."""
 
 
+def taken_tally() -> tuple[int, int]:
+    """Return how many columns called an encoder in Python and how many rows went to it since the last call.
+
+    What the twin encodes because no compiled codec is there is not counted.
+    """
+    return (0, 0) if _KERNEL is None else _KERNEL.taken_tally()
+
+
 class Encoded(NamedTuple):
     """What became of whole transactions.
 

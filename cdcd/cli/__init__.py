@@ -17,6 +17,7 @@ from pathlib import Path
 from cdcd.cli.arguments import add_capture, add_decode, add_ways_on
 from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.errors import CdcdError, ConfigError
+from cdcd.kernels import running
 from cdcd.version import __version__
 
 __all__ = ["main"]
@@ -49,11 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
 
 
+class _Version(argparse.Action):
+    """Only who asks pays for loading the kernels."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
+        print(f"cdcd {__version__} ({running()})")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cdcd", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"cdcd {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and which kernels run")
     _add_config(parser, is_command=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 

@@ -137,6 +137,11 @@ class Metrics:
         self._transactions.labels("empty").inc(empty)
         self._transactions.labels("aborted").inc(aborted)
 
+    def in_python(self, columns: int, rows: int) -> None:
+        """Count what the compiled row codec has left to Python."""
+        self._python_columns.inc(columns)
+        self._python_rows.inc(rows)
+
     def open_transactions(self, count: int) -> None:
         """This many transactions have begun and not ended."""
         self._open_transactions.set(count)
@@ -329,6 +334,13 @@ class Metrics:
         )
         for result in ("committed", "empty", "aborted"):
             self._transactions.labels(result)
+        self._python_columns = self._counter(
+            "encoded_in_python_columns_total",
+            "Values whose type the compiled row codec has no operation for.",
+        )
+        self._python_rows = self._counter(
+            "encoded_in_python_rows_total", "Rows that the compiled row codec left to its twin in Python."
+        )
         self._open_transactions = self._gauge("open_transactions", "Transactions begun and not ended.")
         self._prepared = self._gauge(
             "prepared_transactions", "Transactions prepared and neither committed nor rolled back."

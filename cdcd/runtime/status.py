@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdcd.ack.group import Boundary
-from cdcd.avro.encode import Encoded
+from cdcd.avro.encode import Encoded, taken_tally
 from cdcd.errors import CdcdError, Retry
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
@@ -135,6 +135,7 @@ class Status:
         if isinstance(last, Keepalive):
             self._received_lsn = max(self._received_lsn, last.wal_end_lsn)
         self.metrics.open_transactions(open_transactions)
+        self.metrics.in_python(*taken_tally())
         self._holds(held, may_be_lost)
         self.loop_turned()
 
