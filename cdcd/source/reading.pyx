@@ -219,11 +219,9 @@ cdef class Batch:
                 self._odd = _bytes(data, XLOG_BYTES + size)
                 return 0
             xid = _uint32(data + XLOG_BYTES + 1)
-            if self._whole or self._has_begin or (self._rows and xid != self._xid):
+            if self._has_begin or (self._rows and xid != self._xid):
                 self._flush()
             self._xid = xid
-        elif self._whole and not self._has_begin:
-            self._flush()
         self._append(data, size)
         self._rows += 1
         return 0
