@@ -146,7 +146,7 @@ class ReplicationStream:
         self.more = drained.more
         self.received_bytes += drained.bytes
         if self._pause is not None:
-            pause_us = self._pause.after_drain(drained.messages, drained.bytes, drained.more, now_us)
+            pause_us = self._pause.after_drain(drained.messages, drained.more, now_us)
             self._resume_us = now_us + pause_us if pause_us else 0
         for item in drained.items:
             if type(item) is Keepalive:

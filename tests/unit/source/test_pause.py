@@ -1,53 +1,56 @@
-"""The reading pause: only after small drains, only at a high rate, longer where messages are tiny."""
+"""The reading pause: only at a high rate, longer at a higher one, and never while there is more."""
 
 from __future__ import annotations
 
-from cdcd.source.pause import LARGE_DRAIN_MESSAGES, PAUSE_US, TINY_PAUSE_US, Pause
+import pytest
+
+from cdcd.source.pause import PAUSES_US, Pause
 
 STEP_US = 1_000
-ROW_BYTES = 225
+(_, LONG_US), (_, SHORT_US) = PAUSES_US
 
 
-def run(pause: Pause, messages: int, steps: int, each_bytes: int = ROW_BYTES) -> tuple[int, int]:
+def run(pause: Pause, messages: int, steps: int) -> tuple[int, int]:
     """Drain so many messages each millisecond; the last pause and the time."""
     answer = now_us = 0
     for _ in range(steps):
         now_us += STEP_US
-        answer = pause.after_drain(messages, messages * each_bytes, False, now_us)
+        answer = pause.after_drain(messages, False, now_us)
     return answer, now_us
 
 
-def test_a_trickle_is_never_held_up() -> None:
-    """5,000 messages a second: latency is what matters."""
-    pause = Pause(0)
-    assert run(pause, 5, 500)[0] == 0
-
-
-def test_small_drains_at_a_high_rate_pause() -> None:
-    assert run(Pause(0), 200, 50)[0] == PAUSE_US
-
-
-def test_tiny_messages_need_longer_to_fill_the_socket() -> None:
-    """Begin, one row and Commit: 46, 225 and 51 bytes."""
-    assert run(Pause(0), 200, 50, each_bytes=(46 + 225 + 51) // 3)[0] == TINY_PAUSE_US
-    assert TINY_PAUSE_US > PAUSE_US
-
-
-def test_a_large_drain_is_followed_at_once_by_the_next() -> None:
-    pause = Pause(0)
-    _, now_us = run(pause, 200, 50)
-    assert pause.after_drain(LARGE_DRAIN_MESSAGES, LARGE_DRAIN_MESSAGES * 50, False, now_us + STEP_US) == 0
+@pytest.mark.parametrize(
+    ("messages_per_ms", "pause_us"),
+    [(5, 0), (19, 0), (20, SHORT_US), (39, SHORT_US), (40, LONG_US), (200, LONG_US)],
+)
+def test_the_rate_decides_on_the_pause_and_a_trickle_is_never_held_up(
+    messages_per_ms: int, pause_us: int
+) -> None:
+    assert run(Pause(0), messages_per_ms, 500)[0] == pause_us
+    assert LONG_US > SHORT_US > 0
 
 
 def test_a_drain_that_stopped_at_its_limit_is_followed_at_once_by_the_next() -> None:
-    """A read's limit of 262,144 bytes is 1,165 rows: fewer than a large drain has, and there are more."""
+    """A read's limit of 262,144 bytes is some 1,200 rows of usual size, and a pause brings more."""
     pause = Pause(0)
     _, now_us = run(pause, 200, 50)
-    assert pause.after_drain(1_165, 1_165 * ROW_BYTES, True, now_us + STEP_US) == 0
-    assert pause.after_drain(100, 100 * ROW_BYTES, False, now_us + 2 * STEP_US) == PAUSE_US
+    assert pause.after_drain(1_165, True, now_us + STEP_US) == 0
+    assert pause.after_drain(100, False, now_us + 2 * STEP_US) == LONG_US
 
 
 def test_after_an_idle_time_the_first_message_is_not_held_up() -> None:
     pause = Pause(0)
     _, now_us = run(pause, 200, 50)
-    assert pause.after_drain(1, ROW_BYTES, False, now_us + 1_000_000) == 0
+    assert pause.after_drain(1, False, now_us + 1_000_000) == 0
+
+
+def test_the_pauses_themselves_do_not_end_the_pausing() -> None:
+    """A burst as it comes with pauses: everything in one drain every ten milliseconds, and more at once behind it."""
+    pause, now_us = Pause(0), 0
+    run(pause, 200, 50)
+    now_us = 50 * STEP_US
+    for _ in range(50):
+        now_us += LONG_US
+        assert pause.after_drain(1_165, True, now_us) == 0
+        now_us += 100
+        assert pause.after_drain(835, False, now_us) == LONG_US
