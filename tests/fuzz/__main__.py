@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from tests.fuzz.compiled import build, load, sanitizers
+from tests.fuzz.compiled import KERNELS, build, load, sanitizers
 
 MEMORY_LIMIT_BYTES = 1 << 30
 
@@ -33,8 +33,6 @@ def main() -> int:
     if options.asan:
         return _sanitized(options)
     if options.kernel:
-        from tests.fuzz.targets import KERNELS
-
         load(KERNELS[options.target], options.kernel)
     if options.engine != "mutator":
         try:
@@ -51,7 +49,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
-    parser.add_argument("--target", choices=("decoder", "frames", "assembler", "reading"), default="decoder")
+    parser.add_argument(
+        "--target", choices=("decoder", "frames", "assembler", "reading", "rows"), default="decoder"
+    )
     parser.add_argument("--runs", type=int, default=1_000_000, help="inputs")
     parser.add_argument("--seconds", type=int, default=0, help="end after this time; 0: no limit")
     parser.add_argument("--seed", type=int, default=1)
@@ -64,8 +64,6 @@ def _options() -> argparse.Namespace:
 
 def _sanitized(options: argparse.Namespace) -> int:
     """Run the target in a Python that has the sanitizers loaded, with its kernel built for them."""
-    from tests.fuzz.targets import KERNELS
-
     with tempfile.TemporaryDirectory(prefix="cdcd-asan-") as folder:
         kernel = build(KERNELS[options.target], Path(folder), sanitized=True)
         again = [argument for argument in sys.argv[1:] if argument != "--asan"]

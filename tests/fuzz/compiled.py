@@ -15,6 +15,9 @@ import sysconfig
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
+KERNELS = {"reading": "cdcd.source.reading", "rows": "cdcd.avro.rows"}
+"""The kernel that a target compares with its twin."""
+
 _SANITIZED = (
     "-O1",
     "-g",

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from random import Random
 
 from cdcd.source.settings import StreamOptions
-from tests.fuzz.targets import MAX_INPUT_BYTES, joined, session_byte
+from tests.fuzz.targets import MAX_INPUT_BYTES, TABLES, joined, session_byte
 from tests.simulator.judge import WAYS
 from tests.simulator.walsender import Walsender
 from tests.simulator.workload import Generator
 from tests.support.copydata import session
+from tests.support.some_rows import Table, run_of
 from tests.unit.pgoutput.golden import GOLDEN
 from tests.unit.source.test_copyboth import GOLDEN as GOLDEN_FRAMES
 
@@ -25,7 +26,20 @@ def corpus(target: str) -> list[bytes]:
     if target == "reading":
         made = (joined(seed % 8, list(session(Random(seed), 5))) for seed in range(120))
         return [data for data in made if len(data) <= MAX_INPUT_BYTES]
+    if target == "rows":
+        return list(_runs())
     return list(_sessions())
+
+
+def _runs() -> Iterator[bytes]:
+    for seed in range(TABLES):
+        chance = Random(seed)
+        tables = [Table(chance, relid) for relid in (7, 8)]
+        for _ in range(4):
+            run = run_of(tables, chance)
+            data = bytes((seed, run.count | (run.xid is not None) << 7)) + run.frames
+            if len(data) <= MAX_INPUT_BYTES:
+                yield data
 
 
 def _sessions() -> Iterator[bytes]:

@@ -6,10 +6,16 @@ is read but not written back to the same bytes, and a compiled kernel that does 
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from types import ModuleType
 
+from cdcd.avro.encode import encode_run, encode_run_in_python
+from cdcd.avro.plan import RelationPlan
+from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
 from cdcd.model import Control, Run, Transactions
 from cdcd.pgoutput.decode import decode
@@ -21,9 +27,12 @@ from cdcd.txn.events import Rows
 from cdcd.txn.frames import count_operations
 from cdcd.txn.whole import expanded
 from tests.support.played import Played
+from tests.support.some_rows import Table, context, outcome
 from tests.support.twins import READING, is_wanted, loaded
 
 MAX_INPUT_BYTES = 4096
+TABLES = 32
+"""Of how many seeds the target `rows` has tables."""
 
 
 def session_byte(
@@ -154,6 +163,27 @@ def _ungathered(found: tuple[object, ...]) -> tuple[object, ...]:
     return (*facts, [replace(one, sent_at_pg_us=0) if isinstance(one, Control) else one for one in plain])
 
 
+def rows(data: bytes) -> None:
+    """A byte: which tables; a byte: how many rows, with 128 in a stream; then the frames of a run."""
+    if len(data) < 2:
+        return
+    plans, tx = _tables(data[0] % TABLES)
+    run = Run(data[2:], data[1] & 127, 777 if data[1] & 128 else None)
+    one, other = copy.deepcopy(tx), copy.deepcopy(tx)
+    wanted = outcome(encode_run_in_python, run, plans, one)
+    found = outcome(encode_run, run, plans, other)
+    if found != wanted or (
+        isinstance(wanted, list) and (one.tx_seq, one.counts) != (other.tx_seq, other.counts)
+    ):
+        raise AssertionError("the compiled row codec does not do as its twin")
+
+
+@functools.cache
+def _tables(seed: int) -> tuple[dict[int, RelationPlan], TransactionContext]:
+    chance = Random(seed)
+    return {relid: Table(chance, relid).plan for relid in (7, 8)}, context(chance)
+
+
 def _split(data: bytes) -> Iterator[bytes]:
     at = 0
     while at + 2 <= len(data):
@@ -172,6 +202,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "assembler": assembler,
     "reading": reading,
+    "rows": rows,
 }
-KERNELS = {"reading": READING[1]}
-"""The kernel that a target compares with its twin."""

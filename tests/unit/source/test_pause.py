@@ -33,22 +33,28 @@ def test_the_rate_decides_on_the_pause_and_a_trickle_is_never_held_up(
 def test_a_drain_that_stopped_at_its_limit_is_followed_at_once_by_the_next() -> None:
     """A read's limit of 262,144 bytes is some 1,200 rows of usual size, and a pause brings more."""
     pause = Pause(0)
-    _, now_us = run(pause, 200, 50)
+    _, now_us = run(pause, 200, 200)
     assert pause.after_drain(1_165, True, now_us + STEP_US) == 0
     assert pause.after_drain(100, False, now_us + 2 * STEP_US) == LONG_US
 
 
 def test_after_an_idle_time_the_first_message_is_not_held_up() -> None:
     pause = Pause(0)
-    _, now_us = run(pause, 200, 50)
+    _, now_us = run(pause, 200, 200)
     assert pause.after_drain(1, False, now_us + 1_000_000) == 0
+
+
+def test_a_moment_without_messages_is_no_idleness() -> None:
+    pause = Pause(0)
+    _, now_us = run(pause, 200, 200)
+    assert pause.after_drain(1, False, now_us + 30_000) == LONG_US
 
 
 def test_the_pauses_themselves_do_not_end_the_pausing() -> None:
     """A burst as it comes with pauses: everything in one drain every ten milliseconds, and more at once behind it."""
     pause, now_us = Pause(0), 0
-    run(pause, 200, 50)
-    now_us = 50 * STEP_US
+    run(pause, 200, 200)
+    now_us = 200 * STEP_US
     for _ in range(50):
         now_us += LONG_US
         assert pause.after_drain(1_165, True, now_us) == 0
