@@ -6,12 +6,9 @@ Invariant: a case says everything that its backlog depends on, so that each runn
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
-
-from cdcd.errors import ConfigError
 
 Operation = Literal["insert", "update", "delete"]
 Columns = tuple[tuple[str, str, str], ...]
@@ -19,6 +16,8 @@ Columns = tuple[tuple[str, str, str], ...]
 
 WIDE_COLUMNS = 100
 KILOBYTE = 1000
+SPREAD_WARM_SHARE = 0.2
+MANY_TOPICS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,8 @@ class Case:
     tables: int = 1
     of_one_table: bool = True
     partitions: int = 4
+    warm_share: float = 0.0
+    """The share of the rows that is durable before the rate begins: by then each table's topic is there."""
     is_long: bool = False
 
     @property
@@ -197,7 +198,7 @@ def _scaling() -> Iterable[Case]:
             tables=tables,
             partitions=1,
         )
-    for tables in (100, 1_000, 5_000):
+    for tables in (1_000, 5_000):
         yield Case(
             f"tables-{tables}-spread",
             f"inserts spread over {tables:,} tables, 1,000 rows a transaction",
@@ -207,29 +208,22 @@ def _scaling() -> Iterable[Case]:
             tables=tables,
             of_one_table=False,
             partitions=1,
+            warm_share=SPREAD_WARM_SHARE,
+            is_long=tables > MANY_TOPICS,  # to make so many topics takes longer than to drain
         )
     for topics in (1, 10, 100, 500):
         yield Case(
             f"topics-{topics}",
-            f"inserts spread over {topics:,} topics in each transaction of 1,000 rows",
+            f"inserts spread over {topics:,} topic{'s' if topics > 1 else ''} in each transaction of 1,000 rows",
             TEN,
             _SOME,
             1_000,
             tables=topics,
             of_one_table=False,
             partitions=1,
+            warm_share=SPREAD_WARM_SHARE,
         )
 
 
 CASES = {case.name: case for case in (*_inserts(), *_changes(), *_shapes(), *_scaling())}
 """All of them, in the order in which they run."""
-
-
-def chosen(patterns: Sequence[str]) -> list[Case]:
-    """The cases that the patterns (`insert-*`) name, in the table's order. Raises ConfigError for one without any."""
-    for pattern in patterns:
-        if not fnmatch.filter(CASES, pattern):
-            raise ConfigError(f"no case is named {pattern}; --list shows them")
-    if not patterns:
-        return [case for case in CASES.values() if not case.is_long]
-    return [case for case in CASES.values() if any(fnmatch.fnmatch(case.name, one) for one in patterns)]

@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
 
 POSTGRES_MAJOR = 18
-"""The wheel's: it has pg_recvlogical beside the server."""
+"""The wheel's: it has pg_recvlogical and pgbench beside the server."""
 POSTGRES_SETTINGS = {
     "shared_buffers": "512MB",
     "max_wal_size": "64GB",
@@ -49,10 +49,9 @@ class Servers:
     registry: SchemaRegistry
     folder: Path
 
-    @property
-    def recvlogical(self) -> Path:
-        """The program that is the limit."""
-        return programs_from_wheel(POSTGRES_MAJOR) / "bin" / "pg_recvlogical"
+    def program(self, name: str) -> Path:
+        """One of PostgreSQL's client programs."""
+        return programs_from_wheel(POSTGRES_MAJOR) / "bin" / name
 
     @property
     def socket_folder(self) -> Path:
@@ -106,7 +105,7 @@ def machine_description() -> dict[str, Any]:
     }
 
 
-def cdcd_version(environment: dict[str, str] | None = None) -> str:
+def cdcd_version(environment: Mapping[str, str] | None = None) -> str:
     """What `cdcd --version` says, which kernels it runs among it."""
     command = [sys.executable, "-m", "cdcd", "--version"]
     done = subprocess.run(

@@ -8,11 +8,12 @@ Must not: walk through all processes: this is called many times a second.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ENDED = "ended threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,14 @@ class Machine:
 def parse_stat(text: str, ticks_per_s: int = TICKS_PER_S) -> tuple[str, Cpu]:
     """Name and CPU of /proc/PID/stat (or of a task's). The name may hold anything, brackets too."""
     name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return name, Cpu(int(fields[11]) / ticks_per_s, int(fields[12]) / ticks_per_s)
+    user, system = rest.split()[11:13]
+    return name, Cpu(int(user) / ticks_per_s, int(system) / ticks_per_s)
+
+
+def parse_ended_children(text: str, ticks_per_s: int = TICKS_PER_S) -> Cpu:
+    """What the children that a process has waited for have used: from the same file."""
+    user, system = text.rpartition(")")[2].split()[13:15]
+    return Cpu(int(user) / ticks_per_s, int(system) / ticks_per_s)
 
 
 def parse_machine(text: str, ticks_per_s: int = TICKS_PER_S) -> Machine:
@@ -77,6 +84,14 @@ def cpu_of(pid: int) -> Cpu | None:
     return parse_stat(text)[1] if text else None
 
 
+def family_of(pid: int) -> Cpu:
+    """What a process and its children, also ended ones, have used so far."""
+    text = _read(f"/proc/{pid}/stat")
+    found = [parse_stat(text)[1], parse_ended_children(text)] if text else []
+    found += [cpu for child in children_of(pid) if (cpu := cpu_of(child)) is not None]
+    return sum(found, Cpu())
+
+
 def peak_memory_of(pid: int) -> int | None:
     """The most memory that a process has had resident, in bytes."""
     try:
@@ -95,12 +110,18 @@ def threads_of(pid: int) -> dict[tuple[int, str], Cpu]:
     return found
 
 
-def by_name(before: dict[tuple[int, str], Cpu], after: dict[tuple[int, str], Cpu]) -> dict[str, float]:
-    """CPU seconds between two looks, summed over threads of one name. One that is new began at nothing."""
-    spent: Counter[str] = Counter()
+def by_name(
+    before: dict[tuple[int, str], Cpu], after: dict[tuple[int, str], Cpu], total_s: float
+) -> dict[str, float]:
+    """CPU seconds between two looks, summed over threads of one name. One that is new began at nothing.
+
+    What is missing from `total_s`, the whole process's, threads have used that ended in between.
+    """
+    spent: dict[str, float] = defaultdict(float)
     for thread, cpu in after.items():
-        spent[thread[1]] += (cpu - before.get(thread, Cpu())).total_s  # type: ignore[assignment]
-    return {name: round(seconds, 3) for name, seconds in spent.items() if seconds > 0}
+        spent[thread[1]] += (cpu - before.get(thread, Cpu())).total_s
+    spent[ENDED] = total_s - sum(spent.values())
+    return {name: round(seconds, 3) for name, seconds in spent.items() if seconds >= 1 / TICKS_PER_S}
 
 
 def children_of(pid: int) -> list[int]:
