@@ -15,10 +15,10 @@ from typing import Any
 
 from cdcd.ack.group import Boundary
 from cdcd.errors import CdcdError, Retry
-from cdcd.lsn import Lsn, format_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
 from cdcd.ops.health import HealthState
-from cdcd.ops.metrics import Metrics
+from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.runtime.wal_levels import Judged
 from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
@@ -264,11 +264,18 @@ class Status:
         """What PostgreSQL was last told to be durable."""
         return self._confirmed_lsn
 
-    def server_lsn(self, lsn: Lsn) -> None:
-        """Where the server's WAL ends now."""
-        self.metrics.positions(
-            server_lsn=lsn, received_lsn=self._received_lsn, confirmed_lsn=self._confirmed_lsn
-        )
+    def slot(self, reading: SlotReading | None, server_lsn: Lsn = 0) -> None:
+        """What a look at the slot has seen, and where the server's WAL ended; None when there was nothing to see."""
+        self.metrics.slot(reading)
+        if reading is None:
+            return
+        # A process that has just begun has confirmed nothing itself.
+        confirmed_lsn = max(self._confirmed_lsn, reading.confirmed_flush_lsn or 0)
+        if confirmed_lsn > INVALID_LSN:
+            received_lsn = max(self._received_lsn, confirmed_lsn)
+            self.metrics.positions(
+                server_lsn=server_lsn, received_lsn=received_lsn, confirmed_lsn=confirmed_lsn
+            )
 
     # --- the snapshot ---
 
