@@ -50,7 +50,10 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Event:
-    """One record of a topic. `op`: c, u, d, t, r, m, or x for a tombstone. `is_odd` says why it could not be read."""
+    """One record of a topic. `op`: c, u, d, t, r, m, or x for a tombstone. `is_odd` says why it could not be read.
+
+    `raw_key`: the key's bytes, which are all that compaction knows of it.
+    """
 
     topic: str
     partition: int
@@ -67,6 +70,7 @@ class Event:
     tx_seq: int = 0
     is_snapshot: bool = False
     is_odd: str = ""
+    raw_key: bytes | None = None
 
     @property
     def sequence(self) -> Order:

@@ -16,7 +16,13 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.facts import Block
 from tests.faults.oracle import Oracle
 from tests.faults.planted import BUGS
-from tests.faults.plants import HIDDEN_BY_REPETITIONS, PLANTS, REPEATING, killed_in_between
+from tests.faults.plants import (
+    FOUND_BY_COMPACTION,
+    HIDDEN_BY_REPETITIONS,
+    PLANTS,
+    REPEATING,
+    killed_in_between,
+)
 from tests.faults.truth import TABLES
 from tests.faults.workload import EVERYTHING
 from tests.faults.world import World
@@ -93,6 +99,15 @@ def test_a_bug_in_the_account_is_named(plant: Callable[[Block], Block], good_run
     assert PLANTS[plant] in letters, [str(one) for one in findings]
     named = next(one for one in findings if one.assertion == PLANTS[plant])
     print(f"planted {plant.__name__:27} caught by ({')('.join(sorted(letters))}): {named.what[:90]}")
+
+
+@pytest.mark.parametrize("plant", FOUND_BY_COMPACTION, ids=lambda plant: plant.__name__)
+def test_what_only_compaction_meets_is_named_by_nothing_else(
+    plant: Callable[[Block], Block], good_run: Block
+) -> None:
+    findings = Oracle(TABLES).judge(plant(good_run))
+    assert findings
+    assert all("the compacted topic" in one.what for one in findings), [str(one) for one in findings]
 
 
 def test_a_repetition_is_none_where_they_are_allowed(good_run: Block) -> None:

@@ -168,9 +168,11 @@ class Decoder:
         try:
             key = message.key() and _key(self._read(message.key()))
             if message.value() is None:
-                return Event(*at, "x", key)
+                return Event(*at, "x", key, raw_key=message.key())
             value = self._read(message.value())
-            return self._message(at, value) if table == MESSAGE else self._change(at, key, value)
+            return (
+                self._message(at, value) if table == MESSAGE else self._change(at, message.key(), key, value)
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, the oracle is to say so
             return Event(*at, "?", is_odd=f"{type(error).__name__}: {error}")
 
@@ -182,7 +184,9 @@ class Decoder:
         return Event(*at, "m", after=after, xid=xid, timeline=timeline, commit_lsn=lsn, tx_seq=tx_seq)
 
     @staticmethod
-    def _change(at: tuple[str, int, int, str], key: Key | None, value: dict[str, Any]) -> Event:
+    def _change(
+        at: tuple[str, int, int, str], raw_key: bytes | None, key: Key | None, value: dict[str, Any]
+    ) -> Event:
         source = value["source"]
         return Event(
             *at,
@@ -196,6 +200,7 @@ class Decoder:
             source["commit_lsn"],
             source["tx_seq"],
             source["snapshot"] not in (None, "false"),
+            raw_key=raw_key,
         )
 
     def _read(self, raw: bytes) -> Any:
