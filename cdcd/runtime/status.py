@@ -45,6 +45,7 @@ class Status:
         self._oldest_us: int | None = None
         self._open_us: int | None = None
         self._ended_lsn: Lsn = 0
+        self._left_lsn: Lsn = 0
         self._durable_lsn: Lsn = 0
         self._is_of_before = False
         self._boundary: Boundary | None = None
@@ -111,8 +112,9 @@ class Status:
 
     def _forget_what_was_open(self) -> None:
         """What is not durable comes again (F9, F27); what is, does not, also where its commit was never answered."""
-        if self._confirmed_lsn >= self._ended_lsn:
-            self._outstanding(None)
+        self._left_lsn = max(self._left_lsn, self._ended_lsn)
+        if self._confirmed_lsn >= self._left_lsn:
+            self._all_durable(None)
         self._open_us, self._ended_lsn, self._durable_lsn, self._is_of_before = None, 0, 0, True
 
     def source_closed(self) -> None:
@@ -182,6 +184,11 @@ class Status:
             self._outstanding(None)  # F7: empty, it is done when those before it are
         self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
 
+    def _all_durable(self, open_us: int | None) -> None:
+        """All that has ended is durable, in the sessions before too; `open_us`: of what has begun."""
+        self._left_lsn = 0
+        self._outstanding(open_us)
+
     def _outstanding(self, oldest_us: int | None) -> None:
         self._oldest_us = oldest_us
         self.metrics.outstanding(oldest_us)
@@ -204,7 +211,7 @@ class Status:
         self._durable_lsn = max(boundary.end_lsn, boundary.covered_lsn)
         # Not the received LSN: keepalives raise that beyond the last transaction, and nothing waits for them.
         if self._durable_lsn >= self._ended_lsn:
-            self._outstanding(self._open_us)
+            self._all_durable(self._open_us)
         elif self._oldest_us is not None:
             self._outstanding(max(self._oldest_us, boundary.commit_us))
         self.metrics.group_committed(commit_us=boundary.commit_us if rows else 0, duration_s=seconds)

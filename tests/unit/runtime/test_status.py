@@ -197,6 +197,18 @@ def test_what_a_session_left_undone_lags_until_it_is_durable(status: Status) -> 
     assert not _lags(status)
 
 
+def test_what_is_left_undone_lags_also_when_a_session_ends_before_it_has_come_again(status: Status) -> None:
+    _one_is_received(status)
+    status.confirmed(50)
+    for _ in range(3):
+        status.source_closed()
+        status.streaming(180_000, 4, "parallel")
+        assert _lags(status)
+    status.confirmed(108)
+    status.streaming(180_000, 4, "parallel")
+    assert not _lags(status)
+
+
 def test_before_it_has_confirmed_anything_the_lag_is_the_slots(status: Status) -> None:
     """A process that has just begun is behind by what the one before it has left, not by all WAL there ever was."""
     status.slot(SlotReading(True, confirmed_flush_lsn=1_000), server_lsn=1_500)
