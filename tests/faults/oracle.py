@@ -3,7 +3,7 @@
 In: blocks of a run, one after another (`facts`).  Out: findings, each with the letter of the broken assertion:
 (a) no loss, (b) nothing invented, (c) each once, (d) order, (e) atomicity, (f) the fold is the table, and what
 compaction leaves is, (g) images, (h) schemas, (i) nothing confirmed that is not durable, (j) snapshot and stream
-join, (k) liveness.
+join, (k) liveness, and what the lag metrics say.
 Invariant: each assertion is a function on plain data (`assertions`); what lasts over blocks is in `Memory` alone.
 With `at_least_once` what a start writes again is no finding, and all the rest holds for what came first.
 Must not: know how anything was read, nor share code with cdcd.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from tests.faults.assertions.compacted import Left, compact, compacted
 from tests.faults.assertions.durable import cut_at_commits, live, safe, stable
 from tests.faults.assertions.folds import Fold, fold_changes, fold_events, folded
+from tests.faults.assertions.lags import truthful
 from tests.faults.assertions.partitions import in_order, one_partition_per_key, readable, tombstones
 from tests.faults.assertions.repeats import covered, first_ones, replayed
 from tests.faults.assertions.snapshots import joined, snapshot_point
@@ -77,6 +78,7 @@ class Oracle:
             *safe(block.samples, block.progress, memory.committed),
             *stable(block, memory.seen_live),
             *live(block),
+            *truthful(block.lags, block.transactions, memory.committed, point),
         ]
         self._remember(block, point)
         return [

@@ -129,26 +129,27 @@ def digest(message: Message) -> int:
     return zlib.crc32((message.key() or b"\0") + b"\1" + (message.value() or b"\0"))
 
 
+def lsn_of(text: str) -> int:
+    """`16/B374D848` as a number."""
+    high, low = text.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
 def progress_of(message: Message) -> Progress:
     """A progress record, read as the JSON it is."""
     document = json.loads(message.value())
-
-    def lsn(text: str) -> int:
-        high, low = text.split("/")
-        return (int(high, 16) << 32) + int(low, 16)
-
     part = document.get("part")
     return Progress(
         offset=message.offset(),
         phase=document["phase"],
-        commit_lsn=lsn(document["commit_lsn"]),
-        end_lsn=lsn(document["end_lsn"]),
+        commit_lsn=lsn_of(document["commit_lsn"]),
+        end_lsn=lsn_of(document["end_lsn"]),
         offsets={
             (topic, int(partition)): offset
             for topic, partitions in document["offsets"].items()
             for partition, offset in partitions.items()
         },
-        part=part and (lsn(part["commit_lsn"]), part["tx_seq"]),
+        part=part and (lsn_of(part["commit_lsn"]), part["tx_seq"]),
     )
 
 
