@@ -9,12 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 from tests.faults.assertions.compacted import Left, compact
-from tests.faults.facts import Block, Event, Lag, Order, Place, Progress, Sample
-
-MIB = 1 << 20
+from tests.faults.facts import Block, Event, Order, Place, Progress, Sample
+from tests.faults.lag_plants import LAG_PLANTS
 
 
 def _streamed(block: Block, *ops: str) -> list[Event]:
@@ -228,52 +226,6 @@ def lag_stays(block: Block) -> Block:
     return replace(block, lag_s=3.0)
 
 
-def nobody_looked_at_the_lag(block: Block) -> Block:
-    return replace(block, lags=())
-
-
-def _later(lag: Lag, by_s: float, **other: Any) -> Lag:
-    return replace(lag, at_s=lag.at_s + by_s, said_s=lag.said_s + by_s, until_s=lag.until_s + by_s, **other)
-
-
-def lag_stuck_at_zero(block: Block) -> Block:
-    """Kafka has taken nothing for 20 seconds."""
-    middle, ends = block.progress[len(block.progress) // 2], block.transactions[-1].end_lsn
-    behind = _later(block.lags[-1], 20, lag_s=0.0, received_lsn=ends, end_offset=middle.offset + 1)
-    return replace(block, lags=(*block.lags, behind))
-
-
-def lag_never_falls(block: Block) -> Block:
-    last = block.lags[-1]
-    return replace(block, lags=(*block.lags, _later(last, 1, lag_s=30.0, confirmed_lsn=last.inserted_lsn)))
-
-
-def lag_of_bytes_stuck_at_zero(block: Block) -> Block:
-    """For a minute nothing of 16 MiB is confirmed."""
-    last = block.lags[-1]
-    more = replace(
-        last,
-        slot_lsn=None,
-        flushed_lsn=last.flushed_lsn + 16 * MIB,
-        inserted_lsn=last.inserted_lsn + 16 * MIB,
-        lag_bytes=0,
-    )
-    return replace(block, lags=(*block.lags, *(_later(more, by_s) for by_s in (1, 61, 62))))
-
-
-def lag_of_bytes_from_the_beginning(block: Block) -> Block:
-    """As if nothing had ever been confirmed."""
-    last = block.lags[-1]
-    more = [_later(last, by_s, slot_lsn=None, lag_bytes=last.flushed_lsn) for by_s in (60, 61)]
-    return replace(block, lags=(*block.lags, *more))
-
-
-def confirmed_metric_ahead(block: Block) -> Block:
-    last = block.lags[-1]
-    more = [_later(last, by_s, slot_lsn=last.inserted_lsn + MIB) for by_s in (60, 61)]
-    return replace(block, lags=(*block.lags, *more))
-
-
 PLANTS: dict[Callable[[Block], Block], str] = {
     row_dropped: "a",
     row_repeated: "c",
@@ -300,12 +252,7 @@ PLANTS: dict[Callable[[Block], Block], str] = {
     nobody_looked: "i",
     never_caught_up: "k",
     lag_stays: "k",
-    nobody_looked_at_the_lag: "k",
-    lag_stuck_at_zero: "k",
-    lag_never_falls: "k",
-    lag_of_bytes_stuck_at_zero: "k",
-    lag_of_bytes_from_the_beginning: "k",
-    confirmed_metric_ahead: "k",
+    **dict.fromkeys(LAG_PLANTS, "k"),
 }
 
 
