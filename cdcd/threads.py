@@ -9,30 +9,39 @@ to nobody else: the loop would log what nobody has awaited to its end, with a tr
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+BEGINS_WITHIN_S = 30.0
+"""A thread that has not begun by then never will."""
 
 
 def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    """Start `function(*args)` in a daemon thread; the future belongs to the running loop. Raises MemoryError."""
+    """Start `function(*args)` in a daemon thread; the future belongs to the running loop.
+
+    A thread for which there is no memory dies before it runs anything: the future has a MemoryError then.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     future.add_done_callback(_taken_note_of)
 
     def deliver(result: T | None, error: BaseException | None) -> None:
-        if future.cancelled():
+        if future.done():
             return
         if error is None:
             future.set_result(result)  # type: ignore[arg-type]
         else:
             future.set_exception(error)
 
+    has_begun = False
+
     def work() -> None:
+        nonlocal has_begun
+        has_begun = True
         result: T | None = None
         error: BaseException | None = None
         try:
@@ -42,7 +51,14 @@ def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
             loop.call_soon_threadsafe(deliver, result, error)
 
-    threading.Thread(target=work, name=f"cdcd-{getattr(function, '__name__', 'call')}", daemon=True).start()
+    def look() -> None:
+        if not has_begun and not future.done():
+            future.set_exception(MemoryError())
+
+    # Not `threading.Thread`, whose `start` waits for the thread to say that it runs: for ever, where it has died.
+    _thread.start_new_thread(work, ())
+    looking = loop.call_later(BEGINS_WITHIN_S, look)
+    future.add_done_callback(lambda _future: looking.cancel())
     return future
 
 

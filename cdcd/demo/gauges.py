@@ -26,7 +26,8 @@ class Reading:
     transactions_written: int
     snapshot_tables_left: int
     lag_seconds: float
-    lag_bytes: float
+    lag_bytes: float | None
+    """None: not known now."""
 
 
 def read(port: int) -> Reading | None:
@@ -47,7 +48,7 @@ def read(port: int) -> Reading | None:
         transactions_written=int(status["transactions_written"]),
         snapshot_tables_left=int(status["snapshot_tables_remaining"]),
         lag_seconds=metrics.get("cdcd_replication_lag_seconds", 0.0),
-        lag_bytes=metrics.get("cdcd_replication_lag_bytes", 0.0),
+        lag_bytes=metrics.get("cdcd_replication_lag_bytes"),
     )
 
 

@@ -19,7 +19,7 @@ LINE_EVERY_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One moment. Counts grow; `lag_bytes` None: cdcd does not answer now."""
+    """One moment. Counts grow; `lag_bytes` None: it is not known now."""
 
     phase: str
     transactions: int

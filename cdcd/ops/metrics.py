@@ -165,9 +165,9 @@ class Metrics:
         self._oldest_commit_us = oldest_commit_us
 
     def positions(self, *, server_lsn: int, received_lsn: int, confirmed_lsn: int) -> None:
-        """Set the lags in bytes from the server's end of WAL and cdcd's positions."""
-        self._lag_bytes.set(max(0, server_lsn - confirmed_lsn))
-        self._received_lag_bytes.set(max(0, server_lsn - received_lsn))
+        """Set the lags in bytes from the server's end of WAL and cdcd's positions, after `slot`."""
+        self._slot.unconfirmed_bytes = max(0, server_lsn - confirmed_lsn)
+        self._slot.unreceived_bytes = max(0, server_lsn - received_lsn)
 
     # --- Kafka -------------------------------------------------------------------------------------------
 
@@ -239,8 +239,9 @@ class Metrics:
         self._status_updates.inc(count)
 
     def slot(self, reading: SlotReading | None) -> None:
-        """What the slot looks like; None when PostgreSQL cannot be asked: its metrics go absent."""
+        """What the slot looks like; None when PostgreSQL cannot be asked. The lags in bytes go absent with it."""
         self._slot.reading = reading
+        self._slot.unconfirmed_bytes = self._slot.unreceived_bytes = None
 
     # --- snapshot ----------------------------------------------------------------------------------------
 
@@ -307,13 +308,9 @@ class Metrics:
     def _make_lag(self) -> None:
         lag = self._gauge(
             "replication_lag_seconds",
-            "Age of the oldest committed transaction that is not yet durable in Kafka, or 0.",
+            "Age of the oldest committed transaction that was received and is not yet durable in Kafka, or 0.",
         )
         lag.set_function(lambda: self._age_seconds(self._oldest_commit_us))
-        self._lag_bytes = self._gauge("replication_lag_bytes", "WAL written and not yet confirmed by cdcd.")
-        self._received_lag_bytes = self._gauge(
-            "received_lag_bytes", "WAL written and not yet received by cdcd."
-        )
         self._last_commit = self._gauge(
             "last_commit_timestamp_seconds", "Commit time of the last transaction that is durable in Kafka."
         )

@@ -1,4 +1,4 @@
-"""The replication slot's metrics, from the last look at it.
+"""The replication slot's metrics, and how far cdcd is behind in bytes, from the last look at it.
 
 In: a SlotReading, or None while PostgreSQL cannot be asked.  Out: gauges, absent when nothing is known.
 Invariant: a value that is not known now is never shown as it was.
@@ -39,6 +39,8 @@ class SlotCollector(Collector):
 
     def __init__(self) -> None:
         self.reading: SlotReading | None = None
+        self.unconfirmed_bytes: int | None = None
+        self.unreceived_bytes: int | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield what the last reading says."""
@@ -46,6 +48,16 @@ class SlotCollector(Collector):
         if reading is None:
             return
         gauges: tuple[tuple[str, str, float | None], ...] = (
+            (
+                "replication_lag_bytes",
+                "WAL written and not yet confirmed by cdcd, at the last look.",
+                self.unconfirmed_bytes,
+            ),
+            (
+                "received_lag_bytes",
+                "WAL written and not yet received by cdcd, at the last look.",
+                self.unreceived_bytes,
+            ),
             ("slot_active", "1 while a walsender holds the slot.", float(reading.is_active)),
             ("slot_retained_wal_bytes", "WAL kept back by the slot.", reading.retained_wal_bytes),
             (

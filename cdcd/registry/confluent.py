@@ -1,7 +1,8 @@
 """Registry: the id of a schema under a subject, from any registry with Confluent's interface.
 
 In: a subject and an Avro schema.  Out: its id, cached for the life of this object, which is that of the process:
-what is known flows while the registry is down (F55), also after a lost connection to another server.
+what is known flows while the registry is down (F55), also after a lost connection to another server. Of a subject
+with many versions the last ones are cached (`known`).
 Invariant: a subject that cdcd creates gets its own compatibility level, because the server's global one is
 never relied on (a fresh Apicurio has NONE); with auto_register off nothing is written at all.
 An id that is in use for one schema is never used for another: a registry that has lost what it knew is found out
@@ -30,9 +31,10 @@ from cdcd.errors import (
     SchemaIncompatible,
 )
 from cdcd.findings import Finding
+from cdcd.registry.known import Earlier, Known
 from cdcd.registry.settings import RegistrySettings, client_properties
 from cdcd.schema.book import text_of
-from cdcd.schema.compatibility import level_differences
+from cdcd.schema.compatibility import Difference, level_differences
 
 __all__ = ["Registry"]
 
@@ -59,8 +61,8 @@ class Registry:
     def __init__(self, settings: RegistrySettings, observe: Observer = _unobserved) -> None:
         self._settings = settings
         self._observe = observe
-        self._ids: dict[tuple[str, str], int] = {}
-        self._meanings: dict[int, Any] = {}
+        self._known = Known()
+        self._earlier = Earlier("")
         self._latest: dict[str, dict[str, Any] | None] = {}
         self._client: SchemaRegistryClient | None = None
         self._verified = 0
@@ -74,12 +76,11 @@ class Registry:
         Raises SchemaIncompatible where readers could not read on; `is_forced` lets it through.
         """
         text = text_of(schema)
-        known = self._ids.get((subject, text))
+        known = self._known.id_of(subject, text)
         if known is None:
             known = self._find_or_register(subject, text, is_forced)
-            if self._meanings.setdefault(known, meaning := _meaning(schema)) != meaning:
+            if not self._known.take(subject, text, known):
                 raise self._lost(f"what id {known} was given to", subject)
-            self._ids[subject, text] = known
             self._latest[subject] = dict(schema)
         return known
 
@@ -100,7 +101,7 @@ class Registry:
             return self._latest[subject]
         if self._latest[subject] is None:
             # Deleted, or never there: what was known of it must not be taken for a loss.
-            self._ids = {place: known for place, known in list(self._ids.items()) if place[0] != subject}
+            self._known.forget(subject)
         return self._latest[subject]
 
     def verify_next(self) -> None:
@@ -109,7 +110,7 @@ class Registry:
         Raises RegistryRefused when it has not: the ids written since then name nothing, or another schema.
         """
         self._put_levels_back()
-        subjects = sorted({subject for subject, _ in list(self._ids)})
+        subjects = self._known.subjects
         if not subjects:
             return
         self._verified += 1
@@ -138,6 +139,7 @@ class Registry:
     def close(self) -> None:
         """Let the connection go; the cache stays valid."""
         client, self._client = self._client, None
+        self._earlier = Earlier("")
         if client is not None:
             client.__exit__(None, None, None)
 
@@ -145,9 +147,9 @@ class Registry:
 
     def _lost(self, what: str, subject: str) -> RegistryRefused:
         """Forget everything, so that the next session asks and registers anew, and return why this one ends."""
-        self._ids.clear()
-        self._meanings.clear()
+        self._known.clear()
         self._latest.clear()
+        self._earlier = Earlier("")
         return RegistryRefused(
             f"the registry has lost {what}: records with the ids of before cannot be decoded by it",
             hint="restore the registry; or let everything be registered anew from here on: SIGHUP, or a restart",
@@ -167,7 +169,7 @@ class Registry:
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
         """Whether exactly this schema is registered under `subject`."""
         text = text_of(schema)
-        if (subject, text) in self._ids:
+        if self._known.id_of(subject, text) is not None:
             return True
         try:
             self._look_up(subject, Schema(text, schema_type="AVRO"))
@@ -222,8 +224,9 @@ class Registry:
             return  # somebody has deleted them all: there is nothing to compare with
         if not level.endswith("_TRANSITIVE"):
             numbers = numbers[-1:]
-        earlier = [self._version(subject, number) for number in numbers]
-        found = level_differences(level, schema, earlier)
+        found: dict[Difference, None] = {}
+        for number in reversed(numbers):  # one after another: there may be hundreds
+            found |= dict.fromkeys(level_differences(level, schema, [self._version(subject, number)]))
         if found:
             raise SchemaIncompatible(
                 f"the new schema is not {level}: {'; '.join(map(str, found))}",
@@ -232,8 +235,16 @@ class Registry:
             )
 
     def _version(self, subject: str, number: int) -> Any:
+        earlier = self._earlier
+        if earlier.subject != subject:
+            earlier = self._earlier = Earlier(subject)
+        text = earlier.get(number)
+        if text is not None:
+            return json.loads(text)
         found = self._call("version", lambda client: client.get_version(subject, number), subject=subject)
-        return _avro_of(found.schema, subject)
+        schema = _avro_of(found.schema, subject)
+        earlier.put(number, json.dumps(schema))
+        return schema
 
     def _level(self, subject: str) -> str:
         """Return the subject's level of compatibility; the operators may have given it another than cdcd did."""
@@ -296,7 +307,9 @@ class Registry:
 
     def _call(self, operation: str, request: Callable[[SchemaRegistryClient], T], subject: str = "-") -> T:
         try:
-            result = request(self._connected())
+            client = self._connected()
+            result = request(client)
+            client.clear_caches()  # it would keep every version of every schema; what is worth it is `known`
         except SchemaRegistryError as error:
             self._observe(operation, str(error.http_status_code))
             if error.http_status_code in _UNAUTHORISED:
@@ -337,18 +350,6 @@ class Registry:
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"registry: the client refuses its properties: {error}") from error
         return self._client
-
-
-_WRITTEN = frozenset(
-    {"type", "name", "namespace", "fields", "symbols", "items", "values", "size", "logicalType"}
-)
-
-
-def _meaning(schema: Any) -> Any:
-    """Return of a schema what says how its bytes are read: registries may take two with one such form for one."""
-    if isinstance(schema, Mapping):
-        return {name: _meaning(part) for name, part in schema.items() if name in _WRITTEN}
-    return [_meaning(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def _avro_of(schema: Schema, subject: str) -> Any:

@@ -22,6 +22,7 @@ from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.heaps import share_heaps
 from cdcd.runtime.heartbeat import Heartbeat
 from cdcd.runtime.memory import end_where_memory_is_short
 from cdcd.runtime.monitor import Monitor
@@ -40,6 +41,7 @@ TURN_INTERVAL_S = 1.0
 
 def run(config: Config) -> int:
     """Run until stopped; return the exit status."""
+    share_heaps()
     configure(config.log.level, config.log.format, is_threaded=True)
     return asyncio.run(_run(config))
 

@@ -68,12 +68,12 @@ class Monitor:
             try:
                 await self._turn()
             except CdcdError as error:
-                self._status.metrics.slot(None)
+                self._status.slot(None)
                 self._guard.tell(None, None, 0)
                 self._drop_connection()
                 _LOG.debug("slot_unknown", error=str(error))
             except Exception:  # noqa: BLE001 - a defect here must not take the WAL guard away for good
-                self._status.metrics.slot(None)
+                self._status.slot(None)
                 self._guard.tell(None, None, 0)
                 self._drop_connection()
                 _LOG.exception("monitor_failed")
@@ -82,8 +82,7 @@ class Monitor:
 
     async def _turn(self) -> None:
         look = await in_thread(self._look)
-        self._status.metrics.slot(look.reading)
-        self._status.server_lsn(look.wal_lsn)
+        self._status.slot(look.reading, look.wal_lsn)
         error = self._publications.judge(look.publications)
         if error is not None and self._publications.is_on:
             self._found(error)

@@ -19,6 +19,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, TopicMismatch
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
+from cdcd.recent import Recent
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
@@ -30,6 +31,8 @@ from cdcd.threads import in_thread
 from cdcd.txn.events import LogicalMessage
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
+_PLANS_OF_A_TOPIC = 16
+"""Who asks by which plan a record was encoded, asks of records that are not durable yet."""
 _KEYLESS_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them; "
     "give it a primary key, or (with REPLICA IDENTITY FULL) set format.key_columns or format.keyless"
@@ -110,7 +113,7 @@ class Plans:
         """Whether what describes tables may be believed: not while open transactions are streamed (`fallback`)."""
         self._described: dict[int, Relation] = {}
         self._made: dict[tuple[int, str], tuple[Relation, _Key, RelationPlan]] = {}
-        self._by_header: dict[tuple[str, bytes], RelationPlan] = {}
+        self._by_header: dict[str, Recent[bytes, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
@@ -131,9 +134,9 @@ class Plans:
         return {plan.topic: plan.partitions for _, _, plan in self._made.values()}
 
     def of_record(self, record: Record) -> RelationPlan | None:
-        """Return the plan that a record was encoded by; None where it is no table's."""
-        header = (record.value or b"")[:HEADER_BYTES]
-        return self._by_header.get((record.topic, header))
+        """Return the plan that a record was encoded by; None where it is no table's, or of long ago."""
+        plans = self._by_header.get(record.topic)
+        return None if plans is None else plans.get((record.value or b"")[:HEADER_BYTES])
 
     def describe(self, relation: Relation) -> None:
         """Take the server's description; the plan is made when a row needs it.
@@ -225,7 +228,7 @@ class Plans:
         if made is None or made[:2] != (relation, key):
             plan = self._compile(relation, topic, key, is_forced)
             made = self._made[relation.relid, topic] = (relation, key, plan)
-            self._by_header[topic, plan.value_header] = plan
+            self._by_header.setdefault(topic, Recent(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
         return made[2]
 
     def _say_keyless(self, plan: RelationPlan) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 from cdcd.ack.group import Boundary
 from cdcd.avro.encode import Encoded, taken_tally
 from cdcd.errors import CdcdError, Retry
-from cdcd.lsn import Lsn, format_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
 from cdcd.ops.health import HealthState
-from cdcd.ops.metrics import Metrics
+from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.runtime.wal_levels import Judged
 from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
@@ -46,6 +46,7 @@ class Status:
         self._oldest_us: int | None = None
         self._open_us: int | None = None
         self._ended_lsn: Lsn = 0
+        self._left_lsn: Lsn = 0
         self._durable_lsn: Lsn = 0
         self._is_of_before = False
         self._boundary: Boundary | None = None
@@ -112,8 +113,9 @@ class Status:
 
     def _forget_what_was_open(self) -> None:
         """What is not durable comes again (F9, F27); what is, does not, also where its commit was never answered."""
-        if self._confirmed_lsn >= self._ended_lsn:
-            self._outstanding(None)
+        self._left_lsn = max(self._left_lsn, self._ended_lsn)
+        if self._confirmed_lsn >= self._left_lsn:
+            self._all_durable(None)
         self._open_us, self._ended_lsn, self._durable_lsn, self._is_of_before = None, 0, 0, True
 
     def source_closed(self) -> None:
@@ -194,6 +196,11 @@ class Status:
             self.run(encoded.operations)
         self._complete(encoded.end_lsn, with_rows=encoded.with_rows, empty=encoded.empty)
 
+    def _all_durable(self, open_us: int | None) -> None:
+        """All that has ended is durable, in the sessions before too; `open_us`: of what has begun."""
+        self._left_lsn = 0
+        self._outstanding(open_us)
+
     def _outstanding(self, oldest_us: int | None) -> None:
         self._oldest_us = oldest_us
         self.metrics.outstanding(oldest_us)
@@ -216,7 +223,7 @@ class Status:
         self._durable_lsn = max(boundary.end_lsn, boundary.covered_lsn)
         # Not the received LSN: keepalives raise that beyond the last transaction, and nothing waits for them.
         if self._durable_lsn >= self._ended_lsn:
-            self._outstanding(self._open_us)
+            self._all_durable(self._open_us)
         elif self._oldest_us is not None:
             self._outstanding(max(self._oldest_us, boundary.commit_us))
         self.metrics.group_committed(commit_us=boundary.commit_us if rows else 0, duration_s=seconds)
@@ -276,11 +283,18 @@ class Status:
         """What PostgreSQL was last told to be durable."""
         return self._confirmed_lsn
 
-    def server_lsn(self, lsn: Lsn) -> None:
-        """Where the server's WAL ends now."""
-        self.metrics.positions(
-            server_lsn=lsn, received_lsn=self._received_lsn, confirmed_lsn=self._confirmed_lsn
-        )
+    def slot(self, reading: SlotReading | None, server_lsn: Lsn = 0) -> None:
+        """What a look at the slot has seen, and where the server's WAL ended; None when there was nothing to see."""
+        self.metrics.slot(reading)
+        if reading is None:
+            return
+        # A process that has just begun has confirmed nothing itself.
+        confirmed_lsn = max(self._confirmed_lsn, reading.confirmed_flush_lsn or 0)
+        if confirmed_lsn > INVALID_LSN:
+            received_lsn = max(self._received_lsn, confirmed_lsn)
+            self.metrics.positions(
+                server_lsn=server_lsn, received_lsn=received_lsn, confirmed_lsn=confirmed_lsn
+            )
 
     # --- the snapshot ---
 

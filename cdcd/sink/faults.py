@@ -174,6 +174,15 @@ COLLISION_HINT = (
     "Kafka takes . and _ in topic names for one character: put another between schema and table in "
     "sink.topics.template, such as {name}.{schema}-{table}"
 )
+_HINTS_BY_CODE: dict[int, str] = {
+    # Names are legal by their escapes, so what is wrong with one is that another is too near to it.
+    KafkaError.TOPIC_EXCEPTION: COLLISION_HINT,
+    # The key is the one thing in cdcd's records that a broker may ask for.
+    KafkaError.INVALID_RECORD: (
+        "a topic with cleanup.policy=compact refuses records without a key (a TRUNCATE, the marker of a gap, a row "
+        "of a table that has none): set it to delete, then `cdcd resume`"
+    ),
+}
 
 
 def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
@@ -181,8 +190,7 @@ def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
     cls = _CLASSES.get(error.code())
     if cls is None:
         cls = SinkUnavailable if error.retriable() or error.txn_requires_abort() else SinkError
-    # Names are legal by their escapes, so what is wrong with one is that another is too near to it.
-    hint = COLLISION_HINT if error.code() == KafkaError.TOPIC_EXCEPTION else _HINTS.get(cls)
+    hint = _HINTS_BY_CODE.get(error.code(), _HINTS.get(cls))
     return cls(f"{doing}: {error.str()}", hint=hint, kafka=error.name(), **context)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
 
-__all__ = ["KeptTopic", "KeptTopics", "key_of_topics"]
+__all__ = ["KeptTopic", "KeptTopics", "key_of_topics", "next_turn"]
 
 FORMAT = 1
 WAYS_ON = (
@@ -139,3 +139,9 @@ def difference(name: str, was: KeptTopic, now: KeptTopic) -> SinkError | None:
             topic=name,
         )
     return None
+
+
+def next_turn(names: Iterable[str], last: str, limit: int) -> list[str]:
+    """Return those that come after `last`, at most so many, sorted; after the last of all the first ones again."""
+    ordered = sorted(names)
+    return ([name for name in ordered if name > last] or ordered)[:limit]

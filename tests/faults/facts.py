@@ -1,7 +1,7 @@
 """What the oracle judges: plain data, however it was come by.
 
 Comes from: PostgreSQL's own account of what was committed (`truth`), an independent reader of the topics (`topics`),
-samples of the slot (`safety`).  Goes to: `oracle`.
+samples of the slot (`safety`), of the metrics (`lagging`).  Goes to: `oracle`.
 Invariant: every value is text or None, as PostgreSQL spells it, so that two accounts can be compared without a type.
 """
 
@@ -50,7 +50,10 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Event:
-    """One record of a topic. `op`: c, u, d, t, r, m, or x for a tombstone. `is_odd` says why it could not be read."""
+    """One record of a topic. `op`: c, u, d, t, r, m, or x for a tombstone. `is_odd` says why it could not be read.
+
+    `raw_key`: the key's bytes, which are all that compaction knows of it.
+    """
 
     topic: str
     partition: int
@@ -67,6 +70,7 @@ class Event:
     tx_seq: int = 0
     is_snapshot: bool = False
     is_odd: str = ""
+    raw_key: bytes | None = None
 
     @property
     def sequence(self) -> Order:
@@ -108,12 +112,33 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Lag:
+    """What cdcd's metrics said of its lag, and what was true around it, looked up in this order.
+
+    `at_s`; PostgreSQL's WAL (what is flushed is committed, what is not inserted is not) and the slot; `said_s`; the
+    status page's `received_lsn`; the metrics, bytes None where they are absent; `until_s`; the progress topic's end.
+    """
+
+    at_s: float
+    flushed_lsn: int
+    inserted_lsn: int
+    confirmed_lsn: int
+    said_s: float
+    received_lsn: int
+    lag_s: float
+    lag_bytes: int | None
+    slot_lsn: int | None
+    until_s: float
+    end_offset: int
+
+
+@dataclass(frozen=True)
 class Block:
     """A piece of a run between two moments at which everything stood still and was caught up.
 
     `rows`: each table by SELECT at its end. `partitions`: by topic. `seen_live`: a digest of each record that a
     reader has seen while the faults went on; `digests`: of those read at the end. `caught_up_s`: None when it
-    never did. `lag_s`: the metric at the end.
+    never did. `lag_s`: the metric at the end; `lags`: looked at all the time.
     """
 
     transactions: tuple[Transaction, ...]
@@ -126,6 +151,7 @@ class Block:
     digests: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
     caught_up_s: float | None = 0.0
     lag_s: float | None = 0.0
+    lags: tuple[Lag, ...] = ()
 
 
 @dataclass(frozen=True)

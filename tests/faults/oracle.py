@@ -1,8 +1,9 @@
 """The oracle: what stands in the topics, held against PostgreSQL's own account. Pure.
 
 In: blocks of a run, one after another (`facts`).  Out: findings, each with the letter of the broken assertion:
-(a) no loss, (b) nothing invented, (c) each once, (d) order, (e) atomicity, (f) the fold is the table, (g) images,
-(h) schemas, (i) nothing confirmed that is not durable, (j) snapshot and stream join, (k) liveness.
+(a) no loss, (b) nothing invented, (c) each once, (d) order, (e) atomicity, (f) the fold is the table, and what
+compaction leaves is, (g) images, (h) schemas, (i) nothing confirmed that is not durable, (j) snapshot and stream
+join, (k) liveness, and what the lag metrics say.
 Invariant: each assertion is a function on plain data (`assertions`); what lasts over blocks is in `Memory` alone.
 With `at_least_once` what a start writes again is no finding, and all the rest holds for what came first.
 Must not: know how anything was read, nor share code with cdcd.
@@ -13,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from tests.faults.assertions.compacted import Left, compact, compacted
 from tests.faults.assertions.durable import cut_at_commits, live, safe, stable
 from tests.faults.assertions.folds import Fold, fold_changes, fold_events, folded
+from tests.faults.assertions.lags import truthful
 from tests.faults.assertions.partitions import in_order, one_partition_per_key, readable, tombstones
 from tests.faults.assertions.repeats import covered, first_ones, replayed
 from tests.faults.assertions.snapshots import joined, snapshot_point
@@ -31,6 +34,7 @@ class Memory:
     last_end_lsn: int = 0
     truth: dict[str, Fold] = field(default_factory=dict)
     topic: dict[str, Fold] = field(default_factory=dict)
+    left: Left = field(default_factory=dict)
     progress: Progress | None = None
     offsets: dict[Place, int] = field(default_factory=dict)
     seen_live: set[tuple[str, int, int]] = field(default_factory=set)
@@ -55,6 +59,7 @@ class Oracle:
         """Everything that is wrong with this block, and go on behind it."""
         memory, tables = self.memory, self.tables
         findings: list[Finding] = []
+        compact(memory.left, block.events)  # with what at_least_once repeats: the last of a key is the same
         if self.delivery == "at_least_once":
             events, findings = first_ones(block.events, memory.last_sequence, tables)
             findings += replayed(block.events, block.progress, memory.progress)
@@ -73,9 +78,14 @@ class Oracle:
             *safe(block.samples, block.progress, memory.committed),
             *stable(block, memory.seen_live),
             *live(block),
+            *truthful(block.lags, block.transactions, memory.committed, point),
         ]
         self._remember(block, point)
-        return findings + folded(block.rows, memory.truth, memory.topic)
+        return [
+            *findings,
+            *folded(block.rows, memory.truth, memory.topic),
+            *compacted(block.rows, memory.left, tables),
+        ]
 
     def _visible(self, block: Block) -> Iterator[Finding]:
         memory = self.memory

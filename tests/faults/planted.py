@@ -12,6 +12,7 @@ from typing import Any
 
 from cdcd.ack.group import Chunk
 from cdcd.cli import main
+from cdcd.ops.metrics import Metrics
 from cdcd.runtime import pump
 from cdcd.runtime.writer import Writer
 
@@ -46,10 +47,16 @@ def row_lost() -> None:
     pump.encode_run = encode_all_but_one  # type: ignore[attr-defined]
 
 
+def lag_never_told() -> None:
+    """The metric of the lag stays as it was at the start."""
+    Metrics.outstanding = lambda *args: None  # type: ignore[assignment,method-assign]
+
+
 BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "confirmed_early": (confirmed_early, "i"),
     "truncate_lost": (truncate_lost, "a"),
     "row_lost": (row_lost, "a"),
+    "lag_never_told": (lag_never_told, "k"),
 }
 """Each bug with the assertion that has to name it."""
 

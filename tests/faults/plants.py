@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 
+from tests.faults.assertions.compacted import Left, compact
 from tests.faults.facts import Block, Event, Order, Place, Progress, Sample
+from tests.faults.lag_plants import LAG_PLANTS
 
 
 def _streamed(block: Block, *ops: str) -> list[Event]:
@@ -145,6 +147,39 @@ def tombstone_lost(block: Block) -> Block:
     return _with(block, (one for one in block.events if one is not lost))
 
 
+def tombstone_of_a_moved_row_lost(block: Block) -> Block:
+    """F47: an update of the key leaves its old one for good in a compacted topic."""
+    moved = {(one.xid, one.tx_seq - 1) for one in _streamed(block, "c")}
+    deletes = [one for one in _streamed(block, "d") if (one.xid, one.tx_seq) in moved]
+    behind = {(one.place, one.offset + 1) for one in deletes if one.key}
+    lost = next(one for one in block.events if one.op == "x" and (one.place, one.offset) in behind)
+    return _with(block, (one for one in block.events if one is not lost))
+
+
+def _in_other_bytes(block: Block, event: Event) -> Block:
+    """The same key under another schema's id: the same to whoever decodes it, another one to compaction."""
+    assert event.raw_key is not None
+    other = replace(event, raw_key=b"\0\0\0\xff\xff" + event.raw_key[5:])
+    return _with(block, (other if one is event else one for one in block.events))
+
+
+def _standing(block: Block, op: str) -> Event:
+    """The last record of a row that is there."""
+    left: Left = {}
+    compact(left, block.events)
+    return next(one for of_place in left.values() for one in of_place.values() if one.op == op)
+
+
+def key_in_other_bytes(block: Block) -> Block:
+    """The row as it was stays beside the row as it is."""
+    return _in_other_bytes(block, _standing(block, "u"))
+
+
+def tombstone_in_other_bytes(block: Block) -> Block:
+    """The deleted row's delete stays, in a table that is not emptied later."""
+    return _in_other_bytes(block, next(one for one in block.events if one.op == "x" and one.table == "whole"))
+
+
 def another_partition(block: Block) -> Block:
     last: set[object] = set()
     for event in _streamed(block, "c", "u"):
@@ -206,6 +241,9 @@ PLANTS: dict[Callable[[Block], Block], str] = {
     truncate_in_one_partition: "a",
     snapshot_row_lost: "j",
     tombstone_lost: "f",
+    tombstone_of_a_moved_row_lost: "f",
+    key_in_other_bytes: "f",
+    tombstone_in_other_bytes: "f",
     another_partition: "d",
     column_missing: "h",
     not_decodable: "h",
@@ -214,7 +252,12 @@ PLANTS: dict[Callable[[Block], Block], str] = {
     nobody_looked: "i",
     never_caught_up: "k",
     lag_stays: "k",
+    **dict.fromkeys(LAG_PLANTS, "k"),
 }
+
+
+FOUND_BY_COMPACTION = (key_in_other_bytes, tombstone_in_other_bytes)
+"""Who decodes the keys sees nothing."""
 
 
 def killed_in_between(block: Block) -> Block:

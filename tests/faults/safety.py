@@ -41,7 +41,7 @@ class Sampler(threading.Thread):
         try:
             while not self._over.wait(PAUSE_S):
                 confirmed_lsn = self._confirmed()
-                end = None if confirmed_lsn is None else self._end(reader)
+                end = None if confirmed_lsn is None else end_of(reader, self._topic)
                 if confirmed_lsn is not None and end is not None:
                     with self._lock:
                         self.count += 1
@@ -63,14 +63,6 @@ class Sampler(threading.Thread):
             return None
         return None if row is None or row[0] is None else int(row[0])
 
-    def _end(self, reader: Consumer) -> int | None:
-        try:
-            if self._topic not in reader.list_topics(timeout=5).topics:
-                return None
-            return int(reader.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=5)[1])
-        except KafkaException:
-            return None
-
     def taken(self) -> tuple[Sample, ...]:
         """The samples since the last call."""
         with self._lock:
@@ -81,3 +73,13 @@ class Sampler(threading.Thread):
         """End it."""
         self._over.set()
         self.join(60)
+
+
+def end_of(reader: Consumer, topic: str) -> int | None:
+    """Where the only partition of a topic ends now; None when that cannot be asked."""
+    try:
+        if topic not in reader.list_topics(timeout=5).topics:
+            return None
+        return int(reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=5)[1])
+    except KafkaException:
+        return None

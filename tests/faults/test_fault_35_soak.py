@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.soak import soak
-from tests.faults.watched import MIB, Held, grown, held_by
+from tests.faults.watched import INTERVAL_S, MIB, Held, grown, held_by
 
 LEAKING = """
 import sys, threading
@@ -36,6 +39,15 @@ def samples(grows: dict[str, float]) -> list[Held]:
     ]
 
 
+def minutes_of(memory_mib: Callable[[float], float], minutes: float = 10) -> list[Held]:
+    """Samples as the watch takes them, of a process of which only the memory changes, by the minute."""
+    dice = random.Random(35)
+    times = [number * INTERVAL_S for number in range(int(minutes * 60 / INTERVAL_S) + 1)]
+    return [
+        Held(at_s, int((memory_mib(at_s / 60) + dice.uniform(-0.5, 0.5)) * MIB), 40, 20, 1) for at_s in times
+    ]
+
+
 @pytest.mark.parametrize(
     ("grows", "names"),
     [
@@ -58,6 +70,34 @@ def test_what_only_warms_up_has_not_grown() -> None:
     warm = [Held(one.at_s, 20 * MIB, 5, 2, 0) for one in flat[:45]]
     peak = [Held(one.at_s, 900 * MIB, 500, 200, 50) for one in flat[180:185]]
     assert grown([*warm, *flat[45:180], *peak, *flat[185:]]) == []
+
+
+@pytest.mark.parametrize("minutes", [8, 10, 60])
+@pytest.mark.parametrize("a_minute", [1.5, 2.5])
+def test_a_leak_of_some_megabytes_a_minute_is_found(a_minute: float, minutes: float) -> None:
+    """The quarters alone let it pass in ten minutes: 2.5 MiB a minute is what one of every schema version was."""
+    found = grown(minutes_of(lambda minute: 97 + a_minute * minute, minutes))
+    assert found[-1].startswith("RSS MiB grew by")
+
+
+def test_a_leak_that_pauses_is_found() -> None:
+    """Nothing leaks while a block is judged, for a third of each minute."""
+    found = grown(minutes_of(lambda minute: 97 + 2.5 * (int(minute) + min(1.0, 1.5 * (minute % 1)))))
+    assert len(found) == 1
+    assert found[0].startswith("RSS MiB grew by")
+
+
+def test_what_it_keeps_of_larger_and_larger_transactions_is_no_leak() -> None:
+    """Each of them makes a step, and there are fewer and fewer."""
+    steps = {0.5: 6.0, 1: 4.0, 2: 3.0, 4: 2.5, 5.7: 3.0, 9: 4.0}
+    samples = minutes_of(lambda minute: 97 + sum(mib for at, mib in steps.items() if minute >= at))
+    assert grown(samples) == []
+
+
+def test_what_warms_up_ever_more_slowly_is_no_leak() -> None:
+    """As it was measured without a leak; a minute alone is too short to tell it from one."""
+    for minutes in (1, 10, 60):
+        assert grown(minutes_of(lambda minute: 106 + 14 * (1 - math.exp(-minute / 2)), minutes)) == []
 
 
 def test_a_sample_is_what_the_process_really_holds(tmp_path: Path) -> None:

@@ -129,26 +129,27 @@ def digest(message: Message) -> int:
     return zlib.crc32((message.key() or b"\0") + b"\1" + (message.value() or b"\0"))
 
 
+def lsn_of(text: str) -> int:
+    """`16/B374D848` as a number."""
+    high, low = text.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
 def progress_of(message: Message) -> Progress:
     """A progress record, read as the JSON it is."""
     document = json.loads(message.value())
-
-    def lsn(text: str) -> int:
-        high, low = text.split("/")
-        return (int(high, 16) << 32) + int(low, 16)
-
     part = document.get("part")
     return Progress(
         offset=message.offset(),
         phase=document["phase"],
-        commit_lsn=lsn(document["commit_lsn"]),
-        end_lsn=lsn(document["end_lsn"]),
+        commit_lsn=lsn_of(document["commit_lsn"]),
+        end_lsn=lsn_of(document["end_lsn"]),
         offsets={
             (topic, int(partition)): offset
             for topic, partitions in document["offsets"].items()
             for partition, offset in partitions.items()
         },
-        part=part and (lsn(part["commit_lsn"]), part["tx_seq"]),
+        part=part and (lsn_of(part["commit_lsn"]), part["tx_seq"]),
     )
 
 
@@ -168,9 +169,11 @@ class Decoder:
         try:
             key = message.key() and _key(self._read(message.key()))
             if message.value() is None:
-                return Event(*at, "x", key)
+                return Event(*at, "x", key, raw_key=message.key())
             value = self._read(message.value())
-            return self._message(at, value) if table == MESSAGE else self._change(at, key, value)
+            return (
+                self._message(at, value) if table == MESSAGE else self._change(at, message.key(), key, value)
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, the oracle is to say so
             return Event(*at, "?", is_odd=f"{type(error).__name__}: {error}")
 
@@ -182,7 +185,9 @@ class Decoder:
         return Event(*at, "m", after=after, xid=xid, timeline=timeline, commit_lsn=lsn, tx_seq=tx_seq)
 
     @staticmethod
-    def _change(at: tuple[str, int, int, str], key: Key | None, value: dict[str, Any]) -> Event:
+    def _change(
+        at: tuple[str, int, int, str], raw_key: bytes | None, key: Key | None, value: dict[str, Any]
+    ) -> Event:
         source = value["source"]
         return Event(
             *at,
@@ -196,6 +201,7 @@ class Decoder:
             source["commit_lsn"],
             source["tx_seq"],
             source["snapshot"] not in (None, "false"),
+            raw_key=raw_key,
         )
 
     def _read(self, raw: bytes) -> Any:

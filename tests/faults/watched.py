@@ -2,7 +2,8 @@
 
 In: a pid and a folder.  Out: samples, a table, what grew.
 Invariant: growth is judged by medians, the last quarter of the run against the second: the first quarter warms up,
-and a session that is just being made anew is no leak.
+and a session that is just being made anew is no leak. Memory is judged by its pace as well, from each sixth of the
+second half to the next: a leak that is small beside what a large transaction leaves behind goes on in most of them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 INTERVAL_S = 0.5
 MIB = 1 << 20
+PARTS = 6
+PART_S = 30.0
+"""Of parts that are shorter the pace says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class Watched:
     of: Callable[[Held], float]
     may_grow: float
     may_grow_share: float = 0.0
+    may_grow_a_minute: float | None = None
 
     def allowed(self, before: float) -> float:
         """The most that it may be, having been `before`."""
@@ -46,7 +52,7 @@ class Watched:
 
 WATCHED = (
     # The allocator keeps what the largest transaction so far needed; a leak is beyond that.
-    Watched("RSS MiB", lambda held: held.memory_bytes / MIB, 12, 0.05),
+    Watched("RSS MiB", lambda held: held.memory_bytes / MIB, 12, 0.05, 1.0),
     # A session that is being made has a handful of connections and threads more, or fewer, than one that streams.
     Watched("descriptors", lambda held: held.descriptors, 8),
     Watched("threads", lambda held: held.threads, 6),
@@ -91,16 +97,29 @@ class Watch:
                 return
 
 
+def median(samples: Sequence[Held], of: Callable[[Held], float], begin: float, end: float) -> float:
+    """The median between two shares of the time."""
+    first_s, length_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
+    begin_s, end_s = first_s + length_s * begin, first_s + length_s * end
+    return statistics.median(of(held) for held in samples if begin_s <= held.at_s <= end_s)
+
+
 def medians(samples: Sequence[Held], of: Callable[[Held], float]) -> tuple[float, float]:
     """The medians of the second and of the last quarter of the time."""
-    first_s, length_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
+    return median(samples, of, 0.25, 0.5), median(samples, of, 0.75, 1)
 
-    def quarter(number: int) -> float:
-        begin_s = first_s + length_s * (number - 1) / 4
-        end_s = first_s + length_s * number / 4
-        return statistics.median(of(held) for held in samples if begin_s <= held.at_s <= end_s)
 
-    return quarter(2), quarter(4)
+def a_minute(samples: Sequence[Held], of: Callable[[Held], float]) -> float:
+    """By how much it grows, as a rule, from one sixth of the second half to the next, per minute; 0 in a short run.
+
+    The rule is the median: a transaction larger than all before it makes one step, a leak one after another.
+    """
+    part_s = (samples[-1].at_s - samples[0].at_s) / 2 / PARTS
+    if part_s < PART_S:
+        return 0.0
+    edges = [0.5 + 0.5 * number / PARTS for number in range(PARTS + 1)]
+    of_parts = [median(samples, of, begin, end) for begin, end in pairwise(edges)]
+    return statistics.median(after - before for before, after in pairwise(of_parts)) / part_s * 60
 
 
 def grown(samples: Sequence[Held]) -> list[str]:
@@ -111,6 +130,11 @@ def grown(samples: Sequence[Held]) -> list[str]:
         if after > one.allowed(before):
             found.append(
                 f"{one.name} grew from {before:.1f} to {after:.1f}, allowed {one.allowed(before):.1f}"
+            )
+        pace = a_minute(samples, one.of)
+        if one.may_grow_a_minute is not None and pace > one.may_grow_a_minute:
+            found.append(
+                f"{one.name} grew by {pace:.2f} a minute to the end, allowed {one.may_grow_a_minute:.2f}"
             )
     return found
 
@@ -126,14 +150,16 @@ def per_hour(samples: Sequence[Held], of: Callable[[Held], float]) -> float:
 
 
 def table(samples: Sequence[Held]) -> str:
-    """First, last, most, the two medians and the slope of each."""
+    """First, last, most, the two medians, the slope and the pace of each."""
     lines = [
         f"{'':12}{'first':>9}{'last':>9}{'max':>9}{'2nd qtr':>9}{'4th qtr':>9}{'allowed':>9}{'per hour':>10}"
+        f"{'a minute':>10}"
     ]
     for one in WATCHED:
         values = [one.of(held) for held in samples]
         before, after = medians(samples, one.of)
         numbers = (values[0], values[-1], max(values), before, after, one.allowed(before))
         slope = per_hour(samples, one.of)
-        lines.append(f"{one.name:12}" + "".join(f"{number:9.1f}" for number in numbers) + f"{slope:+10.1f}")
+        cells = "".join(f"{number:9.1f}" for number in numbers)
+        lines.append(f"{one.name:12}{cells}{slope:+10.1f}{a_minute(samples, one.of):+10.2f}")
     return "\n".join(lines)

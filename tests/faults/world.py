@@ -19,6 +19,7 @@ import psycopg2
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.assertions.durable import CATCH_UP_WITHIN_S
 from tests.faults.facts import Block, Finding
+from tests.faults.lagging import LagSampler
 from tests.faults.oracle import Oracle
 from tests.faults.safety import Sampler
 from tests.faults.topics import Live, Topics
@@ -65,6 +66,7 @@ class World:
         self.topics = Topics(bootstrap, registry_url, name, self.daemon.slot)
         self.live = Live(self.topics, bootstrap)
         self.sampler = Sampler(server.dsn(), self.daemon.slot, bootstrap, self.topics.progress_topic)
+        self.lags = LagSampler(server.dsn(), self.daemon, bootstrap, self.topics.progress_topic)
         self.oracle = Oracle(TABLES, self.daemon.config["sink"].get("delivery", "exactly_once"))
         self.writers: list[Writer] = []
         self.catch_up_within_s = CATCH_UP_WITHIN_S
@@ -82,6 +84,7 @@ class World:
 
     def __enter__(self) -> World:
         self.sampler.start()
+        self.lags.start()
         self.live.start()
         return self
 
@@ -89,6 +92,7 @@ class World:
         for writer in self.writers:
             writer.stop()
         self.sampler.stop()
+        self.lags.stop()
         self.live.stop()
         self.daemon.__exit__()
 
@@ -183,7 +187,7 @@ class World:
         self.rest()
         caught_up_s = self.caught_up()
         transactions, rows = self.truth.taken(), self.truth.rows()
-        samples = self.sampler.taken()
+        samples, lags = self.sampler.taken(), self.lags.taken()
         events, progress, partitions = self.topics.taken()
         seen = self.live.taken(self.topics.ends, SEEN_WITHIN_S)
         return Block(
@@ -197,6 +201,7 @@ class World:
             self.topics.digests,
             caught_up_s,
             self.lag_s(),
+            lags,
         )
 
     def judge(self) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import threading
 import urllib.request
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import RegisteredSchema
 
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.registry import SchemaRegistry
@@ -149,6 +151,23 @@ def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: 
             client.schema_id(subject, INCOMPATIBLE)
         assert caught.value.context["status"] == 409
         assert caught.value.context["subject"] == subject
+
+
+def test_the_versions_of_a_subject_are_not_kept_by_the_client(
+    client: Registry, subject: str, requests: list[tuple[str, str]]
+) -> None:
+    """Each is compared with all before it, and asked for once; the library alone would keep each for good."""
+    versions = [{**V1, "fields": [*V1["fields"], {**OPTIONAL, "name": f"c{number}"}]} for number in range(12)]
+    before = kept_by_the_library()
+    ids = [client.schema_id(subject, version) for version in versions]
+    assert len(set(ids)) == len(versions)
+    assert requests.count(("version", "200")) == len(versions) - 1
+    assert kept_by_the_library() <= before + 1
+
+
+def kept_by_the_library() -> int:
+    gc.collect()
+    return sum(isinstance(one, RegisteredSchema) for one in gc.get_objects())
 
 
 def test_what_is_let_through_leaves_the_level_as_it_was(registry: SchemaRegistry, subject: str) -> None:

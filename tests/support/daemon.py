@@ -105,19 +105,19 @@ class Daemon:
 
     # --- watching ---
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, within_s: float = 5) -> tuple[int, str]:
         """Status code and body of a page; (0, "") when the port does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=within_s) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
         except OSError:
             return 0, ""
 
-    def status(self) -> dict[str, Any]:
+    def status(self, within_s: float = 5) -> dict[str, Any]:
         """The status page; empty when it does not answer."""
-        code, body = self.get("/status")
+        code, body = self.get("/status", within_s)
         return json.loads(body) if code == 200 else {}
 
     def log(self) -> str:

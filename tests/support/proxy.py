@@ -1,6 +1,6 @@
 """A TCP link with faults: bytes between a client and a server, held, lost, delayed, slowed or cut.
 
-In: where the server is.  Out: a port on 127.0.0.1 whose connections end there, and the faults to put on them.
+In: where the server is, and at which port to be (one on 127.0.0.1).  Out: the faults to put on connections to it.
 Invariant: what was lost in the middle of a connection never lets later bytes through: such a connection is cut when
 the link heals, as nothing else would be TCP. What was only held arrives in order.
 Must not: look at the bytes, except through `lose_when` and `change`.
@@ -30,8 +30,11 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no seconds: close send
 class Proxy:
     """One link. Its methods may be called from any thread and hold for open and for new connections."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, port: int, host: str = "127.0.0.1", *, at: tuple[str, int | None] = ("127.0.0.1", None)
+    ) -> None:
         self._target = (host, port)
+        self._host, at_port = at
         self._loop = asyncio.new_event_loop()
         self._mode: dict[Way, Literal["open", "held", "lost"]] = {"up": "open", "down": "open"}
         self._changed = asyncio.Event()
@@ -45,7 +48,7 @@ class Proxy:
         """What has gone on to the other side, of all connections."""
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
-        self.port = free_port()  # none that an outgoing connection takes while this end refuses
+        self.port = at_port or free_port()  # none that an outgoing connection takes while this end refuses
         self.accepted = 0
         """Connections so far."""
         self.met = 0
@@ -170,7 +173,7 @@ class Proxy:
 
     async def _listen(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+            self._server = await asyncio.start_server(self._connected, self._host, self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def _unlisten(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cdcd import threads
 from cdcd.threads import in_thread
 
 
@@ -35,3 +36,23 @@ async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -
         await asyncio.sleep(0.001)
         gc.collect()
     assert told == []
+
+
+async def test_a_thread_that_dies_before_it_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 17: without memory for its first frame it says nothing to anybody."""
+    started: list[object] = []
+    monkeypatch.setattr("_thread.start_new_thread", lambda *args: started.append(args))
+    monkeypatch.setattr(threads, "BEGINS_WITHIN_S", 0.01)
+    with pytest.raises(MemoryError):
+        await in_thread(gc.collect)
+    assert len(started) == 1
+
+
+async def test_a_thread_that_runs_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "BEGINS_WITHIN_S", 0.01)
+    may_end = threading.Event()
+    waiting = asyncio.ensure_future(in_thread(may_end.wait))
+    done, _ = await asyncio.wait([waiting], timeout=0.1)
+    assert not done
+    may_end.set()
+    assert await waiting

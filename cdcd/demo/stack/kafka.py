@@ -51,7 +51,7 @@ class KafkaBroker(LocalServer):
         self.cluster_id: str | None = None
         self._jars = (cache or Cache()).get(kafka_artefact())
         self._settings = dict(settings or {})
-        self._more_listeners: dict[str, tuple[int, int]] = {}
+        self._more_listeners: dict[str, tuple[int, str, int]] = {}
         self._jvm_flags = tuple(jvm_flags)
         self._outlives_parent = outlives_parent
 
@@ -65,12 +65,14 @@ class KafkaBroker(LocalServer):
         self.voters, self.copies, self.cluster_id = voters, nodes, cluster_id
         self._are_ports_known = True
 
-    def add_listener(self, name: str, port: int, *, advertised_port: int) -> None:
+    def add_listener(
+        self, name: str, port: int, *, advertised_port: int, advertised_host: str = "127.0.0.1"
+    ) -> None:
         """Listen at `port` too, and tell who comes there that this broker is at `advertised_port`, where a proxy is.
 
         Before the first start. The brokers among themselves and who uses `bootstrap` keep the first listener.
         """
-        self._more_listeners[name] = port, advertised_port
+        self._more_listeners[name] = port, advertised_host, advertised_port
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
@@ -136,14 +138,19 @@ class KafkaBroker(LocalServer):
     def _properties(self) -> dict[str, str]:
         copies = str(self.copies)
         in_sync = str(max(1, self.copies - 1))
-        listening = {"PLAINTEXT": self.port} | {name: at for name, (at, _) in self._more_listeners.items()}
-        advertised = {"PLAINTEXT": self.port} | {name: at for name, (_, at) in self._more_listeners.items()}
+        more = self._more_listeners.items()
+        listening = {"PLAINTEXT": self.port} | {name: port for name, (port, _, _) in more}
+        told = {"PLAINTEXT": ("127.0.0.1", self.port)} | {
+            name: (host, port) for name, (_, host, port) in more
+        }
         return {
             "process.roles": "broker,controller",
             "node.id": str(self.node_id),
             "controller.quorum.voters": self.voters,
             "listeners": _listeners(listening | {"CONTROLLER": self.controller_port}),
-            "advertised.listeners": _listeners(advertised),
+            "advertised.listeners": ",".join(
+                f"{name}://{host}:{port}" for name, (host, port) in told.items()
+            ),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": ",".join(f"{n}:PLAINTEXT" for n in (*listening, "CONTROLLER")),

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdcd.errors import KeyChanged, SchemaIncompatible, TopicMismatch
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity
+from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.plans import Incompatible, Plans
 from cdcd.schema.policy import Policies
 
@@ -166,3 +166,18 @@ async def test_two_tables_never_share_a_topic() -> None:
     with pytest.raises(TopicMismatch):
         await one.plan(relation("id", schema="other", relid=2))
     await plans(template="{name}.{table}").plan(relation("id", schema="a.b", name="c"))
+
+
+async def test_the_plans_of_versions_that_have_passed_give_way() -> None:
+    """A record is asked about while it is not durable; a table may be altered for as long as its session lasts."""
+    one = plans("register_with_none")
+    made = [await one.plan(with_column(number)) for number in range(100)]
+    records = [Record(plan.topic, 0, None, plan.value_header + b"row") for plan in made]
+    found = [one.of_record(record) for record in records]
+    assert found[-8:] == made[-8:]
+    assert sum(plan is not None for plan in found) < 20
+
+
+def with_column(number: int) -> Relation:
+    described = relation("id")
+    return replace(described, columns=(*described.columns, Column(f"c{number}", 25, -1, False)))

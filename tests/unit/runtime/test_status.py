@@ -9,7 +9,7 @@ import pytest
 from cdcd.ack.group import Boundary
 from cdcd.errors import SlotLost, SourceUnavailable
 from cdcd.model import POSTGRES_EPOCH_US, Keepalive
-from cdcd.ops.metrics import Metrics
+from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.runtime.status import Status
 from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
@@ -195,3 +195,38 @@ def test_what_a_session_left_undone_lags_until_it_is_durable(status: Status) -> 
     assert _lags(status)
     _one_is_written(status)
     assert not _lags(status)
+
+
+def test_what_is_left_undone_lags_also_when_a_session_ends_before_it_has_come_again(status: Status) -> None:
+    _one_is_received(status)
+    status.confirmed(50)
+    for _ in range(3):
+        status.source_closed()
+        status.streaming(180_000, 4, "parallel")
+        assert _lags(status)
+    status.confirmed(108)
+    status.streaming(180_000, 4, "parallel")
+    assert not _lags(status)
+
+
+def test_before_it_has_confirmed_anything_the_lag_is_the_slots(status: Status) -> None:
+    """A process that has just begun is behind by what the one before it has left, not by all WAL there ever was."""
+    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), server_lsn=1_500)
+    samples = status.metrics.snapshot()
+    assert (samples["cdcd_replication_lag_bytes"], samples["cdcd_received_lag_bytes"]) == (500, 500)
+    status.turned([Keepalive(1_400, 0, False)], 0)
+    status.confirmed(1_200)
+    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), server_lsn=1_500)
+    samples = status.metrics.snapshot()
+    assert (samples["cdcd_replication_lag_bytes"], samples["cdcd_received_lag_bytes"]) == (300, 100)
+
+
+def test_a_lag_in_bytes_that_nobody_can_look_up_is_not_told_as_it_was(status: Status) -> None:
+    names = ("cdcd_replication_lag_bytes", "cdcd_received_lag_bytes")
+    assert not any(name in status.metrics.snapshot() for name in names)
+    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), server_lsn=1_500)
+    assert all(name in status.metrics.snapshot() for name in names)
+    status.slot(None)
+    assert not any(name in status.metrics.snapshot() for name in names)
+    status.slot(SlotReading(True), server_lsn=1_500)
+    assert not any(name in status.metrics.snapshot() for name in names), "a slot that is just being made"

@@ -10,7 +10,7 @@ import zlib
 import pytest
 
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
-from cdcd.sink.kept_topics import KeptTopic, KeptTopics, difference, key_of_topics
+from cdcd.sink.kept_topics import KeptTopic, KeptTopics, difference, key_of_topics, next_turn
 from cdcd.source.published import Publication, PublishedAs
 from cdcd.source.published import dump as dump_published
 
@@ -117,3 +117,24 @@ def test_a_record_that_is_not_understood_is_an_error(value: bytes) -> None:
 def test_its_key_is_no_slots() -> None:
     """Readers of the progress topic pass over keys with a slash."""
     assert key_of_topics("cdcd_shop") == b"cdcd_shop/topics"
+
+
+@pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 50])
+def test_each_topic_has_its_turn(count: int) -> None:
+    """Few are all looked at each time; of many the same number each time, and none is left out."""
+    names = [f"t{number}" for number in random.Random(count).sample(range(1000), count)]
+    looks = -(-count // 20)
+    last, seen = "", list[str]()
+    for _ in range(3 * looks):
+        turn = next_turn(names, last, 20)
+        assert len(turn) <= 20
+        seen += turn
+        last = turn[-1]
+    assert sorted(seen) == sorted(3 * names)
+
+
+def test_a_topic_that_comes_or_goes_keeps_no_other_from_its_turn() -> None:
+    assert next_turn(["a", "b", "c", "d"], "b", 1) == ["c"]
+    assert next_turn(["a", "d"], "c", 1) == ["d"]
+    assert next_turn(["a", "d", "e"], "d", 1) == ["e"]
+    assert next_turn(["a"], "e", 1) == ["a"]

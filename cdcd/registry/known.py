@@ -1,0 +1,100 @@
+"""What a registry has answered, as far as it is kept: ids by subject and schema, what each id was given to.
+
+In: schemas with the ids that a registry gave them; texts of earlier versions.  Out: the same again.
+Invariant: a table that is altered again and again costs no more memory than its last versions do. Schemas are kept as
+digests: their texts are many times as large. What is not kept (any more) is asked for again; only what an old id was
+given to cannot be, so of these there are many.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from cdcd.recent import Recent
+
+__all__ = ["Earlier", "Known"]
+
+IDS_OF_A_SUBJECT = 32
+"""More than the versions that a lost connection has cdcd read again (F55: also while the registry is down)."""
+MEANINGS = 1 << 16
+EARLIER_BYTES = 2 << 20
+
+_WRITTEN = frozenset(
+    {"type", "name", "namespace", "fields", "symbols", "items", "values", "size", "logicalType"}
+)
+
+
+class Known:
+    """The ids of one registry."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, Recent[bytes, int]] = {}
+        self._meanings: Recent[int, bytes] = Recent(MEANINGS)
+
+    @property
+    def subjects(self) -> list[str]:
+        """Those that have an id here, sorted."""
+        return sorted(list(self._ids))  # noqa: C414 - a copy in one step: another thread may add one
+
+    def id_of(self, subject: str, text: str) -> int | None:
+        """Return the id of a schema's text under a subject, None where it is not known (any more)."""
+        ids = self._ids.get(subject)
+        return None if ids is None else ids.get(_digest(text))
+
+    def take(self, subject: str, text: str, schema_id: int) -> bool:
+        """Keep a schema's id; False, and nothing is kept, where the id was given to another schema before."""
+        meaning = _digest(json.dumps(_meaning(json.loads(text)), sort_keys=True))
+        if (self._meanings.get(schema_id) or meaning) != meaning:
+            return False
+        self._meanings.put(schema_id, meaning)
+        self._ids.setdefault(subject, Recent(IDS_OF_A_SUBJECT)).put(_digest(text), schema_id)
+        return True
+
+    def forget(self, subject: str) -> None:
+        """Keep no id of a subject. What its ids were given to stays."""
+        self._ids.pop(subject, None)
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._ids.clear()
+        self._meanings.clear()
+
+
+class Earlier:
+    """Texts of one subject's versions, compressed, as many as fit: each new schema is compared with all of them.
+
+    They are read in one order each time, so what is full takes no more: it would not have the next one otherwise.
+    """
+
+    def __init__(self, subject: str, limit_bytes: int = EARLIER_BYTES) -> None:
+        self.subject = subject
+        self._left_bytes = limit_bytes
+        self._texts: dict[int, bytes] = {}
+
+    def get(self, version: int) -> str | None:
+        """Return a version's text, None where it is not kept."""
+        packed = self._texts.get(version)
+        return None if packed is None else zlib.decompress(packed).decode()
+
+    def put(self, version: int, text: str) -> None:
+        """Keep a version's text, if there is room."""
+        packed = zlib.compress(text.encode(), 1)
+        if version not in self._texts and len(packed) <= self._left_bytes:
+            self._texts[version] = packed
+            self._left_bytes -= len(packed)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _meaning(schema: Any) -> Any:
+    """Return of a schema what says how its bytes are read: registries may take two with one such form for one."""
+    if isinstance(schema, Mapping):
+        return {name: _meaning(part) for name, part in schema.items() if name in _WRITTEN}
+    return [_meaning(part) for part in schema] if isinstance(schema, list) else schema

@@ -1,0 +1,102 @@
+"""(k) What the lag metrics said during the run was so. Pure.
+
+In: samples, the transactions, the progress records.  Out: findings.
+Invariant: each bound is what is certain, whatever happened between the questions of one sample, so that a finding is
+never a race. Seconds are worked out when they are asked for; bytes are as old as the last look of cdcd's monitor.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from tests.faults.facts import Finding, Lag, Progress, Transaction
+
+SLACK_S = 1.0
+"""Between the time that a commit is given and its being in the WAL."""
+LOOKED_WITHIN_S = 45.0
+"""A look each ten seconds; on a link that holds everything it waits for as long as the longest fault."""
+
+
+def truthful(
+    lags: Sequence[Lag], transactions: Sequence[Transaction], committed: Sequence[Progress], point: int | None
+) -> Iterator[Finding]:
+    """(k) Neither less than what is certainly behind, nor more than what may be. `point`: the snapshot's."""
+    if not lags:
+        yield Finding("k", "nobody has looked at the lag metrics")
+    truth = _Truth(lags, transactions, committed, point or 0)
+    for lag in lags:
+        least_s, most_s = truth.least_s(lag), truth.most_s(lag)
+        if lag.lag_s < least_s - SLACK_S:
+            yield Finding("k", f"the lag metric says {lag.lag_s:.1f} s, it is {least_s:.1f} s at least")
+        if lag.lag_s > most_s + SLACK_S:
+            yield Finding("k", f"the lag metric says {lag.lag_s:.1f} s, it is {most_s:.1f} s at most")
+    for at in range(len(lags) - 1):
+        yield from _bytes(lags, at, truth)
+
+
+@dataclass
+class _Truth:
+    """What is certain of the moments of the samples."""
+
+    lags: Sequence[Lag]
+    transactions: Sequence[Transaction]
+    committed: Sequence[Progress]
+    point: int
+
+    def __post_init__(self) -> None:
+        self._ends = [one.end_lsn for one in self.transactions]
+        self._offsets = [one.offset for one in self.committed]
+        self._flushed = [one.flushed_lsn for one in self.lags]
+        # A crash may lose what was inserted and not flushed, and the same positions come again.
+        self._inserted = list(accumulate((one.inserted_lsn for one in self.lags), max))
+
+    def durable(self, lag: Lag) -> Progress | None:
+        """The last record that can have been durable when the metrics were asked."""
+        end = bisect_left(self._offsets, lag.end_offset)
+        return self.committed[end - 1] if end else None
+
+    def least_s(self, lag: Lag) -> float:
+        """The age of the oldest transaction that had been received and was not durable."""
+        record = self.durable(lag)
+        if record is None or record.phase == "snapshot" or record.part is not None:
+            return 0.0
+        # The first one that ends behind the record's commit is the record's own.
+        first = bisect_right(self._ends, max(record.commit_lsn, self.point)) + 1
+        if first >= len(self._ends) or self._ends[first] > lag.received_lsn:
+            return 0.0
+        seen = bisect_left(self._flushed, self._ends[first])
+        return max(0.0, lag.said_s - self.lags[seen].said_s) if seen < len(self.lags) else 0.0
+
+    def most_s(self, lag: Lag) -> float:
+        """The age of the last transaction that was confirmed, when there is a later one; else there is no lag."""
+        last = bisect_right(self._ends, lag.confirmed_lsn) - 1
+        if last == len(self._ends) - 1:
+            return 0.0
+        before = bisect_left(self._inserted, self._ends[last]) - 1 if last >= 0 else -1
+        return lag.until_s - self.lags[before].at_s if before >= 0 else float("inf")
+
+
+def _bytes(lags: Sequence[Lag], at: int, truth: _Truth) -> Iterator[Finding]:
+    """What a look said that was made within the time that it may take."""
+    lag, following = lags[at], lags[at + 1]
+    since = bisect_left(lags, lag.said_s - LOOKED_WITHIN_S, key=lambda one: one.until_s) - 1
+    if since < 0:
+        return
+    around = lags[since : at + 2]
+    confirmed = [one.confirmed_lsn for one in around]
+    if lag.slot_lsn is not None and not min(confirmed) <= lag.slot_lsn <= max(confirmed):
+        yield Finding(
+            "k", f"the slot's metric says {lag.slot_lsn}, it was from {min(confirmed)} to {max(confirmed)}"
+        )
+    record = truth.durable(lag)
+    if lag.lag_bytes is None or record is None:
+        return
+    least = lags[since].flushed_lsn - max(record.end_lsn, *confirmed)
+    most = following.inserted_lsn - min(confirmed)
+    if not least <= lag.lag_bytes <= most:
+        yield Finding(
+            "k", f"the lag metric says {lag.lag_bytes} bytes, it was from {max(0, least)} to {most}"
+        )

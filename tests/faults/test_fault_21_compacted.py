@@ -1,0 +1,71 @@
+"""Fault 21: a topic that Kafka compacts refuses what has no key, a TRUNCATE for one: a halt, and a way on."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg2
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
+from tests.support.reader import Event, Reader, assert_each_once
+from tests.support.stack import confirmed_position, wal_position
+
+COMPACTED = {"topics": {"properties": {"cleanup.policy": "compact"}}}
+
+
+def keep_all(kafka: KafkaBroker, topic: str) -> None:
+    """No compaction from now on."""
+    entry = ConfigEntry(
+        "cleanup.policy",
+        "delete",
+        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(30)
+
+
+def ops(events: list[Event]) -> list[str]:
+    """What they say was done, without the tombstones."""
+    return sorted(event.op for event in events if event.op is not None)
+
+
+def test_a_truncate_of_a_table_whose_topic_is_compacted(
+    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Rows pass, and their deletes and tombstones; what the broker refuses halts, with nothing of its transaction."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database, sink=COMPACTED) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (1), (2)", dbname=database)
+        postgres.execute("DELETE FROM t WHERE id = 1", dbname=database)
+        await_confirmed(postgres, daemon)
+        before = wal_position(postgres)
+        with closing(psycopg2.connect(postgres.dsn(database))) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (3); TRUNCATE t; INSERT INTO t VALUES (4)")
+            connection.commit()
+        page = daemon.wait_state("halted")
+        assert topic in page["reason"]
+        assert "cleanup.policy=compact" in page["reason"]
+        assert (confirmed_position(postgres, daemon.slot) or 0) <= before
+        assert ops(reader.read(topic)) == ["c", "c", "d"]
+        keep_all(kafka, topic)
+        daemon.reload()
+        await_confirmed(postgres, daemon)
+        events = reader.read(topic)
+        assert_each_once(events)
+        assert ops(events) == ["c", "c", "c", "c", "d", "t", "t"]

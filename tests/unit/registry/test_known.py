@@ -1,0 +1,91 @@
+"""What is kept of a registry's answers does not grow with the versions of a table."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+from cdcd.registry.known import IDS_OF_A_SUBJECT, Earlier, Known
+
+
+def text_of_version(number: int) -> str:
+    """A schema with a column that no other version has."""
+    names = ["id", *(f"column_{number}_{position}" for position in range(50))]
+    fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
+    return json.dumps({"type": "record", "name": "Value", "fields": fields})
+
+
+def test_the_last_versions_are_known_and_older_ones_are_asked_for_again() -> None:
+    known = Known()
+    texts = [text_of_version(number) for number in range(3 * IDS_OF_A_SUBJECT)]
+    for number, text in enumerate(texts):
+        assert known.take("s", text, number)
+    assert [known.id_of("s", text) for text in texts[-IDS_OF_A_SUBJECT:]] == [
+        *range(2 * IDS_OF_A_SUBJECT, 3 * IDS_OF_A_SUBJECT)
+    ]
+    assert known.id_of("s", texts[0]) is None
+    assert known.take("s", texts[0], 0)
+    assert known.id_of("s", texts[0]) == 0
+    assert known.id_of("another", texts[0]) is None
+
+
+def test_an_altered_table_pushes_no_other_out() -> None:
+    """F55: what flows goes on flowing while the registry is down."""
+    known = Known()
+    known.take("quiet", '"string"', 1)
+    for number in range(500):
+        known.take("altered", text_of_version(number), number + 2)
+    assert known.id_of("quiet", '"string"') == 1
+    assert known.subjects == ["altered", "quiet"]
+
+
+def test_an_id_has_one_meaning_also_when_its_version_is_no_longer_kept() -> None:
+    known = Known()
+    for number in range(3 * IDS_OF_A_SUBJECT):
+        known.take("s", text_of_version(number), number)
+    assert known.id_of("s", text_of_version(0)) is None
+    assert not known.take("another", text_of_version(1), 0)
+    assert known.id_of("another", text_of_version(1)) is None
+    assert known.take("another", '{"name":"Value", "doc":"", ' + text_of_version(0)[1:], 0)
+
+
+def test_a_subject_that_is_forgotten_may_have_the_same_ids_again() -> None:
+    known = Known()
+    known.take("s", text_of_version(0), 7)
+    known.take("t", text_of_version(1), 8)
+    known.forget("s")
+    assert known.subjects == ["t"]
+    assert known.id_of("s", text_of_version(0)) is None
+    assert known.take("s", text_of_version(0), 7)
+    known.clear()
+    assert known.take("s", text_of_version(0), 8)
+
+
+def test_a_thousand_versions_take_little_memory() -> None:
+    """Each one's text has 3 KiB."""
+    known, earlier = Known(), Earlier("s", 50_000)
+    known.take("s", text_of_version(-1), 10**6)
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            text = text_of_version(number)
+            known.take("s", text, number)
+            earlier.put(number, text)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(text) > 3000
+    assert kept_bytes < 500_000
+
+
+def test_earlier_versions_are_kept_until_there_is_no_room() -> None:
+    """They are read in one order each time: of those that go when another one comes, none would be found again."""
+    earlier = Earlier("s", 5_000)
+    texts = [text_of_version(number) for number in range(100)]
+    for number, text in enumerate(texts):
+        earlier.put(number, text)
+        earlier.put(number, text)
+    kept = [number for number in range(100) if earlier.get(number) is not None]
+    assert 3 < len(kept) < 50
+    assert kept == list(range(len(kept)))
+    assert all(earlier.get(number) == texts[number] for number in kept)

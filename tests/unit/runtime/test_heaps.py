@@ -1,0 +1,58 @@
+"""How many heaps many threads have, in a process of its own; glibc itself says it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cdcd.runtime.heaps import HEAPS
+
+PROGRAM = """
+import ctypes, sys, threading
+from cdcd.runtime.heaps import share_heaps
+
+if sys.argv[1] == "shared":
+    share_heaps()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+all_there = threading.Barrier(17)
+
+def take():
+    libc.malloc(5000)
+    all_there.wait()
+    all_there.wait()
+
+for _ in range(16):
+    threading.Thread(target=take, daemon=True).start()
+all_there.wait()
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+all_there.wait()
+"""
+
+
+def heaps(how: str, **environment: str) -> int:
+    """The number of heaps of a process with sixteen threads at once."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))}
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return found.stdout.count("<heap nr=")
+
+
+def test_many_threads_share_few_heaps() -> None:
+    assert heaps("as glibc has it") > HEAPS
+    assert heaps("shared") == HEAPS
+
+
+@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
+def test_who_has_chosen_a_number_has_it(name: str) -> None:
+    assert heaps("shared", **{name: "3" if name.startswith("MALLOC") else "glibc.malloc.arena_max=3"}) == 3
