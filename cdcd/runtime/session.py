@@ -143,6 +143,7 @@ class Session:
 
     async def run(self) -> None:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
+        is_memory_short = False
         try:
             self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
             beginning = Beginning(
@@ -183,9 +184,13 @@ class Session:
         except CdcdError as error:
             self._status.state("backoff", error)  # closing may take its time; who looks sees why
             raise
+        except MemoryError:
+            is_memory_short = True  # closing takes threads, and a thread takes memory: the process ends at once
+            raise
         finally:
             self._publications.is_on = False
-            await self._close()
+            if not is_memory_short:
+                await self._close()
 
     async def _judged(self, error: SinkFenced) -> CdcdError:
         """Return whether it was another cdcd, or the broker's own timeout."""
