@@ -30,8 +30,8 @@ check: $(STAMP) ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/unit/test_imports.py
 
-bench: ## throughput (comes with the performance work)
-	@echo "make bench: there is no benchmark yet; it comes with the performance work" >&2; exit 2
+bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*' --pairs 3" (--help, --list)
+	$(BIN)/python -m tests.bench $(ARGS)
 
 faults: $(STAMP) ## kills, cuts and crashes under load, judged: make faults ROUNDS=1000 SEED=7 (none: a fixed selection)
 	$(BIN)/python -m tests.faults $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -1,0 +1,165 @@
+"""A backlog: rows written while a slot stands before them, drained by each run over a slot of its own.
+
+In: a case, a server.  Out: `Backlog`, with where it begins and ends.
+Invariant: every slot that `new_slot` makes begins where the first one was made, so that all drain the same WAL;
+nothing but the case's rows is published in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg2
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.bench.cases import Case
+
+PUBLICATION = "bench"
+FIRST_SLOT = "bench_begin"
+SPREAD = "spread"
+"""The partitioned table through which rows are spread; its partitions are published, each as a table."""
+TABLES_A_STATEMENT = 500
+END_TOLERANCE_BYTES = 64
+"""How far behind the last commit's end the WAL's end may be (a page's header); less than any transaction."""
+
+_runs = itertools.count(1)
+
+_FILL = """
+CREATE PROCEDURE fill(first bigint, last bigint, per bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    at bigint := first;
+BEGIN
+    WHILE at <= last LOOP
+        {statement};
+        COMMIT;
+        at := at + per;
+    END LOOP;
+END
+$$
+"""
+
+
+class Backlog:
+    """One case's database with its rows, its publication and the slot at their beginning."""
+
+    def __init__(self, server: PostgresServer, case: Case) -> None:
+        self.case = case
+        self.database = f"bench_{case.name.replace('-', '_')}"
+        self.start_lsn = 0
+        self.end_lsn = 0
+        self._server = server
+
+    def __enter__(self) -> Backlog:
+        self._server.drop_database(self.database)
+        self._server.create_database(self.database)
+        try:
+            self._build()
+        except BaseException:
+            self._server.drop_database(self.database)
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._server.drop_database(self.database)
+
+    @property
+    def dsn(self) -> str:
+        """Where it is, over TCP."""
+        return self._server.dsn(self.database)
+
+    @property
+    def wal_bytes(self) -> int:
+        """How much WAL there is from the slot to the last row."""
+        return self.end_lsn - self.start_lsn
+
+    def topic_suffixes(self) -> list[str]:
+        """Of each table that gets rows, what comes behind a topic's prefix: schema and table."""
+        count = 1 if self.case.of_one_table else self.case.tables
+        return [f"public.{table_name(number)}" for number in range(count)]
+
+    @contextlib.contextmanager
+    def new_slot(self) -> Iterator[str]:
+        """A slot at the beginning, dropped afterwards."""
+        name = f"bench_{next(_runs)}"
+        self._execute("SELECT pg_copy_logical_replication_slot(%s, %s)", FIRST_SLOT, name)
+        try:
+            yield name
+        finally:
+            # A walsender whose client was killed may hold it for a moment.
+            self._execute(
+                "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
+                " WHERE slot_name = %s AND active",
+                name,
+            )
+            self._execute("SELECT pg_drop_replication_slot(%s)", name)
+
+    def _build(self) -> None:
+        case = self.case
+        self._create_tables()
+        insert = statement_of(case, "insert")
+        self._execute(_FILL.format(statement=insert))
+        if case.operation != "insert":
+            self._fill(1_000)
+            self._execute("DROP PROCEDURE fill")
+            self._execute(_FILL.format(statement=statement_of(case, case.operation)))
+        self._execute("CHECKPOINT")
+        (row,) = self._execute(
+            "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", FIRST_SLOT
+        )
+        self.start_lsn = int(row[0])
+        self._fill(case.rows_per_transaction)
+        (row,) = self._execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        self.end_lsn = int(row[0])
+        self._execute("CHECKPOINT")  # what the rows have made dirty is written now, not in a run
+
+    def _create_tables(self) -> None:
+        case = self.case
+        columns = ", ".join(f"{name} {kind}" for name, kind, _ in case.columns)
+        names = [table_name(number) for number in range(case.tables)]
+        if not case.of_one_table:
+            self._execute(f"CREATE TABLE {SPREAD} ({columns}, PRIMARY KEY (id)) PARTITION BY HASH (id)")
+        for first in range(0, case.tables, TABLES_A_STATEMENT):
+            made = [
+                self._create_table(n, columns)
+                for n in range(first, min(first + TABLES_A_STATEMENT, case.tables))
+            ]
+            self._execute(";".join(made))
+        self._execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join(names)}")
+
+    def _create_table(self, number: int, columns: str) -> str:
+        name, case = table_name(number), self.case
+        identity = f"ALTER TABLE {name} REPLICA IDENTITY {case.identity}"
+        if case.of_one_table:
+            return f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id)); {identity}"
+        bounds = f"WITH (MODULUS {case.tables}, REMAINDER {number})"
+        return f"CREATE TABLE {name} PARTITION OF {SPREAD} FOR VALUES {bounds}; {identity}"
+
+    def _fill(self, per: int) -> None:
+        with contextlib.closing(psycopg2.connect(self.dsn)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("SET synchronous_commit = off")
+                cursor.execute("CALL fill(1, %s, %s)", (self.case.rows, per))
+
+    def _execute(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
+        return self._server.execute(statement, *params, dbname=self.database)
+
+
+def table_name(number: int) -> str:
+    """The name of one of the case's tables."""
+    return f"t{number}"
+
+
+def statement_of(case: Case, operation: str) -> str:
+    """What writes rows `at` to `at + per - 1`, each statement of one transaction. Pure."""
+    last = "least(at + per, last + 1) - 1"
+    table = table_name(0) if case.of_one_table else SPREAD
+    if operation == "update":
+        return f"UPDATE {table} SET {case.change} WHERE id BETWEEN at AND {last}"
+    if operation == "delete":
+        return f"DELETE FROM {table} WHERE id BETWEEN at AND {last}"
+    values = ", ".join(expression for _, _, expression in case.columns)
+    return f"INSERT INTO {table} SELECT {values} FROM generate_series(at, {last}) g"

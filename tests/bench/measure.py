@@ -1,0 +1,275 @@
+"""One run: a runner drains a backlog, and what it took is measured.
+
+In: servers, a backlog, a runner.  Out: `Run`.
+What the rate is: from the moment that the first row is durable (for pg_recvlogical: sent), the rows that the
+walsender had not sent by then, over the time until all rows are durable. So the start counts nowhere, and what was
+on its way at that moment counts against the runner. Where one transaction is all there is, nothing is durable before
+all is, and the time begins with the stream. CPU is that of the same window, over the same rows.
+Invariant: a run whose records are not as many as the case makes is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.errors import StackError
+from tests.bench import usage
+from tests.bench.backlog import Backlog
+from tests.bench.runners import Runner, Running, Seen
+from tests.bench.servers import Servers
+from tests.bench.usage import Cpu, Machine
+
+LOOK_S = 0.02
+START_WITHIN_S = 180.0
+STANDSTILL_S = 600.0
+"""How long the server may have sent nothing more until a run is given up: it may decode one transaction."""
+MAY_BE_DISTURBED = 0.1
+"""The share of the machine that others may have used."""
+
+_SENT = """
+    SELECT sent_lsn - '0/0'::pg_lsn FROM pg_stat_replication WHERE pid = %s
+"""
+_ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active_pid IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run has taken. CPU by process in seconds, of user and system, for `rows` rows."""
+
+    case: str
+    runner: str
+    rows: float
+    seconds: float
+    total_rows: int
+    total_seconds: float
+    """From the process's start to all rows durable."""
+    ready_seconds: float
+    """From the process's start until the stream began."""
+    first_seconds: float
+    """From the process's start until the first row was durable."""
+    cpu: dict[str, dict[str, float]]
+    threads: dict[str, float]
+    peak_memory_bytes: int
+    others_share: float
+    records: int | None
+    repeats: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others have used so much of the machine that it says little."""
+        return self.others_share > MAY_BE_DISTURBED
+
+    def cpu_us_per_row(self, process: str) -> float:
+        """CPU of one process, user and system, in microseconds a row."""
+        spent = self.cpu.get(process, {})
+        return sum(spent.values()) / self.rows * 1e6
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"rows_per_second": round(self.rate, 1), "is_disturbed": self.is_disturbed}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at the processes and the machine."""
+
+    at_s: float
+    cpu: dict[str, Cpu]
+    machine: Machine
+    threads: dict[tuple[int, str], Cpu] = field(default_factory=dict)
+
+
+class Meter:
+    """Looks at the processes of one run. A process that has ended keeps what it was last seen to have used."""
+
+    def __init__(self, servers: Servers, receiver: int) -> None:
+        broker, registry, postmaster = servers.kafka.pid, servers.registry.pid, servers.postgres.pid
+        if broker is None or registry is None or postmaster is None:
+            raise StackError("a server of the benchmark has ended")
+        self._postmaster = postmaster
+        self._receiver = receiver
+        self._pids = {"receiver": receiver, "broker": broker, "registry": registry, "bench": os.getpid()}
+        self._last: dict[str, Cpu] = {}
+        self.peak_memory_bytes = 0
+
+    def streams_from(self, walsender: int) -> None:
+        """This is the walsender."""
+        self._pids["walsender"] = walsender
+
+    def touch(self) -> None:
+        """Look at what may end by itself."""
+        for name in ("walsender", "receiver"):
+            self._look(name)
+        self.peak_memory_bytes = usage.peak_memory_of(self._receiver) or self.peak_memory_bytes
+
+    def sample(self) -> Sample:
+        """Look at everything."""
+        at_s = time.monotonic()
+        self.touch()
+        for name in self._pids:
+            self._look(name)
+        self._last["postgres"] = self._rest_of_postgres()
+        return Sample(at_s, dict(self._last), usage.machine(), usage.threads_of(self._receiver))
+
+    def _look(self, name: str) -> None:
+        cpu = usage.cpu_of(self._pids[name]) if name in self._pids else None
+        if cpu is not None:
+            self._last[name] = cpu
+
+    def _rest_of_postgres(self) -> Cpu:
+        pids = [self._postmaster, *usage.children_of(self._postmaster)]
+        found = (usage.cpu_of(pid) for pid in pids if pid != self._pids.get("walsender"))
+        return sum((cpu for cpu in found if cpu is not None), Cpu())
+
+
+def others_share(before: Sample, after: Sample, cores: int) -> float:
+    """The share of the machine that was used by nobody of ours, or taken from it. Pure.
+
+    The kernel's interrupts belong to no process: on a machine that does nothing else they are the run's.
+    """
+    elapsed_s = after.at_s - before.at_s
+    if elapsed_s <= 0:
+        return 0.0
+    spent = after.machine - before.machine
+    ours_s = sum((cpu - before.cpu.get(name, Cpu())).total_s for name, cpu in after.cpu.items())
+    return max(0.0, spent.processes_s + spent.stolen_s - ours_s) / (elapsed_s * cores)
+
+
+def rows_left(rows: int, start_lsn: int, end_lsn: int, sent_lsn: int) -> float:
+    """How many rows lie behind `sent_lsn` in a backlog of equal rows. Pure."""
+    at = min(max(sent_lsn, start_lsn), end_lsn)
+    return rows * (end_lsn - at) / (end_lsn - start_lsn)
+
+
+def measure(servers: Servers, backlog: Backlog, runner: Runner) -> Run:
+    """Let the runner drain the backlog over a slot of its own. Raises StackError when it does not."""
+    with backlog.new_slot() as slot, _asking(backlog) as connection:
+        started_s = time.monotonic()
+        with runner.run(servers, backlog, slot) as running:
+            return _Watching(servers, backlog, runner, running, connection, slot, started_s).run()
+
+
+class _Watching:
+    """The course of one run: it is waited for the stream, for the first row, for the last."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        backlog: Backlog,
+        runner: Runner,
+        running: Running,
+        connection: Connection,
+        slot: str,
+        started_s: float,
+    ) -> None:
+        self._backlog = backlog
+        self._runner = runner
+        self._running = running
+        self._connection = connection
+        self._slot = slot
+        self._started_s = started_s
+        self._meter = Meter(servers, running.pid)
+
+    def run(self) -> Run:
+        """Wait for the end; what it took."""
+        backlog, case = self._backlog, self._backlog.case
+        walsender = self._await_stream()
+        self._meter.streams_from(walsender)
+        ready = begin = self._meter.sample()
+        left = float(case.rows)
+        seen = self._await(walsender, Seen.SOME)
+        first_s = time.monotonic()
+        if not case.is_one_transaction and seen is Seen.SOME:
+            begin = self._meter.sample()
+            left = rows_left(case.rows, backlog.start_lsn, backlog.end_lsn, self._sent(walsender))
+        if left < case.rows / 10:  # too small a rest to say anything
+            begin, left = ready, float(case.rows)
+        if seen is not Seen.ALL:
+            self._await(walsender, Seen.ALL)
+        end = self._meter.sample()
+        return self._result(begin, end, left, ready.at_s, first_s)
+
+    def _result(self, begin: Sample, end: Sample, rows: float, ready_s: float, first_s: float) -> Run:
+        case = self._backlog.case
+        records = self._running.records()
+        wanted = case.rows * case.records_per_row
+        if records is not None and records != wanted:
+            raise StackError(
+                f"{self._runner.name} wrote {records} records for {case.name}, which makes {wanted}"
+            )
+        spent = {name: cpu - begin.cpu.get(name, Cpu()) for name, cpu in end.cpu.items()}
+        return Run(
+            case=case.name,
+            runner=self._runner.name,
+            rows=rows,
+            seconds=end.at_s - begin.at_s,
+            total_rows=case.rows,
+            total_seconds=end.at_s - self._started_s,
+            ready_seconds=ready_s - self._started_s,
+            first_seconds=first_s - self._started_s,
+            cpu={name: {"user_s": cpu.user_s, "system_s": cpu.system_s} for name, cpu in spent.items()},
+            threads=usage.by_name(begin.threads, end.threads),
+            peak_memory_bytes=self._meter.peak_memory_bytes,
+            others_share=round(others_share(begin, end, os.cpu_count() or 1), 3),
+            records=records,
+            settings=dict(self._runner.settings),
+        )
+
+    def _await_stream(self) -> int:
+        """Wait until a walsender reads the slot; its process id."""
+        give_up_s = time.monotonic() + START_WITHIN_S
+        while not (rows := self._ask(_ACTIVE, self._slot)):
+            if self._running.look(LOOK_S) is Seen.ALL or time.monotonic() > give_up_s:
+                raise StackError(f"{self._runner.name} never began to stream", case=self._backlog.case.name)
+        return int(rows[0][0])
+
+    def _await(self, walsender: int, wanted: Seen) -> Seen:
+        """Wait until the run is as far."""
+        sent, news_s = 0, time.monotonic()
+        while (seen := self._running.look(LOOK_S)).value < wanted.value or self._is_none_sent(
+            seen, walsender
+        ):
+            self._meter.touch()
+            if time.monotonic() - news_s > STANDSTILL_S:
+                now = self._sent(walsender)
+                if now == sent:
+                    raise StackError(f"{self._runner.name} stands still", case=self._backlog.case.name)
+                sent, news_s = now, time.monotonic()
+        return seen
+
+    def _is_none_sent(self, seen: Seen, walsender: int) -> bool:
+        """Whether a receiver that throws away is there and the server has sent it nothing yet."""
+        return seen is Seen.SOME and self._sent(walsender) <= self._backlog.start_lsn
+
+    def _sent(self, walsender: int) -> int:
+        rows = self._ask(_SENT, walsender)
+        return int(rows[0][0] or 0) if rows else self._backlog.end_lsn
+
+    def _ask(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement, params)
+            return cursor.fetchall()
+
+
+@contextlib.contextmanager
+def _asking(backlog: Backlog) -> Iterator[Connection]:
+    connection = psycopg2.connect(backlog.dsn)
+    connection.autocommit = True
+    try:
+        yield connection
+    finally:
+        connection.close()

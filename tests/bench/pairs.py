@@ -1,0 +1,58 @@
+"""Runners in turn over one backlog, several rounds; a run that others have disturbed is repeated.
+
+In: servers, a case, runners.  Out: `Run`s, round by round.
+Invariant: within a round each runner runs once that counts, so that ratios compare neighbours in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tests.bench.backlog import Backlog
+from tests.bench.cases import Case
+from tests.bench.measure import Run, measure
+from tests.bench.runners import Runner
+from tests.bench.servers import Servers
+
+Say = Callable[[str], None]
+
+
+def drain_case(
+    servers: Servers, case: Case, runners: Sequence[Runner], pairs: int, repeats: int, say: Say
+) -> Iterator[Run]:
+    """Build the backlog, let the runners drain it in turn; each run as it is done."""
+    say(f"{case.name}: {case.about}: writing {case.rows:,} rows ...")
+    with Backlog(servers.postgres, case) as backlog:
+        say(f"{case.name}: {backlog.wal_bytes / case.rows:.0f} bytes of WAL a row")
+        for number in range(1, pairs + 1):
+            for runner in runners:
+                run = undisturbed(partial(measure, servers, backlog, runner), repeats)
+                say(f"{case.name} {number}/{pairs} {line(run)}")
+                yield run
+
+
+def undisturbed(run_once: Callable[[], Run], repeats: int) -> Run:
+    """The first run that others have left in peace, at most so many times repeated; else the least disturbed."""
+    best = run_once()
+    for number in range(1, repeats + 1):
+        if not best.is_disturbed:
+            return best
+        again = replace(run_once(), repeats=number)
+        best = replace(min(best, again, key=lambda run: run.others_share), repeats=number)
+    return best
+
+
+def line(run: Run) -> str:
+    """A run in one line."""
+    spent = ", ".join(
+        f"{name} {run.cpu_us_per_row(name):.2f}"
+        for name in ("walsender", "receiver", "broker")
+        if name in run.cpu
+    )
+    noise = f", others {run.others_share:.0%}" + (" (disturbed)" if run.is_disturbed else "")
+    return (
+        f"{run.runner:14} {run.rate:>10,.0f} rows/s, us/row: {spent}; {run.peak_memory_bytes >> 20} MiB, "
+        f"ready {run.ready_seconds:.2f} s, first {run.first_seconds:.2f} s{noise}"
+    )

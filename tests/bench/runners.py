@@ -1,0 +1,275 @@
+"""Who drains a backlog: pg_recvlogical to nowhere, and cdcd in its ways of delivery.
+
+In: servers, a backlog, a slot.  Out: a `Running` that says how far it has come, and what it wrote when it is done.
+Invariant: a runner that ends early, or writes another number of records than there are, is an error and no result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import yaml
+
+from cdcd.errors import StackError
+from cdcd.lsn import format_lsn
+from tests.bench.backlog import END_TOLERANCE_BYTES, PUBLICATION, Backlog
+from tests.bench.kafka import ProgressReader, count_committed, delete_topics
+from tests.bench.servers import Servers
+from tests.support.daemon import Daemon, merge
+
+PROTOCOL_VERSION = 4
+LOOK_AT_LOG_S = 1.0
+
+
+class Seen(Enum):
+    """How far a run has come."""
+
+    NOTHING = 0
+    SOME = 1
+    ALL = 2
+
+
+class Running(Protocol):
+    """A process that drains."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def look(self, timeout_s: float) -> Seen:
+        """Wait at most so long for news; how far it has come. Raises StackError when it has ended by a failure."""
+
+    def records(self) -> int | None:
+        """After ALL: how many records it has written; None where it writes none."""
+
+
+class Runner(Protocol):
+    """One way to drain."""
+
+    @property
+    def name(self) -> str:
+        """What it is called by --runners and in the tables."""
+
+    @property
+    def about(self) -> str:
+        """What it is, in a line."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What it is told beyond its defaults."""
+
+    def run(
+        self, servers: Servers, backlog: Backlog, slot: str
+    ) -> contextlib.AbstractContextManager[Running]:
+        """Start it; at the end of the block it has ended and what it wrote is gone."""
+
+
+# --- pg_recvlogical ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecvLogical:
+    """PostgreSQL's own client, which throws everything away: what the server can send."""
+
+    name: str
+    about: str
+    is_unix: bool
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def run(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Running]:
+        """Start it; it ends by itself at the backlog's end."""
+        host = str(servers.socket_folder) if self.is_unix else servers.postgres.host
+        options = protocol_options(backlog)
+        command = [
+            str(servers.recvlogical), "--start", "--slot", slot, "--file", os.devnull, "--no-loop",
+            "--endpos", format_lsn(backlog.end_lsn), "--fsync-interval", "0",
+            "--host", host, "--port", str(servers.postgres.port),
+            "--username", servers.postgres.superuser, "--dbname", backlog.database,
+            *(part for key, value in options.items() for part in ("--option", f"{key}={value}")),
+        ]  # fmt: skip
+        log = servers.folder / "recvlogical.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            with contextlib.closing(_RunningRecvLogical(process, log)) as running:
+                yield running
+        finally:
+            process.kill()
+            process.wait()
+
+
+class _RunningRecvLogical:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._end = os.pidfd_open(process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def look(self, timeout_s: float) -> Seen:
+        # Asked of the kernel without reaping it, so that what it has used can be read once more.
+        if not select.select([self._end], [], [], timeout_s)[0]:
+            return Seen.SOME
+        ended = os.waitid(os.P_PIDFD, self._end, os.WEXITED | os.WNOWAIT)
+        if ended is not None and ended.si_status:
+            raise StackError(f"pg_recvlogical ended with {ended.si_status}:\n{self._log.read_text()}")
+        return Seen.ALL
+
+    def records(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        os.close(self._end)
+
+
+def protocol_options(backlog: Backlog) -> dict[str, str]:
+    """pgoutput's options as cdcd asks for them."""
+    options = {
+        "proto_version": str(PROTOCOL_VERSION),
+        "publication_names": f'"{PUBLICATION}"',
+        "messages": "true",
+    }
+    if backlog.case.streaming != "off":
+        options["streaming"] = backlog.case.streaming
+    if backlog.case.binary:
+        options["binary"] = "true"
+    return options
+
+
+# --- cdcd ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cdcd:
+    """The daemon, as its users run it. `over`: what its configuration has beyond the defaults."""
+
+    name: str
+    about: str
+    over: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_unix: bool = False
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The configuration's own words, and the environment's."""
+        told = {
+            key: yaml.safe_dump(value, default_flow_style=True).strip() for key, value in self.over.items()
+        }
+        return told | dict(self.environment)
+
+    @contextlib.contextmanager
+    def run(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Running]:
+        """Start it on this slot."""
+        with self.daemon(servers, backlog, slot) as daemon:
+            topic = f"{daemon.name}.__progress"
+            reader = ProgressReader(servers.kafka.bootstrap, topic, slot)
+            try:
+                daemon.start()
+                yield _RunningCdcd(daemon, reader, servers, backlog)
+            finally:
+                reader.close()
+
+    @contextlib.contextmanager
+    def daemon(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Daemon]:
+        """A daemon that is configured for this slot, not yet started; its topics are gone afterwards."""
+        case, name = backlog.case, slot.replace("_", "-")
+        config = {
+            "source": {
+                "slot": {"name": slot, "create": False},
+                "publication": {"names": [PUBLICATION]},
+                "protocol": {"streaming": case.streaming, "binary": case.binary},
+            },
+            "snapshot": {"mode": "never"},
+            "sink": {"topics": {"partitions": case.partitions}},
+            "buffer": {"spill_dir": str(servers.folder / name / "spill")},
+        }
+        daemon = Daemon(
+            servers.folder / name,
+            name,
+            dsn=self._dsn(servers, backlog),
+            bootstrap=servers.kafka.bootstrap,
+            registry_url=servers.registry.url,
+            **config,
+        )
+        daemon.slot = slot
+        merge(daemon.config, dict(self.over))
+        daemon.environment = dict(self.environment)
+        try:
+            with daemon:
+                yield daemon
+        finally:
+            delete_topics(servers.kafka.bootstrap, f"{name}.")
+            shutil.rmtree(daemon.folder, ignore_errors=True)
+
+    def _dsn(self, servers: Servers, backlog: Backlog) -> str:
+        if not self.is_unix:
+            return backlog.dsn
+        where = urlencode({"host": servers.socket_folder, "port": servers.postgres.port})
+        return f"postgresql://{servers.postgres.superuser}@/{backlog.database}?{where}"
+
+
+class _RunningCdcd:
+    def __init__(self, daemon: Daemon, reader: ProgressReader, servers: Servers, backlog: Backlog) -> None:
+        self._daemon = daemon
+        self._reader = reader
+        self._servers = servers
+        self._backlog = backlog
+        self._look_at_log_s = time.monotonic() + LOOK_AT_LOG_S
+
+    @property
+    def pid(self) -> int:
+        assert self._daemon.process is not None
+        return self._daemon.process.pid
+
+    def look(self, timeout_s: float) -> Seen:
+        end_lsn = self._reader.look(timeout_s)
+        if end_lsn >= self._backlog.end_lsn - END_TOLERANCE_BYTES:
+            return Seen.ALL
+        self._check_alive()
+        return Seen.SOME if end_lsn > self._backlog.start_lsn else Seen.NOTHING
+
+    def _check_alive(self) -> None:
+        """Raise StackError when it has ended; one that has halted says so in its log only."""
+        assert self._daemon.process is not None
+        has_failed = self._daemon.process.poll() is not None
+        if time.monotonic() >= self._look_at_log_s:
+            self._look_at_log_s = time.monotonic() + LOOK_AT_LOG_S
+            has_failed = has_failed or bool(self._daemon.events("halted"))
+        if has_failed:
+            raise StackError(f"cdcd has ended or halted:\n{self._daemon.log()[-4000:]}")
+
+    def records(self) -> int | None:
+        topics = [f"{self._daemon.name}.{suffix}" for suffix in self._backlog.topic_suffixes()]
+        return count_committed(self._servers.kafka.bootstrap, topics)
+
+
+RUNNERS: dict[str, Runner] = {
+    runner.name: runner
+    for runner in (
+        RecvLogical("unix", "pg_recvlogical to a null device, Unix socket: the limit", is_unix=True),
+        RecvLogical("tcp", "pg_recvlogical to a null device, TCP", is_unix=False),
+        Cdcd("cdcd", "cdcd, exactly once, acks=all, Avro, registry, TCP"),
+        Cdcd("cdcd_unix", "cdcd, exactly once, over the Unix socket", is_unix=True),
+        Cdcd("at_least_once", "cdcd, at least once", {"sink": {"delivery": "at_least_once"}}),
+        Cdcd(
+            "python", "cdcd, exactly once, without compiled kernels", environment={"CDCD_KERNELS": "python"}
+        ),
+    )
+}
+DEFAULT_RUNNERS = ("unix", "tcp", "cdcd", "at_least_once")
+LIMIT = "unix"
+"""What the others are compared with."""

@@ -1,0 +1,129 @@
+"""What the runs of a case come to: medians, ratios within a round, a table. Pure.
+
+In: runs, or their JSON.  Out: rows of text.
+Invariant: a ratio is taken within one round, and then the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MIB = 1 << 20
+HEAD = (
+    "runner", "rows/s", "of unix", "walsender", "receiver", "broker", "MiB", "ready s", "first s", "others", "",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One runner in one case. CPU in seconds per million rows."""
+
+    runner: str
+    runs: int
+    rate: float
+    ratio: float | None
+    cpu: dict[str, float]
+    threads: dict[str, float]
+    peak_memory_bytes: int
+    ready_seconds: float
+    first_seconds: float
+    others_share: float
+    disturbed: int
+
+
+def summaries(runs: Sequence[Mapping[str, Any]], limit: str) -> list[Summary]:
+    """Each runner's medians, in the order of their first runs; `limit` is what the ratios refer to."""
+    by_runner: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for run in runs:
+        by_runner[run["runner"]].append(run)
+    return [_summary(name, of_one, by_runner.get(limit, [])) for name, of_one in by_runner.items()]
+
+
+def _summary(name: str, runs: Sequence[Mapping[str, Any]], limits: Sequence[Mapping[str, Any]]) -> Summary:
+    ratios = [rate(run) / rate(of) for run, of in zip(runs, limits, strict=False)]
+    return Summary(
+        runner=name,
+        runs=len(runs),
+        rate=statistics.median(map(rate, runs)),
+        ratio=statistics.median(ratios) if ratios else None,
+        cpu={
+            process: statistics.median(cpu_per_million(run, process) for run in runs)
+            for process in runs[0]["cpu"]
+        },
+        threads=_threads(runs),
+        peak_memory_bytes=int(statistics.median(run["peak_memory_bytes"] for run in runs)),
+        ready_seconds=statistics.median(run["ready_seconds"] for run in runs),
+        first_seconds=statistics.median(run["first_seconds"] for run in runs),
+        others_share=max(run["others_share"] for run in runs),
+        disturbed=sum(run["is_disturbed"] for run in runs),
+    )
+
+
+def rate(run: Mapping[str, Any]) -> float:
+    """Rows a second."""
+    return float(run["rows"]) / float(run["seconds"])
+
+
+def cpu_per_million(run: Mapping[str, Any], process: str) -> float:
+    """CPU seconds per million rows of one process, user and system."""
+    return float(sum(run["cpu"].get(process, {}).values())) / float(run["rows"]) * 1e6
+
+
+def _threads(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    names = {name for run in runs for name in run["threads"]}
+    medians = {
+        name: statistics.median(run["threads"].get(name, 0.0) / run["rows"] * 1e6 for run in runs)
+        for name in names
+    }
+    return dict(sorted(medians.items(), key=lambda item: -item[1]))
+
+
+def cells(one: Summary) -> list[str]:
+    """A summary as the table shows it."""
+    mark = f"{one.disturbed} of {one.runs} disturbed" if one.disturbed else ""
+    return [
+        one.runner,
+        f"{one.rate:,.0f}",
+        "" if one.ratio is None else f"{one.ratio:.2f}",
+        *(f"{one.cpu.get(process, 0.0):.2f}" for process in ("walsender", "receiver", "broker")),
+        f"{one.peak_memory_bytes / MIB:.0f}",
+        f"{one.ready_seconds:.2f}",
+        f"{one.first_seconds:.2f}",
+        f"{one.others_share:.0%}",
+        mark,
+    ]
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be; the first to the left, numbers to the right."""
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        first, *rest = (
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return "  ".join((first, *rest)).rstrip()
+
+    return "\n".join(map(line, (head, *rows)))
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same for a document."""
+    bar = ["---", *("---:" for _ in head[1:])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, bar, *rows))
+
+
+def case_table(runs: Sequence[Mapping[str, Any]], limit: str) -> str:
+    """One case, and where the threads of who receives spend their time."""
+    found = summaries(runs, limit)
+    lines = [text_table(HEAD, [cells(one) for one in found])]
+    for one in found:
+        if len(one.threads) > 1:
+            told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in one.threads.items())
+            lines.append(f"  {one.runner} by thread: {told}")
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""What processes and the machine have used: CPU and memory, read from /proc.
+
+In: the text of files of /proc, or process ids.  Out: `Cpu`, `Machine`, bytes.
+Invariant: parsing is pure; a process that has ended is None, never zero.
+Must not: walk through all processes: this is called many times a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """Seconds of one process or thread, in its own code and in the kernel's."""
+
+    user_s: float = 0.0
+    system_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Both together."""
+        return self.user_s + self.system_s
+
+    def __add__(self, other: Cpu) -> Cpu:
+        return Cpu(self.user_s + other.user_s, self.system_s + other.system_s)
+
+    def __sub__(self, other: Cpu) -> Cpu:
+        return Cpu(self.user_s - other.user_s, self.system_s - other.system_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Seconds of all cores. `interrupts_s` belongs to no process; `stolen_s` went to other machines."""
+
+    processes_s: float
+    interrupts_s: float
+    stolen_s: float
+
+    def __sub__(self, other: Machine) -> Machine:
+        return Machine(
+            self.processes_s - other.processes_s,
+            self.interrupts_s - other.interrupts_s,
+            self.stolen_s - other.stolen_s,
+        )
+
+
+def parse_stat(text: str, ticks_per_s: int = TICKS_PER_S) -> tuple[str, Cpu]:
+    """Name and CPU of /proc/PID/stat (or of a task's). The name may hold anything, brackets too."""
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return name, Cpu(int(fields[11]) / ticks_per_s, int(fields[12]) / ticks_per_s)
+
+
+def parse_machine(text: str, ticks_per_s: int = TICKS_PER_S) -> Machine:
+    """The first line of /proc/stat."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(one) for one in text.split()[1:9])
+    return Machine((user + nice + system) / ticks_per_s, (irq + softirq) / ticks_per_s, steal / ticks_per_s)
+
+
+def parse_peak_memory(text: str) -> int:
+    """The most memory that was resident, in bytes: VmHWM of /proc/PID/status. Raises ValueError without one."""
+    for line in text.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("no VmHWM: not the status of a running process")
+
+
+def cpu_of(pid: int) -> Cpu | None:
+    """What a process with all its threads, also ended ones, has used so far."""
+    text = _read(f"/proc/{pid}/stat")
+    return parse_stat(text)[1] if text else None
+
+
+def peak_memory_of(pid: int) -> int | None:
+    """The most memory that a process has had resident, in bytes."""
+    try:
+        return parse_peak_memory(_read(f"/proc/{pid}/status"))
+    except ValueError:
+        return None  # it has ended
+
+
+def threads_of(pid: int) -> dict[tuple[int, str], Cpu]:
+    """CPU of each living thread by id and name; the main one is called so."""
+    found: dict[tuple[int, str], Cpu] = {}
+    for tid in _numbers(f"/proc/{pid}/task"):
+        if text := _read(f"/proc/{pid}/task/{tid}/stat"):
+            name, cpu = parse_stat(text)
+            found[tid, "main" if tid == pid else name] = cpu
+    return found
+
+
+def by_name(before: dict[tuple[int, str], Cpu], after: dict[tuple[int, str], Cpu]) -> dict[str, float]:
+    """CPU seconds between two looks, summed over threads of one name. One that is new began at nothing."""
+    spent: Counter[str] = Counter()
+    for thread, cpu in after.items():
+        spent[thread[1]] += (cpu - before.get(thread, Cpu())).total_s  # type: ignore[assignment]
+    return {name: round(seconds, 3) for name, seconds in spent.items() if seconds > 0}
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    return [
+        int(one)
+        for tid in _numbers(f"/proc/{pid}/task")
+        for one in _read(f"/proc/{pid}/task/{tid}/children").split()
+    ]
+
+
+def machine() -> Machine:
+    """What the whole machine has used so far."""
+    return parse_machine(_read("/proc/stat").partition("\n")[0])
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _numbers(folder: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder)]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
