@@ -25,6 +25,9 @@ TABLES_A_STATEMENT = 500
 END_TOLERANCE_BYTES = 64
 """How far behind the last commit's end the WAL's end may be (a page's header); less than any transaction."""
 
+NEVER = 1 << 63
+"""The end of a backlog without rows: what is written into it later has none."""
+
 _runs = itertools.count(1)
 
 _FILL = """
@@ -84,50 +87,61 @@ class Backlog:
     def new_slot(self) -> Iterator[str]:
         """A slot at the beginning, dropped afterwards."""
         name = f"bench_{next(_runs)}"
-        self._execute("SELECT pg_copy_logical_replication_slot(%s, %s)", FIRST_SLOT, name)
+        self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", FIRST_SLOT, name)
         try:
             yield name
         finally:
             # A walsender whose client was killed may hold it for a moment.
-            self._execute(
+            self.execute(
                 "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
                 " WHERE slot_name = %s AND active",
                 name,
             )
-            self._execute("SELECT pg_drop_replication_slot(%s)", name)
+            self.execute("SELECT pg_drop_replication_slot(%s)", name)
+
+    def is_active(self, slot: str) -> bool:
+        """Whether a walsender reads this slot."""
+        return bool(self.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", slot))
+
+    def current_lsn(self) -> int:
+        """Where the server's WAL ends."""
+        return int(self.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
+
+    def execute(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
+        """Run a statement in its database."""
+        return self._server.execute(statement, *params, dbname=self.database)
 
     def _build(self) -> None:
         case = self.case
         self._create_tables()
         insert = statement_of(case, "insert")
-        self._execute(_FILL.format(statement=insert))
+        self.execute(_FILL.format(statement=insert))
         if case.operation != "insert":
             self._fill(1_000)
-            self._execute("DROP PROCEDURE fill")
-            self._execute(_FILL.format(statement=statement_of(case, case.operation)))
-        self._execute("CHECKPOINT")
-        (row,) = self._execute(
+            self.execute("DROP PROCEDURE fill")
+            self.execute(_FILL.format(statement=statement_of(case, case.operation)))
+        self.execute("CHECKPOINT")
+        (row,) = self.execute(
             "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", FIRST_SLOT
         )
         self.start_lsn = int(row[0])
         self._fill(case.rows_per_transaction)
-        (row,) = self._execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-        self.end_lsn = int(row[0])
-        self._execute("CHECKPOINT")  # what the rows have made dirty is written now, not in a run
+        self.end_lsn = self.current_lsn() if case.rows else NEVER
+        self.execute("CHECKPOINT")  # what the rows have made dirty is written now, not in a run
 
     def _create_tables(self) -> None:
         case = self.case
         columns = ", ".join(f"{name} {kind}" for name, kind, _ in case.columns)
         names = [table_name(number) for number in range(case.tables)]
         if not case.of_one_table:
-            self._execute(f"CREATE TABLE {SPREAD} ({columns}, PRIMARY KEY (id)) PARTITION BY HASH (id)")
+            self.execute(f"CREATE TABLE {SPREAD} ({columns}, PRIMARY KEY (id)) PARTITION BY HASH (id)")
         for first in range(0, case.tables, TABLES_A_STATEMENT):
             made = [
                 self._create_table(n, columns)
                 for n in range(first, min(first + TABLES_A_STATEMENT, case.tables))
             ]
-            self._execute(";".join(made))
-        self._execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join(names)}")
+            self.execute(";".join(made))
+        self.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join(names)}")
 
     def _create_table(self, number: int, columns: str) -> str:
         name, case = table_name(number), self.case
@@ -143,9 +157,6 @@ class Backlog:
             with connection.cursor() as cursor:
                 cursor.execute("SET synchronous_commit = off")
                 cursor.execute("CALL fill(1, %s, %s)", (self.case.rows, per))
-
-    def _execute(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
-        return self._server.execute(statement, *params, dbname=self.database)
 
 
 def table_name(number: int) -> str:

@@ -6,12 +6,9 @@ Invariant: a case says everything that its backlog depends on, so that each runn
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
-
-from cdcd.errors import ConfigError
 
 Operation = Literal["insert", "update", "delete"]
 Columns = tuple[tuple[str, str, str], ...]
@@ -223,13 +220,3 @@ def _scaling() -> Iterable[Case]:
 
 CASES = {case.name: case for case in (*_inserts(), *_changes(), *_shapes(), *_scaling())}
 """All of them, in the order in which they run."""
-
-
-def chosen(patterns: Sequence[str]) -> list[Case]:
-    """The cases that the patterns (`insert-*`) name, in the table's order. Raises ConfigError for one without any."""
-    for pattern in patterns:
-        if not fnmatch.filter(CASES, pattern):
-            raise ConfigError(f"no case is named {pattern}; --list shows them")
-    if not patterns:
-        return [case for case in CASES.values() if not case.is_long]
-    return [case for case in CASES.values() if any(fnmatch.fnmatch(case.name, one) for one in patterns)]

@@ -1,7 +1,8 @@
 """One run: a runner drains a backlog, and what it took is measured.
 
 In: servers, a backlog, a runner.  Out: `Run`.
-What the rate is: from the moment that the first row is durable (for pg_recvlogical: sent), the rows that the
+What the rate is: from the moment that the first row is durable (for pg_recvlogical: sent; for who needs to get
+warm: a share of all), the rows that the
 walsender had not sent by then, over the time until all rows are durable. So the start counts nowhere, and what was
 on its way at that moment counts against the runner. Where one transaction is all there is, nothing is durable before
 all is, and the time begins with the stream. CPU is that of the same window, over the same rows.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,15 +29,14 @@ from tests.bench.servers import Servers
 from tests.bench.usage import Cpu, Machine
 
 LOOK_S = 0.02
+START_LOOK_S = 0.005
 START_WITHIN_S = 180.0
 STANDSTILL_S = 600.0
 """How long the server may have sent nothing more until a run is given up: it may decode one transaction."""
 MAY_BE_DISTURBED = 0.1
 """The share of the machine that others may have used."""
 
-_SENT = """
-    SELECT sent_lsn - '0/0'::pg_lsn FROM pg_stat_replication WHERE pid = %s
-"""
+_SENT = "SELECT sent_lsn - '0/0'::pg_lsn FROM pg_stat_replication WHERE pid = %s"
 _ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active_pid IS NOT NULL"
 
 
@@ -60,6 +60,7 @@ class Run:
     peak_memory_bytes: int
     others_share: float
     records: int | None
+    round: int = 0
     repeats: int = 0
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -106,9 +107,9 @@ class Meter:
         self._last: dict[str, Cpu] = {}
         self.peak_memory_bytes = 0
 
-    def streams_from(self, walsender: int) -> None:
-        """This is the walsender."""
-        self._pids["walsender"] = walsender
+    def watch(self, name: str, pid: int) -> None:
+        """This process, too, is the run's: the walsender, for one."""
+        self._pids[name] = pid
 
     def touch(self) -> None:
         """Look at what may end by itself."""
@@ -122,18 +123,15 @@ class Meter:
         self.touch()
         for name in self._pids:
             self._look(name)
-        self._last["postgres"] = self._rest_of_postgres()
+        # The walsender is one of the family; when it has ended, what it has used is the postmaster's to know.
+        family = usage.family_of(self._postmaster)
+        self._last["postgres"] = family - self._last.get("walsender", Cpu())
         return Sample(at_s, dict(self._last), usage.machine(), usage.threads_of(self._receiver))
 
     def _look(self, name: str) -> None:
         cpu = usage.cpu_of(self._pids[name]) if name in self._pids else None
         if cpu is not None:
             self._last[name] = cpu
-
-    def _rest_of_postgres(self) -> Cpu:
-        pids = [self._postmaster, *usage.children_of(self._postmaster)]
-        found = (usage.cpu_of(pid) for pid in pids if pid != self._pids.get("walsender"))
-        return sum((cpu for cpu in found if cpu is not None), Cpu())
 
 
 def others_share(before: Sample, after: Sample, cores: int) -> float:
@@ -157,7 +155,7 @@ def rows_left(rows: int, start_lsn: int, end_lsn: int, sent_lsn: int) -> float:
 
 def measure(servers: Servers, backlog: Backlog, runner: Runner) -> Run:
     """Let the runner drain the backlog over a slot of its own. Raises StackError when it does not."""
-    with backlog.new_slot() as slot, _asking(backlog) as connection:
+    with backlog.new_slot() as slot, asking(backlog) as connection:
         started_s = time.monotonic()
         with runner.run(servers, backlog, slot) as running:
             return _Watching(servers, backlog, runner, running, connection, slot, started_s).run()
@@ -187,13 +185,14 @@ class _Watching:
     def run(self) -> Run:
         """Wait for the end; what it took."""
         backlog, case = self._backlog, self._backlog.case
-        walsender = self._await_stream()
-        self._meter.streams_from(walsender)
+        walsender = await_stream(self._connection, self._slot, self._running.look, self._runner.name)
+        self._meter.watch("walsender", walsender)
         ready = begin = self._meter.sample()
         left = float(case.rows)
         seen = self._await(walsender, Seen.SOME)
         first_s = time.monotonic()
-        if not case.is_one_transaction and seen is Seen.SOME:
+        if not case.is_one_transaction and seen is not Seen.ALL:
+            seen = self._await(walsender, Seen.WARM)
             begin = self._meter.sample()
             left = rows_left(case.rows, backlog.start_lsn, backlog.end_lsn, self._sent(walsender))
         if left < case.rows / 10:  # too small a rest to say anything
@@ -229,14 +228,6 @@ class _Watching:
             settings=dict(self._runner.settings),
         )
 
-    def _await_stream(self) -> int:
-        """Wait until a walsender reads the slot; its process id."""
-        give_up_s = time.monotonic() + START_WITHIN_S
-        while not (rows := self._ask(_ACTIVE, self._slot)):
-            if self._running.look(LOOK_S) is Seen.ALL or time.monotonic() > give_up_s:
-                raise StackError(f"{self._runner.name} never began to stream", case=self._backlog.case.name)
-        return int(rows[0][0])
-
     def _await(self, walsender: int, wanted: Seen) -> Seen:
         """Wait until the run is as far."""
         sent, news_s = 0, time.monotonic()
@@ -253,20 +244,36 @@ class _Watching:
 
     def _is_none_sent(self, seen: Seen, walsender: int) -> bool:
         """Whether a receiver that throws away is there and the server has sent it nothing yet."""
-        return seen is Seen.SOME and self._sent(walsender) <= self._backlog.start_lsn
+        return seen in (Seen.SOME, Seen.WARM) and self._sent(walsender) <= self._backlog.start_lsn
 
     def _sent(self, walsender: int) -> int:
-        rows = self._ask(_SENT, walsender)
+        rows = _ask(self._connection, _SENT, walsender)
         return int(rows[0][0] or 0) if rows else self._backlog.end_lsn
 
-    def _ask(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement, params)
-            return cursor.fetchall()
+
+def await_stream(connection: Connection, slot: str, look: Callable[[float], object], name: str) -> int:
+    """Wait until a walsender reads the slot; its process id. Raises StackError when none comes.
+
+    `look` waits so long, and raises when the receiver has ended.
+    """
+    give_up_s = time.monotonic() + START_WITHIN_S
+    while not (rows := _ask(connection, _ACTIVE, slot)):
+        if look(START_LOOK_S) is Seen.ALL:
+            raise StackError(f"{name} was done before it was seen to stream", hint="choose a larger --scale")
+        if time.monotonic() > give_up_s:
+            raise StackError(f"{name} never began to stream")
+    return int(rows[0][0])
+
+
+def _ask(connection: Connection, statement: str, *params: object) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, params)
+        return cursor.fetchall()
 
 
 @contextlib.contextmanager
-def _asking(backlog: Backlog) -> Iterator[Connection]:
+def asking(backlog: Backlog) -> Iterator[Connection]:
+    """A connection that each question is a transaction of."""
     connection = psycopg2.connect(backlog.dsn)
     connection.autocommit = True
     try:

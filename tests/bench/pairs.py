@@ -7,9 +7,10 @@ Invariant: within a round each runner runs once that counts, so that ratios comp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+from cdcd.errors import StackError
 from tests.bench.backlog import Backlog
 from tests.bench.cases import Case
 from tests.bench.measure import Run, measure
@@ -19,18 +20,31 @@ from tests.bench.servers import Servers
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that is no result."""
+
+    case: str
+    runner: str
+    why: str
+
+
 def drain_case(
     servers: Servers, case: Case, runners: Sequence[Runner], pairs: int, repeats: int, say: Say
-) -> Iterator[Run]:
-    """Build the backlog, let the runners drain it in turn; each run as it is done."""
+) -> Iterator[Run | Failure]:
+    """Build the backlog, let the runners drain it in turn; each run as it is done, a failed one as a Failure."""
     say(f"{case.name}: {case.about}: writing {case.rows:,} rows ...")
     with Backlog(servers.postgres, case) as backlog:
         say(f"{case.name}: {backlog.wal_bytes / case.rows:.0f} bytes of WAL a row")
         for number in range(1, pairs + 1):
             for runner in runners:
-                run = undisturbed(partial(measure, servers, backlog, runner), repeats)
+                try:
+                    run = undisturbed(partial(measure, servers, backlog, runner), repeats)
+                except StackError as error:
+                    yield Failure(case.name, runner.name, str(error))
+                    continue
                 say(f"{case.name} {number}/{pairs} {line(run)}")
-                yield run
+                yield replace(run, round=number)
 
 
 def undisturbed(run_once: Callable[[], Run], repeats: int) -> Run:

@@ -37,7 +37,10 @@ class Seen(Enum):
 
     NOTHING = 0
     SOME = 1
-    ALL = 2
+    """Something is durable; for who writes nothing: it runs."""
+    WARM = 2
+    """The rate may begin."""
+    ALL = 3
 
 
 class Running(Protocol):
@@ -46,6 +49,10 @@ class Running(Protocol):
     @property
     def pid(self) -> int:
         """Its process id."""
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the tables that get rows."""
 
     def look(self, timeout_s: float) -> Seen:
         """Wait at most so long for news; how far it has come. Raises StackError when it has ended by a failure."""
@@ -93,7 +100,7 @@ class RecvLogical:
         host = str(servers.socket_folder) if self.is_unix else servers.postgres.host
         options = protocol_options(backlog)
         command = [
-            str(servers.recvlogical), "--start", "--slot", slot, "--file", os.devnull, "--no-loop",
+            str(servers.program("pg_recvlogical")), "--start", "--slot", slot, "--file", os.devnull, "--no-loop",
             "--endpos", format_lsn(backlog.end_lsn), "--fsync-interval", "0",
             "--host", host, "--port", str(servers.postgres.port),
             "--username", servers.postgres.superuser, "--dbname", backlog.database,
@@ -115,6 +122,7 @@ class _RunningRecvLogical:
         self._process = process
         self._log = log
         self._end = os.pidfd_open(process.pid)
+        self.topics: list[str] = []
 
     @property
     def pid(self) -> int:
@@ -123,7 +131,7 @@ class _RunningRecvLogical:
     def look(self, timeout_s: float) -> Seen:
         # Asked of the kernel without reaping it, so that what it has used can be read once more.
         if not select.select([self._end], [], [], timeout_s)[0]:
-            return Seen.SOME
+            return Seen.WARM
         ended = os.waitid(os.P_PIDFD, self._end, os.WEXITED | os.WNOWAIT)
         if ended is not None and ended.si_status:
             raise StackError(f"pg_recvlogical ended with {ended.si_status}:\n{self._log.read_text()}")
@@ -228,6 +236,7 @@ class _RunningCdcd:
         self._reader = reader
         self._servers = servers
         self._backlog = backlog
+        self.topics = [f"{daemon.name}.{suffix}" for suffix in backlog.topic_suffixes()]
         self._look_at_log_s = time.monotonic() + LOOK_AT_LOG_S
 
     @property
@@ -240,7 +249,7 @@ class _RunningCdcd:
         if end_lsn >= self._backlog.end_lsn - END_TOLERANCE_BYTES:
             return Seen.ALL
         self._check_alive()
-        return Seen.SOME if end_lsn > self._backlog.start_lsn else Seen.NOTHING
+        return Seen.WARM if end_lsn > self._backlog.start_lsn else Seen.NOTHING
 
     def _check_alive(self) -> None:
         """Raise StackError when it has ended; one that has halted says so in its log only."""
@@ -253,23 +262,17 @@ class _RunningCdcd:
             raise StackError(f"cdcd has ended or halted:\n{self._daemon.log()[-4000:]}")
 
     def records(self) -> int | None:
-        topics = [f"{self._daemon.name}.{suffix}" for suffix in self._backlog.topic_suffixes()]
-        return count_committed(self._servers.kafka.bootstrap, topics)
+        return count_committed(self._servers.kafka.bootstrap, self.topics)
 
 
-RUNNERS: dict[str, Runner] = {
-    runner.name: runner
-    for runner in (
-        RecvLogical("unix", "pg_recvlogical to a null device, Unix socket: the limit", is_unix=True),
-        RecvLogical("tcp", "pg_recvlogical to a null device, TCP", is_unix=False),
-        Cdcd("cdcd", "cdcd, exactly once, acks=all, Avro, registry, TCP"),
-        Cdcd("cdcd_unix", "cdcd, exactly once, over the Unix socket", is_unix=True),
-        Cdcd("at_least_once", "cdcd, at least once", {"sink": {"delivery": "at_least_once"}}),
-        Cdcd(
-            "python", "cdcd, exactly once, without compiled kernels", environment={"CDCD_KERNELS": "python"}
-        ),
-    )
-}
+OWN: tuple[Runner, ...] = (
+    RecvLogical("unix", "pg_recvlogical to a null device, Unix socket: the limit", is_unix=True),
+    RecvLogical("tcp", "pg_recvlogical to a null device, TCP", is_unix=False),
+    Cdcd("cdcd", "cdcd, exactly once, acks=all, Avro, registry, TCP"),
+    Cdcd("cdcd_unix", "cdcd, exactly once, over the Unix socket", is_unix=True),
+    Cdcd("at_least_once", "cdcd, at least once", {"sink": {"delivery": "at_least_once"}}),
+    Cdcd("python", "cdcd, exactly once, without compiled kernels", environment={"CDCD_KERNELS": "python"}),
+)
 DEFAULT_RUNNERS = ("unix", "tcp", "cdcd", "at_least_once")
 LIMIT = "unix"
 """What the others are compared with."""

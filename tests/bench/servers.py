@@ -27,7 +27,7 @@ from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
 
 POSTGRES_MAJOR = 18
-"""The wheel's: it has pg_recvlogical beside the server."""
+"""The wheel's: it has pg_recvlogical and pgbench beside the server."""
 POSTGRES_SETTINGS = {
     "shared_buffers": "512MB",
     "max_wal_size": "64GB",
@@ -49,10 +49,9 @@ class Servers:
     registry: SchemaRegistry
     folder: Path
 
-    @property
-    def recvlogical(self) -> Path:
-        """The program that is the limit."""
-        return programs_from_wheel(POSTGRES_MAJOR) / "bin" / "pg_recvlogical"
+    def program(self, name: str) -> Path:
+        """One of PostgreSQL's client programs."""
+        return programs_from_wheel(POSTGRES_MAJOR) / "bin" / name
 
     @property
     def socket_folder(self) -> Path:

@@ -17,6 +17,9 @@ HEAD = (
     "runner", "rows/s", "of unix", "walsender", "receiver", "broker", "MiB", "ready s", "first s", "others", "",
 )  # fmt: skip
 
+LATENCY_HEAD = ("runner", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms", "cores", "MiB", "others")
+RESTART_HEAD = ("after", "starts", "ready s", "first s")
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -44,7 +47,8 @@ def summaries(runs: Sequence[Mapping[str, Any]], limit: str) -> list[Summary]:
 
 
 def _summary(name: str, runs: Sequence[Mapping[str, Any]], limits: Sequence[Mapping[str, Any]]) -> Summary:
-    ratios = [rate(run) / rate(of) for run, of in zip(runs, limits, strict=False)]
+    limit_of = {run["round"]: rate(run) for run in limits}
+    ratios = [rate(run) / limit_of[run["round"]] for run in runs if run["round"] in limit_of]
     return Summary(
         runner=name,
         runs=len(runs),
@@ -118,12 +122,54 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, bar, *rows))
 
 
-def case_table(runs: Sequence[Mapping[str, Any]], limit: str) -> str:
-    """One case, and where the threads of who receives spend their time."""
+def case_table(runs: Sequence[Mapping[str, Any]], limit: str, absent: Mapping[str, str]) -> str:
+    """One case, where the threads of who receives spend their time, and who is not there."""
     found = summaries(runs, limit)
     lines = [text_table(HEAD, [cells(one) for one in found])]
     for one in found:
         if len(one.threads) > 1:
             told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in one.threads.items())
             lines.append(f"  {one.runner} by thread: {told}")
+    lines += [f"  {name}: {why}" for name, why in absent.items()]
     return "\n".join(lines)
+
+
+def latency_cells(one: Mapping[str, Any]) -> list[str]:
+    """A measured latency as the table shows it."""
+    milliseconds = (f"{one[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms"))
+    return [
+        one["runner"],
+        f"{one['per_second']:,.0f}",
+        *milliseconds,
+        f"{one['daemon_cores']:.2f}",
+        f"{one['peak_memory_bytes'] / MIB:.0f}",
+        f"{one['others_share']:.0%}",
+    ]
+
+
+def latency_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """The latencies of one case."""
+    return text_table(LATENCY_HEAD, [latency_cells(one) for one in found])
+
+
+def restart_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The medians of starts, by how the daemon had ended before."""
+    by_end: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for one in found:
+        by_end[one["after"]].append(one)
+    return [
+        [
+            after,
+            str(len(starts)),
+            *(
+                f"{statistics.median(one[name] for one in starts):.2f}"
+                for name in ("ready_seconds", "first_seconds")
+            ),
+        ]
+        for after, starts in by_end.items()
+    ]
+
+
+def restart_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """The starts of one case."""
+    return text_table(RESTART_HEAD, restart_rows(found))

@@ -53,8 +53,14 @@ class Machine:
 def parse_stat(text: str, ticks_per_s: int = TICKS_PER_S) -> tuple[str, Cpu]:
     """Name and CPU of /proc/PID/stat (or of a task's). The name may hold anything, brackets too."""
     name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return name, Cpu(int(fields[11]) / ticks_per_s, int(fields[12]) / ticks_per_s)
+    user, system = rest.split()[11:13]
+    return name, Cpu(int(user) / ticks_per_s, int(system) / ticks_per_s)
+
+
+def parse_ended_children(text: str, ticks_per_s: int = TICKS_PER_S) -> Cpu:
+    """What the children that a process has waited for have used: from the same file."""
+    user, system = text.rpartition(")")[2].split()[13:15]
+    return Cpu(int(user) / ticks_per_s, int(system) / ticks_per_s)
 
 
 def parse_machine(text: str, ticks_per_s: int = TICKS_PER_S) -> Machine:
@@ -75,6 +81,14 @@ def cpu_of(pid: int) -> Cpu | None:
     """What a process with all its threads, also ended ones, has used so far."""
     text = _read(f"/proc/{pid}/stat")
     return parse_stat(text)[1] if text else None
+
+
+def family_of(pid: int) -> Cpu:
+    """What a process and its children, also ended ones, have used so far."""
+    text = _read(f"/proc/{pid}/stat")
+    found = [parse_stat(text)[1], parse_ended_children(text)] if text else []
+    found += [cpu for child in children_of(pid) if (cpu := cpu_of(child)) is not None]
+    return sum(found, Cpu())
 
 
 def peak_memory_of(pid: int) -> int | None:

@@ -1,0 +1,265 @@
+"""How late a row is: from COMMIT's return at who wrote it to a read_committed consumer that has it.
+
+In: a rate, a runner, seconds.  Out: `Latency`.
+pgbench keeps the rate (transactions of one row, arrivals of a Poisson process) and logs when each COMMIT returned; a
+process of its own reads the topic and notes when it had each row; both by the clock of this machine.
+Invariant: every row that was committed is read, each once; else it is an error and no result.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdcd.errors import StackError
+from tests.bench.backlog import Backlog, table_name
+from tests.bench.cases import TEN, Case
+from tests.bench.measure import Meter, Sample, asking, await_stream, others_share
+from tests.bench.runners import Runner
+from tests.bench.servers import Servers
+
+CLIENTS = 4
+CLIENT_ROWS = 1_000_000_000
+"""Ids of one client's rows begin at its number times this; those of the warm-up are below zero."""
+WARM_UP_S = 5
+READ_WITHIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One case: so many transactions of one row a second."""
+
+    name: str
+    about: str
+    per_second: int
+    is_of_settings: bool = False
+    """Whether cdcd's settings are varied instead of the runners."""
+    is_long: bool = False
+
+
+RATES = {
+    rate.name: rate
+    for rate in (
+        *(Rate(f"latency-{n}", f"latency at {n:,} transactions/s", n) for n in (100, 1_000, 5_000)),
+        Rate("latency-settings", "latency at 1,000 transactions/s, by setting", 1_000, is_of_settings=True),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """What came of one run; milliseconds from COMMIT's return."""
+
+    case: str
+    runner: str
+    per_second: float
+    rows: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+    cpu_us_per_row: dict[str, float]
+    daemon_cores: float
+    peak_memory_bytes: int
+    others_share: float
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def empty_case(rate: Rate) -> Case:
+    """The table that is written into, with nothing in it."""
+    return Case(rate.name, rate.about, TEN, 0, 1)
+
+
+def measure_latency(servers: Servers, backlog: Backlog, rate: Rate, runner: Runner, seconds: int) -> Latency:
+    """Write at the rate and read, for so long."""
+    with backlog.new_slot() as slot, runner.run(servers, backlog, slot) as running:
+        meter = Meter(servers, running.pid)
+        with asking(backlog) as connection:
+            meter.watch("walsender", await_stream(connection, slot, running.look, runner.name))
+        writer = _Writer(servers, backlog, servers.folder / f"latency-{slot}")
+        with writer.writing(rate.per_second, WARM_UP_S, is_warm_up=True):
+            pass
+        (topic,) = running.topics
+        with _reading(servers, topic, writer.folder) as reader:
+            meter.watch("reader", reader.pid)
+            begin = meter.sample()
+            with writer.writing(rate.per_second, seconds) as pid:
+                meter.watch("writer", pid)
+            end = meter.sample()
+            committed = committed_at(writer.log(), CLIENT_ROWS)
+            seen = reader.rows(len(committed))
+        return _result(rate, runner, committed, seen, meter, begin, end)
+
+
+def _result(
+    rate: Rate,
+    runner: Runner,
+    committed: Mapping[int, int],
+    seen: Sequence[tuple[int, int]],
+    meter: Meter,
+    begin: Sample,
+    end: Sample,
+) -> Latency:
+    late_ms = sorted(latencies_ms(committed, seen))
+    rows, elapsed_s = len(committed), end.at_s - begin.at_s
+    spent = {name: (cpu - begin.cpu[name]).total_s for name, cpu in end.cpu.items() if name in begin.cpu}
+    return Latency(
+        case=rate.name,
+        runner=runner.name,
+        per_second=round(rows / elapsed_s, 1),
+        rows=rows,
+        p50_ms=quantile(late_ms, 0.5),
+        p95_ms=quantile(late_ms, 0.95),
+        p99_ms=quantile(late_ms, 0.99),
+        max_ms=late_ms[-1],
+        cpu_us_per_row={name: round(seconds / rows * 1e6, 2) for name, seconds in spent.items()},
+        daemon_cores=round(spent["receiver"] / elapsed_s, 3),
+        peak_memory_bytes=meter.peak_memory_bytes,
+        others_share=round(others_share(begin, end, os.cpu_count() or 1), 3),
+        settings=dict(runner.settings),
+    )
+
+
+def committed_at(lines: Iterable[str], client_rows: int) -> dict[int, int]:
+    """When COMMIT returned, in microseconds of the epoch, by the row's id: from pgbench's log. Pure.
+
+    A line is: client, number of its transaction, how long it took, script, seconds and microseconds of its end.
+    """
+    found = {}
+    for line in lines:
+        client, number, _took, _script, seconds, micros, *_ = line.split()
+        found[int(client) * client_rows + int(number) + 1] = int(seconds) * 1_000_000 + int(micros)
+    return found
+
+
+def latencies_ms(committed: Mapping[int, int], seen: Sequence[tuple[int, int]]) -> list[float]:
+    """How late each row was. Raises StackError when a row is missing or was read twice. Pure."""
+    ids = {row for row, _ in seen}
+    if len(ids) != len(seen) or ids != committed.keys():
+        raise StackError(
+            "what was read is not what was committed",
+            committed=len(committed),
+            read=len(seen),
+            missing=len(committed.keys() - ids),
+            repeated=len(seen) - len(ids),
+        )
+    return [(at_us - committed[row]) / 1000 for row, at_us in seen]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value that this share of the ordered values is not above. Pure."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def id_of_key(key: bytes) -> int:
+    """The row's id: the only field of an Avro key, behind five bytes of the registry's. Pure."""
+    value = shift = 0
+    for byte in key[5:]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1)
+    raise ValueError("a key that is no long")
+
+
+# --- who writes ----------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Runs pgbench in a folder of its own."""
+
+    def __init__(self, servers: Servers, backlog: Backlog, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        postgres = servers.postgres
+        self._command = [
+            str(servers.program("pgbench")), "--no-vacuum", "--define", "n=0", "--protocol", "prepared",
+            "--client", str(CLIENTS), "--jobs", "1", "--host", postgres.host, "--port", str(postgres.port),
+            "--username", postgres.superuser, backlog.database,
+        ]  # fmt: skip
+
+    @contextlib.contextmanager
+    def writing(self, per_second: int, seconds: int, *, is_warm_up: bool = False) -> Iterator[int]:
+        """Write at this rate to the end of the block and of the time; its process id. Raises StackError."""
+        name = "warm-up" if is_warm_up else "committed"
+        script = self.folder / f"{name}.sql"
+        script.write_text(insert_script(is_warm_up=is_warm_up))
+        options = ["--rate", str(per_second), "--time", str(seconds), "--file", str(script)]
+        options += ["--log", "--log-prefix", str(self.folder / name)]
+        with (self.folder / "pgbench.out").open("w+") as output:
+            process = subprocess.Popen(
+                [*self._command[:-1], *options, self._command[-1]], stdout=output, stderr=output
+            )
+            try:
+                yield process.pid
+                if status := process.wait(seconds + READ_WITHIN_S):
+                    output.seek(0)
+                    raise StackError(f"pgbench ended with {status}:\n{output.read()[-2000:]}")
+            finally:
+                process.kill()
+
+    def log(self) -> list[str]:
+        """What it has written down of the rows that count."""
+        return [
+            line for path in self.folder.glob("committed.[0-9]*") for line in path.read_text().splitlines()
+        ]
+
+
+def insert_script(*, is_warm_up: bool) -> str:
+    """What pgbench runs for each transaction; ids of the warm-up are negative. Pure."""
+    first = (
+        f"-{CLIENT_ROWS}::bigint * (:client_id + 1)" if is_warm_up else f"{CLIENT_ROWS}::bigint * :client_id"
+    )
+    values = ", ".join(expression for _, _, expression in TEN)
+    row = f"SELECT {first} + :n AS g"
+    return f"\\set n :n + 1\nINSERT INTO {table_name(0)} SELECT {values} FROM ({row}) AS row;\n"
+
+
+# --- who reads -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _reading(servers: Servers, topic: str, folder: Path) -> Iterator[_Reader]:
+    output = folder / "seen"
+    command = [sys.executable, "-m", "tests.bench.reader", servers.kafka.bootstrap, topic, str(output)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != "reading":
+            raise StackError("the reader did not begin", topic=topic)
+        yield _Reader(process, output)
+    finally:
+        process.kill()
+        process.wait()
+
+
+class _Reader:
+    def __init__(self, process: subprocess.Popen[str], output: Path) -> None:
+        self._process = process
+        self._output = output
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def rows(self, count: int) -> list[tuple[int, int]]:
+        """Id and time in microseconds of each row, when it has so many (or time is over: then what it has)."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count} {time.time() + READ_WITHIN_S}\n")
+        self._process.stdin.close()
+        if status := self._process.wait(READ_WITHIN_S * 2):
+            raise StackError(f"the reader ended with {status}")
+        numbers = array.array("q", self._output.read_bytes())
+        return list(zip(numbers[::2], numbers[1::2], strict=True))

@@ -1,0 +1,67 @@
+"""`python -m tests.bench.reader BOOTSTRAP TOPIC FILE`: note when each row could be read.
+
+Out: the line `reading` as soon as it reads; at the end FILE with pairs of 64-bit numbers, id and microseconds.
+In, on standard input: how many rows there are, and until when (seconds of the epoch) to wait for them.
+Invariant: read_committed; the clock is read when a row is handed over, before anything else is done with it.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+import threading
+import time
+from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.bench.kafka import consumer
+from tests.bench.latency import id_of_key
+
+POLL_S = 0.1
+
+
+def main() -> None:
+    """Read until there are as many rows as standard input says."""
+    bootstrap, topic, output = sys.argv[1:]
+    ending = _Ending()
+    reader = consumer(bootstrap)
+    partitions = reader.list_topics(topic, 30).topics[topic].partitions
+    reader.assign([TopicPartition(topic, number, 0) for number in partitions])
+    reader.poll(1.0)  # rows of the warm-up
+    print("reading", flush=True)
+    seen = array.array("q")
+    while not ending.is_reached(len(seen) // 2):
+        message = reader.poll(POLL_S)
+        now_us = time.time_ns() // 1000
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            row = id_of_key(message.key() or b"")
+            if row > 0:
+                seen.extend((row, now_us))
+        elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
+            raise KafkaException(error)
+    reader.close()
+    Path(output).write_bytes(seen.tobytes())
+
+
+class _Ending:
+    def __init__(self) -> None:
+        self._count: int | None = None
+        self._until_s = 0.0
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def is_reached(self, count: int) -> bool:
+        """Whether it was said to be enough; or time is over."""
+        return self._count is not None and (count >= self._count or time.time() > self._until_s)
+
+    def _hear(self) -> None:
+        count, until_s = sys.stdin.readline().split()
+        self._until_s = float(until_s)
+        self._count = int(count)
+
+
+if __name__ == "__main__":
+    main()

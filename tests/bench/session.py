@@ -1,0 +1,155 @@
+"""One run of the benchmark: what is measured is printed as it comes, and kept as JSON.
+
+In: servers, what to measure.  Out: lines, tables, a document that is written after each result.
+Invariant: what is there is kept, whatever becomes of the next one; a run that failed is told and is no result.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.errors import StackError
+from tests.bench.backlog import Backlog
+from tests.bench.cases import CASES, Case
+from tests.bench.latency import Rate, empty_case, measure_latency
+from tests.bench.pairs import Failure, drain_case
+from tests.bench.peer import PEERS, Debezium, debezium_artefact
+from tests.bench.restart import Start, measure_restarts
+from tests.bench.runners import LIMIT, OWN, Cdcd, RecvLogical, Runner
+from tests.bench.servers import Servers, cdcd_version
+from tests.bench.table import case_table, latency_table, restart_table
+
+FORMAT = 1
+WARM_UP_SHARE = 0.1
+RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (*OWN, *PEERS)}
+LINGERS_MS = (0, 1, 5, 20)
+WAITS_MS = (0, 2, 5, 20, 100)
+
+
+class Session:
+    """The results so far. `failures` counts the runs that are none."""
+
+    def __init__(self, servers: Servers, path: Path | None, asked: dict[str, Any]) -> None:
+        self.failures = 0
+        self._servers = servers
+        self._path = path
+        self._document: dict[str, Any] = {
+            "format": FORMAT,
+            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "asked": asked,
+            "machine": servers.description(),
+            "cdcd": cdcd_version(),
+            "limit": LIMIT,
+            "runners": {},
+            "absent": {},
+            "cases": {},
+            "runs": [],
+            "latencies": [],
+            "restarts": [],
+            "failures": [],
+        }
+
+    def begin(self, runners: Sequence[Runner]) -> list[Runner]:
+        """Say who takes part, and who does not and why; those who do."""
+        absent = {one.name: "not asked for (--runners)" for one in PEERS if one not in runners}
+        if any(isinstance(one, Debezium) for one in runners):
+            try:
+                Cache().get(debezium_artefact())
+            except StackError as error:
+                absent |= {one.name: f"could not be had: {error}" for one in PEERS}
+        there = [one for one in runners if one.name not in absent]
+        for one in there:
+            self._document["runners"][one.name] = {"about": one.about, "settings": dict(one.settings)}
+        self._document["absent"] = absent
+        self._write()
+        return there
+
+    def warm_up(self, scale: float) -> None:
+        """Let the broker's and the registry's Java compile what it will run: the first run would pay for all."""
+        case = CASES["insert-1000"].scaled(WARM_UP_SHARE * scale)
+        for one in drain_case(self._servers, case, [RUNNERS["cdcd"]], pairs=1, repeats=0, say=lambda _: None):
+            _say(f"warm-up failed: {one.why}" if isinstance(one, Failure) else "warmed up")
+
+    def drain(self, case: Case, runners: Sequence[Runner], pairs: int, repeats: int) -> None:
+        """A backlog, drained by each."""
+        self._about(case.name, case.about, rows=case.rows)
+        runs = []
+        for one in drain_case(self._servers, case, runners, pairs, repeats, _say):
+            if isinstance(one, Failure):
+                self._failed(one.case, one.runner, one.why)
+                continue
+            runs.append(one.document())
+            self._keep("runs", runs[-1])
+        if runs:
+            _show(case.name, case.about, case_table(runs, LIMIT, self._document["absent"]))
+
+    def latency(self, rate: Rate, runners: Sequence[Runner], seconds: int) -> None:
+        """Rows at a rate, as late as each delivers them."""
+        self._about(rate.name, rate.about, seconds=seconds)
+        found = []
+        with Backlog(self._servers.postgres, empty_case(rate)) as backlog:
+            for runner in varied(rate, runners):
+                _say(f"{rate.name} {runner.name}: {seconds} s ...")
+                try:
+                    one = measure_latency(self._servers, backlog, rate, runner, seconds)
+                except StackError as error:
+                    self._failed(rate.name, runner.name, str(error))
+                    continue
+                found.append(one.document())
+                self._keep("latencies", found[-1])
+        if found:
+            _show(rate.name, rate.about, latency_table(found))
+
+    def restart(self, start: Start, times: int) -> None:
+        """The daemon started again and again."""
+        self._about(start.name, start.about)
+        found = []
+        try:
+            for one in measure_restarts(self._servers, start, times):
+                found.append(one.document())
+                self._keep("restarts", found[-1])
+        except (StackError, AssertionError) as error:
+            self._failed(start.name, "cdcd", str(error))
+        if found:
+            _show(start.name, start.about, restart_table(found))
+
+    def _about(self, name: str, about: str, **more: object) -> None:
+        self._document["cases"][name] = {"about": about, **more}
+
+    def _failed(self, case: str, runner: str, why: str) -> None:
+        self.failures += 1
+        _say(f"{case} {runner} FAILED: {why}")
+        self._keep("failures", {"case": case, "runner": runner, "why": why})
+
+    def _keep(self, kind: str, result: dict[str, Any]) -> None:
+        self._document[kind].append(result)
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is not None:
+            self._path.write_text(json.dumps(self._document, indent=1) + "\n")
+
+
+def varied(rate: Rate, runners: Sequence[Runner]) -> list[Runner]:
+    """Who takes part in a latency case: who writes into Kafka; or cdcd with each value of a setting."""
+    if not rate.is_of_settings:
+        return [one for one in runners if not isinstance(one, RecvLogical)]
+    lingers = [
+        Cdcd(f"linger {ms} ms", "", {"sink": {"properties": {"linger.ms": str(ms)}}}) for ms in LINGERS_MS
+    ]
+    waits = [Cdcd(f"commit after {ms} ms", "", {"sink": {"commit": {"max_wait_ms": ms}}}) for ms in WAITS_MS]
+    return [*lingers, *waits]
+
+
+def _show(name: str, about: str, table: str) -> None:
+    print(f"\n{name}: {about}\n{table}\n", flush=True)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
