@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test long check bench faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test long check bench profile faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ check: $(STAMP) ## lint, format, types, import rules
 
 bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*' --pairs 3" (--help, --list)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+profile: $(STAMP) ## where a drain spends its time, by py-spy: make profile ARGS="--case insert-1 --output FILE"
+	@test -x $(BIN)/py-spy || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m tests.bench.profile $(ARGS)
 
 faults: $(STAMP) ## kills, cuts and crashes under load, judged: make faults ROUNDS=1000 SEED=7 (none: a fixed selection)
 	$(BIN)/python -m tests.faults $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -88,8 +88,22 @@ class Backlog:
         """A slot at the beginning, dropped afterwards."""
         name = f"bench_{next(_runs)}"
         self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", FIRST_SLOT, name)
-        try:
+        with self._dropped_afterwards(name):
             yield name
+
+    @contextlib.contextmanager
+    def emptied(self) -> Iterator[str]:
+        """The tables without their rows, and a slot that begins here, dropped afterwards."""
+        name = f"bench_{next(_runs)}"
+        self.execute(f"TRUNCATE {', '.join(map(table_name, range(self.case.tables)))}")
+        self.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
+        with self._dropped_afterwards(name):
+            yield name
+
+    @contextlib.contextmanager
+    def _dropped_afterwards(self, name: str) -> Iterator[None]:
+        try:
+            yield
         finally:
             # A walsender whose client was killed may hold it for a moment.
             self.execute(

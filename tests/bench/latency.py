@@ -29,7 +29,8 @@ from tests.bench.servers import Servers
 CLIENTS = 4
 CLIENT_ROWS = 1_000_000_000
 """Ids of one client's rows begin at its number times this; those of the warm-up are below zero."""
-WARM_UP_S = 5
+WARM_UP_S = 10
+WARM_UP, COUNTED = "warm-up", "counted"
 READ_WITHIN_S = 120.0
 
 
@@ -84,7 +85,7 @@ def empty_case(rate: Rate) -> Case:
 
 def measure_latency(servers: Servers, backlog: Backlog, rate: Rate, runner: Runner, seconds: int) -> Latency:
     """Write at the rate and read, for so long."""
-    with backlog.new_slot() as slot, runner.run(servers, backlog, slot) as running:
+    with backlog.emptied() as slot, runner.run(servers, backlog, slot) as running:
         meter = Meter(servers, running.pid)
         with asking(backlog) as connection:
             meter.watch("walsender", await_stream(connection, slot, running.look, runner.name))
@@ -92,7 +93,7 @@ def measure_latency(servers: Servers, backlog: Backlog, rate: Rate, runner: Runn
         with writer.writing(rate.per_second, WARM_UP_S, is_warm_up=True):
             pass
         (topic,) = running.topics
-        with _reading(servers, topic, writer.folder) as reader:
+        with _reading(servers, topic, writer) as reader:
             meter.watch("reader", reader.pid)
             begin = meter.sample()
             with writer.writing(rate.per_second, seconds) as pid:
@@ -135,12 +136,12 @@ def _result(
 def committed_at(lines: Iterable[str], client_rows: int) -> dict[int, int]:
     """When COMMIT returned, in microseconds of the epoch, by the row's id: from pgbench's log. Pure.
 
-    A line is: client, number of its transaction, how long it took, script, seconds and microseconds of its end.
+    A line is: client, number of its transaction from 1 on, how long it took, script, end in seconds and micros.
     """
     found = {}
     for line in lines:
         client, number, _took, _script, seconds, micros, *_ = line.split()
-        found[int(client) * client_rows + int(number) + 1] = int(seconds) * 1_000_000 + int(micros)
+        found[int(client) * client_rows + int(number)] = int(seconds) * 1_000_000 + int(micros)
     return found
 
 
@@ -193,7 +194,7 @@ class _Writer:
     @contextlib.contextmanager
     def writing(self, per_second: int, seconds: int, *, is_warm_up: bool = False) -> Iterator[int]:
         """Write at this rate to the end of the block and of the time; its process id. Raises StackError."""
-        name = "warm-up" if is_warm_up else "committed"
+        name = WARM_UP if is_warm_up else COUNTED
         script = self.folder / f"{name}.sql"
         script.write_text(insert_script(is_warm_up=is_warm_up))
         options = ["--rate", str(per_second), "--time", str(seconds), "--file", str(script)]
@@ -210,11 +211,9 @@ class _Writer:
             finally:
                 process.kill()
 
-    def log(self) -> list[str]:
-        """What it has written down of the rows that count."""
-        return [
-            line for path in self.folder.glob("committed.[0-9]*") for line in path.read_text().splitlines()
-        ]
+    def log(self, name: str = COUNTED) -> list[str]:
+        """What it has written down of each row."""
+        return [line for path in self.folder.glob(f"{name}.[0-9]*") for line in path.read_text().splitlines()]
 
 
 def insert_script(*, is_warm_up: bool) -> str:
@@ -231,9 +230,19 @@ def insert_script(*, is_warm_up: bool) -> str:
 
 
 @contextlib.contextmanager
-def _reading(servers: Servers, topic: str, folder: Path) -> Iterator[_Reader]:
-    output = folder / "seen"
-    command = [sys.executable, "-m", "tests.bench.reader", servers.kafka.bootstrap, topic, str(output)]
+def _reading(servers: Servers, topic: str, writer: _Writer) -> Iterator[_Reader]:
+    """A reader that has all rows of the warm-up, so that who delivers is not behind."""
+    output = writer.folder / "seen"
+    before = str(len(writer.log(WARM_UP)))
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.reader",
+        servers.kafka.bootstrap,
+        topic,
+        before,
+        str(output),
+    ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -1,6 +1,7 @@
-"""`python -m tests.bench.reader BOOTSTRAP TOPIC FILE`: note when each row could be read.
+"""`python -m tests.bench.reader BOOTSTRAP TOPIC BEFORE FILE`: note when each row could be read.
 
-Out: the line `reading` as soon as it reads; at the end FILE with pairs of 64-bit numbers, id and microseconds.
+Out: the line `reading` when it has the BEFORE rows of the warm-up, whose ids are negative; at the end FILE with pairs
+of 64-bit numbers, id and microseconds.
 In, on standard input: how many rows there are, and until when (seconds of the epoch) to wait for them.
 Invariant: read_committed; the clock is read when a row is handed over, before anything else is done with it.
 """
@@ -23,14 +24,12 @@ POLL_S = 0.1
 
 def main() -> None:
     """Read until there are as many rows as standard input says."""
-    bootstrap, topic, output = sys.argv[1:]
+    bootstrap, topic, before, output = sys.argv[1:]
     ending = _Ending()
     reader = consumer(bootstrap)
     partitions = reader.list_topics(topic, 30).topics[topic].partitions
     reader.assign([TopicPartition(topic, number, 0) for number in partitions])
-    reader.poll(1.0)  # rows of the warm-up
-    print("reading", flush=True)
-    seen = array.array("q")
+    seen, left = array.array("q"), int(before)
     while not ending.is_reached(len(seen) // 2):
         message = reader.poll(POLL_S)
         now_us = time.time_ns() // 1000
@@ -41,6 +40,10 @@ def main() -> None:
             row = id_of_key(message.key() or b"")
             if row > 0:
                 seen.extend((row, now_us))
+                continue
+            left -= 1
+            if left == 0:
+                print("reading", flush=True)
         elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
             raise KafkaException(error)
     reader.close()

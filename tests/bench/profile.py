@@ -1,0 +1,125 @@
+"""`make profile`: where a drain spends its time, function by function.
+
+In: a case.  Out: a file of collapsed stacks (speedscope.app and flame graph tools read it), and the functions with
+the most samples of their own. py-spy looks on from outside, with the stacks of compiled code; it is in the extra
+`bench`.
+Must not: be taken for a measurement of speed: each look stops the daemon for a moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cdcd.demo.stack.accounts import make_run_folder, server_account
+from cdcd.errors import CdcdError, StackError
+from tests.bench.backlog import Backlog
+from tests.bench.cases import CASES, Case
+from tests.bench.runners import OWN, Running, Seen
+from tests.bench.servers import Servers, started
+
+SHOWN = 30
+LOOK_S = 0.2
+CDCD = {runner.name: runner for runner in OWN if runner.name not in ("unix", "tcp")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Drain under py-spy; print what was seen most."""
+    options = _options(arguments)
+    folder = make_run_folder("cdcd-bench-", server_account())
+    try:
+        program = py_spy()
+        with started(folder) as servers:
+            case = CASES[options.case].scaled(options.scale)
+            _record(servers, case, options.runner, _command(program, options))
+        print(top(options.output.read_text().splitlines()))
+        print(f"\n{options.output}: collapsed stacks, for speedscope.app")
+    except CdcdError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def py_spy() -> str:
+    """The program. Raises StackError when it is not installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    if found is None:
+        raise StackError("py-spy is not installed", hint="pip install 'cdcd[bench]'")
+    return found
+
+
+def _command(program: str, options: argparse.Namespace) -> list[str]:
+    command = [program, "record", "--format", "raw", "--output", str(options.output), "--duration", "3600"]
+    command += ["--rate", str(options.rate), "--threads"]
+    return [*command, "--native"] if options.native else command
+
+
+def _record(servers: Servers, case: Case, runner: str, command: list[str]) -> None:
+    with (
+        Backlog(servers.postgres, case) as backlog,
+        backlog.new_slot() as slot,
+        CDCD[runner].run(servers, backlog, slot) as running,
+    ):
+        _await(running, Seen.WARM)
+        recorder = subprocess.Popen([*command, "--pid", str(running.pid)])
+        try:
+            _await(running, Seen.ALL)
+            recorder.send_signal(signal.SIGINT)  # it writes what it has
+            if status := recorder.wait(120):
+                raise StackError(f"py-spy ended with {status}")
+        finally:
+            recorder.kill()
+
+
+def _await(running: Running, wanted: Seen) -> None:
+    while running.look(LOOK_S).value < wanted.value:
+        pass
+
+
+def top(stacks: Iterable[str]) -> str:
+    """The functions that were on top of a stack most often, with their share; by thread first. Pure.
+
+    A line is: frames from the bottom up with semicolons between, the first is the thread; a space; samples.
+    """
+    own: Counter[str] = Counter()
+    threads: Counter[str] = Counter()
+    for line in stacks:
+        frames, _, samples = line.rpartition(" ")
+        names = frames.split(";")
+        own[names[-1]] += int(samples)
+        threads[names[0]] += int(samples)
+    total = max(own.total(), 1)
+
+    def shares(counts: Counter[str], most: int) -> list[str]:
+        return [f"{count / total:7.1%}  {name}" for name, count in counts.most_common(most)]
+
+    return "\n".join(
+        ("threads:", *shares(threads, SHOWN), "functions, their own samples:", *shares(own, SHOWN))
+    )
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--case", default="insert-1000", choices=CASES, metavar="NAME", help="as in make bench (insert-1000)")
+    add("--runner", default="cdcd", choices=CDCD, help="which cdcd (default cdcd)")
+    add("--scale", type=float, default=1.0, help="a share of the case's rows (default 1)")
+    add("--rate", type=int, default=200, help="looks a second (default 200)")
+    add("--no-native", dest="native", action="store_false", help="Python's frames only: cheaper")
+    add("--output", type=Path, default=Path("profile.folded"), help="the file (default profile.folded)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""`python -m tests.bench.report FILE...`: the document of one or several runs of the benchmark.
+
+In: files that `make bench ARGS="--json FILE"` has written.  Out: Markdown on standard output, as docs/performance.md.
+Invariant: nothing is in the document that is not in the files; a run that failed or was disturbed is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.table import (
+    HEAD,
+    LATENCY_HEAD,
+    RESTART_HEAD,
+    cells,
+    latency_cells,
+    markdown_table,
+    restart_rows,
+    summaries,
+)
+
+INTRODUCTION = Path(__file__).with_name("introduction.md")
+
+
+def main() -> None:
+    """Print the document."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.report", description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    files = parser.parse_args().files
+    results = [json.loads(path.read_text()) for path in files]
+    sys.stdout.write(document(INTRODUCTION.read_text(), results))
+
+
+def document(introduction: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the whole document. Pure."""
+    parts = [introduction]
+    for number, result in enumerate(results, start=1):
+        title = (
+            f"## Run {number}, {result['began']}" if len(results) > 1 else f"## Measured {result['began']}"
+        )
+        parts += [title, *_sections(result)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _sections(result: Mapping[str, Any]) -> Iterator[str]:
+    yield _machine(result)
+    yield _runners(result)
+    for name, runs in _by_case(result["runs"]).items():
+        found = summaries(runs, result["limit"])
+        rows = [cells(one) for one in found]
+        yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table((*HEAD[:-1], 'noise'), rows)}"
+        if told := _threads(found):
+            yield told
+    for name, latencies in _by_case(result["latencies"]).items():
+        table = markdown_table(LATENCY_HEAD, [latency_cells(one) for one in latencies])
+        yield f"### {name}\n\n{_about(result, name)}, from COMMIT's return to a reader\n\n{table}"
+    for name, starts in _by_case(result["restarts"]).items():
+        yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table(RESTART_HEAD, restart_rows(starts))}"
+    if result["failures"]:
+        yield "### Failed\n\n" + "\n".join(
+            f"- {one['case']}, {one['runner']}: {one['why'].splitlines()[0]}" for one in result["failures"]
+        )
+
+
+def _machine(result: Mapping[str, Any]) -> str:
+    machine, asked = result["machine"], result["asked"]
+    settings = ", ".join(f"{key}={value}" for key, value in machine["postgresql_settings"].items())
+    wanted = ", ".join(f"{key} {value}" for key, value in asked.items())
+    return ". ".join(
+        (
+            f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB of memory, "
+            f"{machine['kernel']}",
+            f"PostgreSQL {machine['postgresql']} ({settings})",
+            f"Kafka {machine['kafka']}, one broker ({machine['kafka_jvm']}); {machine['registry']}",
+            f"{result['cdcd']}, commit {machine['commit']}, Python {machine['python']}, "
+            f"librdkafka {machine['librdkafka']}",
+            f"Asked for: {wanted}.",
+        )
+    )
+
+
+def _runners(result: Mapping[str, Any]) -> str:
+    lines = []
+    for name, runner in result["runners"].items():
+        told = "; ".join(f"{key} = {value}" for key, value in runner["settings"].items())
+        lines.append(f"- `{name}`: {runner['about']}" + (f" ({told})" if told else ""))
+    lines += [f"- `{name}`: {why}" for name, why in result["absent"].items()]
+    return "\n".join(lines)
+
+
+def _about(result: Mapping[str, Any], name: str) -> str:
+    about = result["cases"][name]
+    text: str = about["about"][0].upper() + about["about"][1:]
+    return text + (f"; {about['rows']:,} rows" if "rows" in about else "")
+
+
+def _threads(found: Sequence[Any]) -> str:
+    return "\n".join(
+        f"- `{one.runner}` by thread: "
+        + ", ".join(f"{name} {spent:.2f}" for name, spent in one.threads.items())
+        for one in found
+        if len(one.threads) > 1
+    )
+
+
+def _by_case(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for one in results:
+        found[one["case"]].append(one)
+    return found
+
+
+if __name__ == "__main__":
+    main()

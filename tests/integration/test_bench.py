@@ -1,0 +1,63 @@
+"""The benchmark runs and its figures are of all rows. How fast it is, no test says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.bench.__main__ import main
+from tests.bench.report import document
+from tests.bench.servers import Servers
+
+
+@pytest.fixture
+def servers(
+    postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
+) -> Servers:
+    return Servers(postgres, kafka, registry, tmp_path)
+
+
+def test_a_backlog_is_drained_by_each_and_every_row_is_counted(
+    servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bench.json"
+    options = ["--scale", "tiny", "--pairs", "1", "--repeats", "0", "--no-warm-up", "--json", str(file)]
+    assert main(["--cases", "insert-1000", "--runners", "unix,cdcd", *options], servers) == 0
+    result = json.loads(file.read_text())
+    unix, cdcd = result["runs"]
+    rows = result["cases"]["insert-1000"]["rows"]
+    assert (unix["runner"], unix["records"]) == ("unix", None)
+    assert (cdcd["runner"], cdcd["records"]) == ("cdcd", rows)
+    for run in (unix, cdcd):
+        assert run["total_rows"] == rows
+        assert 0 < run["rows"] <= rows
+        assert run["seconds"] > 0
+        assert 0 < run["ready_seconds"] < run["total_seconds"]
+        assert {"walsender", "receiver", "broker", "registry", "postgres", "bench"} <= run["cpu"].keys()
+        assert run["peak_memory_bytes"] > 1 << 20
+    assert set(result["absent"]) == {"debezium", "debezium_tuned"}
+    assert result["failures"] == []
+    assert "insert-1000: inserts, 10 columns" in capsys.readouterr().out
+    assert f"Inserts, 10 columns, 1,000 rows a transaction; {rows:,} rows" in document("", [result])
+    left = servers.postgres.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '^bench'")
+    assert left == [(0,)]
+
+
+def test_every_row_at_a_rate_is_committed_and_read_once(servers: Servers, tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    options = ["--seconds", "2", "--no-warm-up", "--json", str(file)]
+    assert main(["--cases", "latency-100", "--runners", "at_least_once", *options], servers) == 0
+    (one,) = json.loads(file.read_text())["latencies"]
+    assert one["rows"] > 0
+    assert one["p50_ms"] <= one["p95_ms"] <= one["p99_ms"] <= one["max_ms"]
+
+
+def test_a_name_that_is_none_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cases", "insert-7"]) == 1
+    assert main(["--runners", "nobody"]) == 1
+    assert "insert-7" in capsys.readouterr().err

@@ -1,0 +1,34 @@
+"""The table of cases, and what is written for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import ConfigError
+from tests.bench.__main__ import ITEMS, chosen
+from tests.bench.backlog import statement_of
+from tests.bench.cases import CASES, Case
+
+
+def test_names_are_chosen_by_pattern_in_the_table_s_order() -> None:
+    assert [one.name for one in chosen(["latency-100", "insert-1*m"])] == ["insert-1m", "latency-100"]
+    assert [one.name for one in chosen([])] == [one.name for one in ITEMS.values() if not one.is_long]
+    with pytest.raises(ConfigError, match="insert-7"):
+        chosen(["insert-1", "insert-7"])
+
+
+@pytest.mark.parametrize("share", [0.00001, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_a_smaller_case_is_of_whole_transactions(case: Case, share: float) -> None:
+    small = case.scaled(share)
+    assert small.rows % small.rows_per_transaction == 0
+    assert small.is_one_transaction == case.is_one_transaction
+    assert 1 <= small.rows <= max(case.rows, 2)
+
+
+def test_a_transaction_writes_its_own_rows() -> None:
+    assert statement_of(CASES["delete"], "delete").endswith(
+        "WHERE id BETWEEN at AND least(at + per, last + 1) - 1"
+    )
+    assert statement_of(CASES["topics-500"], "insert").startswith("INSERT INTO spread ")
+    assert statement_of(CASES["tables-100"], "insert").startswith("INSERT INTO t0 ")
