@@ -78,6 +78,11 @@ class Backlog:
         """How much WAL there is from the slot to the last row."""
         return self.end_lsn - self.start_lsn
 
+    @property
+    def warm_lsn(self) -> int:
+        """Up to where all has to be durable before the rate begins."""
+        return self.start_lsn + int(self.wal_bytes * self.case.warm_share)
+
     def topic_suffixes(self) -> list[str]:
         """Of each table that gets rows, what comes behind a topic's prefix: schema and table."""
         count = 1 if self.case.of_one_table else self.case.tables

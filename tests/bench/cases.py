@@ -16,6 +16,7 @@ Columns = tuple[tuple[str, str, str], ...]
 
 WIDE_COLUMNS = 100
 KILOBYTE = 1000
+SPREAD_WARM_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Case:
     tables: int = 1
     of_one_table: bool = True
     partitions: int = 4
+    warm_share: float = 0.0
+    """The share of the rows that is durable before the rate begins: by then each table's topic is there."""
     is_long: bool = False
 
     @property
@@ -204,6 +207,7 @@ def _scaling() -> Iterable[Case]:
             tables=tables,
             of_one_table=False,
             partitions=1,
+            warm_share=SPREAD_WARM_SHARE,
         )
     for topics in (1, 10, 100, 500):
         yield Case(
@@ -215,6 +219,7 @@ def _scaling() -> Iterable[Case]:
             tables=topics,
             of_one_table=False,
             partitions=1,
+            warm_share=SPREAD_WARM_SHARE,
         )
 
 

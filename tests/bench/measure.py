@@ -221,7 +221,7 @@ class _Watching:
             ready_seconds=ready_s - self._started_s,
             first_seconds=first_s - self._started_s,
             cpu={name: {"user_s": cpu.user_s, "system_s": cpu.system_s} for name, cpu in spent.items()},
-            threads=usage.by_name(begin.threads, end.threads),
+            threads=usage.by_name(begin.threads, end.threads, spent["receiver"].total_s),
             peak_memory_bytes=self._meter.peak_memory_bytes,
             others_share=round(others_share(begin, end, os.cpu_count() or 1), 3),
             records=records,

@@ -174,6 +174,7 @@ class _RunningDebezium:
         self.topics = topics
         self._watermarks = watermarks
         self._look_at_log_s = time.monotonic() + LOOK_AT_LOG_S
+        self._warm_share = backlog.case.warm_share
         self._wanted = backlog.case.rows * backlog.case.records_per_row
 
     @property
@@ -190,7 +191,13 @@ class _RunningDebezium:
         total = self._watermarks.total()
         if self._wanted and total >= self._wanted:
             return Seen.ALL
-        return Seen.WARM if total >= self._wanted * WARM_SHARE else Seen.SOME if total else Seen.NOTHING
+        return (
+            Seen.WARM
+            if total >= self._wanted * max(WARM_SHARE, self._warm_share)
+            else Seen.SOME
+            if total
+            else Seen.NOTHING
+        )
 
     def records(self) -> int | None:
         return self._watermarks.total()

@@ -249,7 +249,9 @@ class _RunningCdcd:
         if end_lsn >= self._backlog.end_lsn - END_TOLERANCE_BYTES:
             return Seen.ALL
         self._check_alive()
-        return Seen.WARM if end_lsn > self._backlog.start_lsn else Seen.NOTHING
+        if end_lsn <= self._backlog.start_lsn:
+            return Seen.NOTHING
+        return Seen.WARM if end_lsn >= self._backlog.warm_lsn else Seen.SOME
 
     def _check_alive(self) -> None:
         """Raise StackError when it has ended; one that has halted says so in its log only."""

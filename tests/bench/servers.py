@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def machine_description() -> dict[str, Any]:
     }
 
 
-def cdcd_version(environment: dict[str, str] | None = None) -> str:
+def cdcd_version(environment: Mapping[str, str] | None = None) -> str:
     """What `cdcd --version` says, which kernels it runs among it."""
     command = [sys.executable, "-m", "cdcd", "--version"]
     done = subprocess.run(

@@ -65,7 +65,10 @@ class Session:
                 absent |= {one.name: f"could not be had: {error}" for one in PEERS}
         there = [one for one in runners if one.name not in absent]
         for one in there:
-            self._document["runners"][one.name] = {"about": one.about, "settings": dict(one.settings)}
+            about = {"about": one.about, "settings": dict(one.settings)}
+            if isinstance(one, Cdcd):
+                about["version"] = cdcd_version(one.environment)
+            self._document["runners"][one.name] = about
         self._document["absent"] = absent
         self._write()
         return there

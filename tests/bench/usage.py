@@ -8,11 +8,12 @@ Must not: walk through all processes: this is called many times a second.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ENDED = "ended threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,18 @@ def threads_of(pid: int) -> dict[tuple[int, str], Cpu]:
     return found
 
 
-def by_name(before: dict[tuple[int, str], Cpu], after: dict[tuple[int, str], Cpu]) -> dict[str, float]:
-    """CPU seconds between two looks, summed over threads of one name. One that is new began at nothing."""
-    spent: Counter[str] = Counter()
+def by_name(
+    before: dict[tuple[int, str], Cpu], after: dict[tuple[int, str], Cpu], total_s: float
+) -> dict[str, float]:
+    """CPU seconds between two looks, summed over threads of one name. One that is new began at nothing.
+
+    What is missing from `total_s`, the whole process's, threads have used that ended in between.
+    """
+    spent: dict[str, float] = defaultdict(float)
     for thread, cpu in after.items():
-        spent[thread[1]] += (cpu - before.get(thread, Cpu())).total_s  # type: ignore[assignment]
-    return {name: round(seconds, 3) for name, seconds in spent.items() if seconds > 0}
+        spent[thread[1]] += (cpu - before.get(thread, Cpu())).total_s
+    spent[ENDED] = total_s - sum(spent.values())
+    return {name: round(seconds, 3) for name, seconds in spent.items() if seconds >= 1 / TICKS_PER_S}
 
 
 def children_of(pid: int) -> list[int]:

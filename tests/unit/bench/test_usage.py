@@ -39,7 +39,8 @@ def test_threads_of_one_name_are_summed_and_a_new_one_began_at_nothing() -> None
         (3, "rdk"): Cpu(1.0, 0.0),
         (4, "idle"): Cpu(),
     }
-    assert usage.by_name(before, after) == {"main": 0.5, "rdk": 1.25}
+    assert usage.by_name(before, after, 1.75) == {"main": 0.5, "rdk": 1.25}
+    assert usage.by_name(before, after, 2.0) == {"main": 0.5, "rdk": 1.25, "ended threads": 0.25}
 
 
 def test_a_process_is_read_while_it_lives_and_its_children_count_after_their_end() -> None:
