@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ def _run_on_own_servers(
     options: argparse.Namespace, items: Sequence[Case | Rate | Start], runners: Sequence[Runner]
 ) -> int:
     folder = options.folder or make_run_folder("cdcd-bench-", server_account())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, also a daemon
     try:
         with started(folder) as servers:
             return _run(options, items, runners, servers)

@@ -79,6 +79,11 @@ class Backlog:
         return self.end_lsn - self.start_lsn
 
     @property
+    def records(self) -> int:
+        """How many records it becomes."""
+        return self.case.rows * self.case.records_per_row
+
+    @property
     def warm_lsn(self) -> int:
         """Up to where all has to be durable before the rate begins."""
         return self.start_lsn + int(self.wal_bytes * self.case.warm_share)

@@ -17,6 +17,7 @@ Columns = tuple[tuple[str, str, str], ...]
 WIDE_COLUMNS = 100
 KILOBYTE = 1000
 SPREAD_WARM_SHARE = 0.2
+MANY_TOPICS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,7 @@ def _scaling() -> Iterable[Case]:
             of_one_table=False,
             partitions=1,
             warm_share=SPREAD_WARM_SHARE,
+            is_long=tables > MANY_TOPICS,  # to make so many topics takes longer than to drain
         )
     for topics in (1, 10, 100, 500):
         yield Case(

@@ -14,11 +14,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from cdcd.errors import StackError
 from cdcd.lsn import parse_lsn
 
 BATCH = 10_000
-GIVE_UP_S = 60.0
+GIVE_UP_S = 30.0
 
 
 def consumer(bootstrap: str, **more: Any) -> Consumer:
@@ -80,28 +79,33 @@ class ProgressReader:
             self.end_lsn = max(self.end_lsn, parse_lsn(json.loads(message.value())["end_lsn"]))
 
 
-def count_committed(bootstrap: str, topics: Collection[str]) -> int:
-    """How many records a read_committed reader finds in these topics, read to their end."""
+def count_committed(bootstrap: str, topics: Collection[str], at_least: int) -> int:
+    """How many records a read_committed reader finds in these topics, read to their end.
+
+    A commit is answered before its markers are in all partitions, so that a reader may be a moment behind it: while
+    there are fewer than `at_least`, more is waited for.
+    """
     reader = consumer(bootstrap, **{"queued.min.messages": 100_000, "fetch.message.max.bytes": 8 << 20})
     try:
         known = reader.list_topics(timeout=30).topics
         parts = {(topic, number) for topic in topics if topic in known for number in known[topic].partitions}
         reader.assign([TopicPartition(topic, number, 0) for topic, number in parts])
-        count, heard_s = 0, time.monotonic()
-        while parts:
+        count, at_end, heard_s = 0, set[tuple[str, int]](), time.monotonic()
+        while at_end != parts or count < at_least:
             messages = reader.consume(BATCH, 1.0)
-            if messages:
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > GIVE_UP_S:
-                raise StackError("the topics could not be read to their end", left=len(parts))
             for message in messages:
                 error = message.error()
                 if error is None:
                     count += 1
+                    at_end.discard((message.topic(), message.partition()))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    parts.discard((message.topic(), message.partition()))
+                    at_end.add((message.topic(), message.partition()))
                 elif not error.retriable():
                     raise KafkaException(error)
+            if messages:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > GIVE_UP_S:
+                break
         return count
     finally:
         reader.close()

@@ -205,7 +205,7 @@ class _Watching:
     def _result(self, begin: Sample, end: Sample, rows: float, ready_s: float, first_s: float) -> Run:
         case = self._backlog.case
         records = self._running.records()
-        wanted = case.rows * case.records_per_row
+        wanted = self._backlog.records
         if records is not None and records != wanted:
             raise StackError(
                 f"{self._runner.name} wrote {records} records for {case.name}, which makes {wanted}"

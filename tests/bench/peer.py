@@ -175,7 +175,7 @@ class _RunningDebezium:
         self._watermarks = watermarks
         self._look_at_log_s = time.monotonic() + LOOK_AT_LOG_S
         self._warm_share = backlog.case.warm_share
-        self._wanted = backlog.case.rows * backlog.case.records_per_row
+        self._wanted = backlog.records
 
     @property
     def pid(self) -> int:

@@ -9,6 +9,7 @@ Must not: be taken for a measurement of speed: each look stops the daemon for a 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from tests.bench.runners import OWN, Running, Seen
 from tests.bench.servers import Servers, started
 
 SHOWN = 30
+SHOWN_THREADS = 8
+_THREAD = re.compile(r"^thread \(\d+\): ")
 LOOK_S = 0.2
 CDCD = {runner.name: runner for runner in OWN if runner.name not in ("unix", "tcp")}
 
@@ -32,6 +35,7 @@ CDCD = {runner.name: runner for runner in OWN if runner.name not in ("unix", "tc
 def main(arguments: Sequence[str] | None = None) -> int:
     """Drain under py-spy; print what was seen most."""
     options = _options(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, also the daemon
     folder = make_run_folder("cdcd-bench-", server_account())
     try:
         program = py_spy()
@@ -59,7 +63,7 @@ def py_spy() -> str:
 
 def _command(program: str, options: argparse.Namespace) -> list[str]:
     command = [program, "record", "--format", "raw", "--output", str(options.output), "--duration", "3600"]
-    command += ["--rate", str(options.rate), "--threads"]
+    command += ["--rate", str(options.rate), "--threads", "--function"]
     return [*command, "--native"] if options.native else command
 
 
@@ -86,24 +90,33 @@ def _await(running: Running, wanted: Seen) -> None:
 
 
 def top(stacks: Iterable[str]) -> str:
-    """The functions that were on top of a stack most often, with their share; by thread first. Pure.
+    """The functions that were on top of a stack most often, or anywhere in it, with their share; threads first. Pure.
 
     A line is: frames from the bottom up with semicolons between, the first is the thread; a space; samples.
     """
     own: Counter[str] = Counter()
+    with_called: Counter[str] = Counter()
     threads: Counter[str] = Counter()
     for line in stacks:
         frames, _, samples = line.rpartition(" ")
-        names = frames.split(";")
-        own[names[-1]] += int(samples)
-        threads[names[0]] += int(samples)
+        thread, *names = frames.split(";")
+        threads[_THREAD.sub("", thread)] += int(samples)
+        own[names[-1] if names else "?"] += int(samples)
+        with_called.update(dict.fromkeys(names, int(samples)))
     total = max(own.total(), 1)
 
     def shares(counts: Counter[str], most: int) -> list[str]:
         return [f"{count / total:7.1%}  {name}" for name, count in counts.most_common(most)]
 
     return "\n".join(
-        ("threads:", *shares(threads, SHOWN), "functions, their own samples:", *shares(own, SHOWN))
+        (
+            "threads:",
+            *shares(threads, SHOWN_THREADS),
+            "functions with what they call:",
+            *shares(with_called, SHOWN),
+            "functions alone:",
+            *shares(own, SHOWN),
+        )
     )
 
 
@@ -115,7 +128,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--case", default="insert-1000", choices=CASES, metavar="NAME", help="as in make bench (insert-1000)")
     add("--runner", default="cdcd", choices=CDCD, help="which cdcd (default cdcd)")
     add("--scale", type=float, default=1.0, help="a share of the case's rows (default 1)")
-    add("--rate", type=int, default=200, help="looks a second (default 200)")
+    add("--rate", type=int, default=100, help="looks a second (default 100)")
     add("--no-native", dest="native", action="store_false", help="Python's frames only: cheaper")
     add("--output", type=Path, default=Path("profile.folded"), help="the file (default profile.folded)")
     return parser.parse_args(arguments)

@@ -264,7 +264,7 @@ class _RunningCdcd:
             raise StackError(f"cdcd has ended or halted:\n{self._daemon.log()[-4000:]}")
 
     def records(self) -> int | None:
-        return count_committed(self._servers.kafka.bootstrap, self.topics)
+        return count_committed(self._servers.kafka.bootstrap, self.topics, self._backlog.records)
 
 
 OWN: tuple[Runner, ...] = (

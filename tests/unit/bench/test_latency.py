@@ -8,7 +8,6 @@ import pytest
 
 from cdcd.errors import StackError
 from tests.bench.latency import committed_at, id_of_key, insert_script, latencies_ms, quantile
-from tests.bench.profile import top
 
 
 def test_a_line_of_pgbench_s_log_says_when_a_row_was_committed() -> None:
@@ -49,10 +48,3 @@ def test_the_id_is_read_from_a_key(number: int) -> None:
 def test_rows_of_the_warm_up_have_other_ids() -> None:
     assert "SELECT -1000000000::bigint * (:client_id + 1) + :n AS g" in insert_script(is_warm_up=True)
     assert "SELECT 1000000000::bigint * :client_id + :n AS g" in insert_script(is_warm_up=False)
-
-
-def test_a_profile_is_told_by_what_was_on_top() -> None:
-    told = top(["thread (1);main;drain 30", "thread (1);main;drain;cut 60", "thread (2);cut 10"])
-    assert "  90.0%  thread (1)" in told
-    assert "  70.0%  cut" in told
-    assert "  30.0%  drain" in told
