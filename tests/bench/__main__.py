@@ -3,6 +3,7 @@
 In: options.  Out: a line for each run, a table for each case, and with --json all of it for `tests.bench.report`.
 CPU in the tables is in seconds per million rows, user and system, over the time of the rate; `others` is the share of
 the machine that was used by nobody who takes part.
+All cases with all rows take some hours: name some, or say --scale small.
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ LOOK_S = 0.02
 START_LOOK_S = 0.005
 START_WITHIN_S = 180.0
 STANDSTILL_S = 600.0
-"""How long the server may have sent nothing more until a run is given up: it may decode one transaction."""
+SLOWEST_ROWS_A_SECOND = 5_000
+"""How long the server may have sent nothing more until a run is given up: one transaction may be decoded meanwhile,
+or written, at this rate at least."""
 MAY_BE_DISTURBED = 0.1
 """The share of the machine that others may have used."""
 
@@ -231,11 +233,12 @@ class _Watching:
     def _await(self, walsender: int, wanted: Seen) -> Seen:
         """Wait until the run is as far."""
         sent, news_s = 0, time.monotonic()
+        standstill_s = STANDSTILL_S + self._backlog.case.rows_per_transaction / SLOWEST_ROWS_A_SECOND
         while (seen := self._running.look(LOOK_S)).value < wanted.value or self._is_none_sent(
             seen, walsender
         ):
             self._meter.touch()
-            if time.monotonic() - news_s > STANDSTILL_S:
+            if time.monotonic() - news_s > standstill_s:
                 now = self._sent(walsender)
                 if now == sent:
                     raise StackError(f"{self._runner.name} stands still", case=self._backlog.case.name)

@@ -35,7 +35,9 @@ CONVERTER_JARS = (
 )  # fmt: skip
 """What the converter needs of the wheel's jars; the rest is of other connectors."""
 CONVERTER = "io.confluent.connect.avro.AvroConverter"
-JVM_FLAGS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+HEAP = ("-Xms256m", "-Xmx2g", "-XX:+UseG1GC")
+"""As Kafka's own scripts start Connect."""
+JVM_FLAGS = (*HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 WARM_SHARE = 0.2
 LOOK_S = 0.1
 TASK_FAILED = "Task threw an uncaught and unrecoverable exception"
@@ -60,7 +62,6 @@ TUNED = {
     "producer.override.max.request.size": "8388608",
 }
 QUICK = {"poll.interval.ms": "1", "producer.override.linger.ms": "0"}
-"""What is set for latency."""
 
 
 def debezium_artefact() -> Artefact:
@@ -205,7 +206,9 @@ class _RunningDebezium:
 
 PEERS = (
     Debezium(
-        "debezium", f"Debezium {DEBEZIUM_VERSION} in Kafka Connect {KAFKA_VERSION}, Avro, at least once"
+        "debezium",
+        f"Debezium {DEBEZIUM_VERSION}, defaults, in Kafka Connect {KAFKA_VERSION} ({' '.join(HEAP)}), Avro",
     ),
-    Debezium("debezium_tuned", "the same, tuned", TUNED),
+    Debezium("debezium_tuned", "the same, tuned for throughput", TUNED),
+    Debezium("debezium_quick", "the same, tuned for latency", QUICK),
 )
