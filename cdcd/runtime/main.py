@@ -24,7 +24,7 @@ from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.heaps import share_heaps
 from cdcd.runtime.heartbeat import Heartbeat
-from cdcd.runtime.memory import end_where_memory_is_short
+from cdcd.runtime.memory import end_for, end_where_memory_is_short
 from cdcd.runtime.monitor import Monitor
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.served import Served
@@ -43,7 +43,11 @@ def run(config: Config) -> int:
     """Run until stopped; return the exit status."""
     share_heaps()
     configure(config.log.level, config.log.format, is_threaded=True)
-    return asyncio.run(_run(config))
+    try:
+        return asyncio.run(_run(config))
+    except MemoryError as error:  # in the end itself, which takes memory too
+        end_for(type(error))
+        raise
 
 
 async def _run(config: Config) -> int:

@@ -26,22 +26,23 @@ def end_where_memory_is_short() -> None:
     unraisable, in_thread = sys.unraisablehook, threading.excepthook
 
     def on_unraisable(found: Any) -> None:
-        _end_for(found.exc_type)
+        end_for(found.exc_type)
         unraisable(found)
 
     def on_thread(found: threading.ExceptHookArgs) -> None:
-        _end_for(found.exc_type)
+        end_for(found.exc_type)
         in_thread(found)
 
     def on_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        _end_for(type(context.get("exception")))
+        end_for(type(context.get("exception")))
         loop.default_exception_handler(context)
 
     sys.unraisablehook, threading.excepthook = on_unraisable, on_thread
     asyncio.get_running_loop().set_exception_handler(on_loop)
 
 
-def _end_for(kind: type | None) -> None:
+def end_for(kind: type | None) -> None:
+    """End the process where an error of this kind is one of memory."""
     if kind is not None and issubclass(kind, MemoryError):
         try:
             os.set_blocking(_STDERR, False)  # nobody may read them

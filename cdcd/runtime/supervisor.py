@@ -19,6 +19,7 @@ import structlog
 
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive
+from cdcd.errors.frames import drop_frames
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.backoff import delay_s
@@ -97,11 +98,13 @@ class Supervisor:
             error = ended.error
             if error is None:
                 break
-            await let_go(error)
-            self._status.failed(error)
             if error.retry is Retry.NEVER:
+                drop_frames(error)
+                self._status.failed(error)
                 _LOG.error("ended", error=str(error), code=error.code)
                 return error.exit_status
+            await let_go(error)
+            self._status.failed(error)
             if error.retry is Retry.OPERATOR or self._is_believed(error, ended):
                 await self._halt(error)
                 failures = self._met = 0
