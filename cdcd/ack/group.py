@@ -103,6 +103,8 @@ class Group:
         self.opened_us: int | None = None
         self.is_hurried = False
         """Wait for nothing any more: whole transactions are committed as soon as they are taken."""
+        self.patience_us = 0
+        """Wait this long at least: in a backlog, where a commit costs as much as a thousand rows."""
         self.boundary: Boundary | None = None
         """The last boundary taken in; None while a partial transaction is in, or nothing is."""
         self._whole: Boundary | None = None
@@ -193,9 +195,7 @@ class Group:
         return self._over_limit(now_us - stalled_us, but_rows=whole_rows, but_bytes=whole_bytes)
 
     def _waited(self, now_us: int) -> bool:
-        return (
-            self.is_hurried or self.opened_us is None or now_us - self.opened_us >= self._limits.max_wait_us
-        )
+        return self.is_hurried or self.opened_us is None or now_us - self.opened_us >= self._max_wait_us
 
     # --- out ---
 
@@ -214,7 +214,11 @@ class Group:
             return max(0, self.opened_us + self._limits.large.max_time_us - now_us)
         if self.rows == 0 or self.boundary is None or self.opened_us is None:
             return None
-        return max(0, self.opened_us + self._limits.max_wait_us - now_us)
+        return max(0, self.opened_us + self._max_wait_us - now_us)
+
+    @property
+    def _max_wait_us(self) -> int:
+        return max(self._limits.max_wait_us, self.patience_us)
 
     def close(self) -> Boundary:
         """Start the next group; return the boundary of the one that ends. The caller commits it."""

@@ -367,7 +367,7 @@ class Session:
             )
             self.has_streamed = True
             with doubting(options, self._after):
-                await failing.unless(self._pump_until_stopped(stream, pump, assembler, spill))
+                await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler, spill))
             writer.drop_partial_tail()
             await flush_in_time(failing.unless(writer.flush()), self._config.shutdown_timeout_ms / 2000)
         finally:
@@ -385,7 +385,7 @@ class Session:
             confirm(writer.safe_lsn)
 
     async def _pump_until_stopped(
-        self, stream: ReplicationStream, pump: Pump, assembler: Assembler, spill: SpillPool
+        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler, spill: SpillPool
     ) -> None:
         counted_bytes = counted_aborted = 0
         try:
@@ -394,6 +394,7 @@ class Session:
                 reach("received")
                 self._status.received(stream.received_bytes - counted_bytes)
                 counted_bytes = stream.received_bytes
+                writer.note_backlog(stream.is_at_backlog_rate)
                 # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).
                 await or_stop(pump.feed(items), self._stop)
                 open_transactions = assembler.open_streams + assembler.in_transaction

@@ -23,6 +23,8 @@ from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.threads import settled, start_in_thread
 
 QUEUE_FULL_PAUSE_S = 0.002
+BACKLOG_WAIT_US = 50_000
+"""Some thousand rows at the rates at which it is waited for."""
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
@@ -170,6 +172,10 @@ class Writer:
         self._wake.set()
         await self._settled.wait()
         self._group.is_hurried = False
+
+    def note_backlog(self, is_backlog: bool) -> None:
+        """Commit less often while much comes in: the next groups wait a moment for more."""
+        self._group.patience_us = BACKLOG_WAIT_US if is_backlog else 0
 
     def drop_partial_tail(self) -> None:
         """Forget the beginning of a transaction whose end will not be read any more."""

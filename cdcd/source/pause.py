@@ -37,6 +37,11 @@ class Pause:
             self._window_messages = 0
         return 0 if is_more else self._pause_us
 
+    @property
+    def is_at_backlog_rate(self) -> bool:
+        """Whether so much comes in that latency is not what matters."""
+        return self._pause_us == PAUSES_US[0][1]
+
 
 def _pause_at(messages_per_s: int) -> int:
     return next((pause_us for from_rate, pause_us in PAUSES_US if messages_per_s >= from_rate), 0)

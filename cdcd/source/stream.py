@@ -63,7 +63,8 @@ class ReplicationStream:
         self._silence_us = _silence_us(settings, timeout_ms)
         self._heard_us = _now_us()
         self._asked_us: int | None = None
-        self._pause = Pause(_now_us()) if started.is_tcp else None
+        self._pause = Pause(_now_us())
+        self._rests = started.is_tcp
         self._resume_us = 0
         self._waiting: asyncio.Future[None] | None = None
         self._failure: SourceError | None = None
@@ -77,6 +78,11 @@ class ReplicationStream:
         self.send_status()
         self._status_task = self._loop.create_task(self._keep_alive(), name="cdcd-source-status")
         self._status_task.add_done_callback(self._status_ended)
+
+    @property
+    def is_at_backlog_rate(self) -> bool:
+        """Whether so much comes in that latency is not what matters."""
+        return self._pause.is_at_backlog_rate
 
     @property
     def confirmed_lsn(self) -> Lsn:
@@ -145,9 +151,8 @@ class ReplicationStream:
         now_us = self._hear()
         self.more = drained.more
         self.received_bytes += drained.bytes
-        if self._pause is not None:
-            pause_us = self._pause.after_drain(drained.messages, drained.more, now_us)
-            self._resume_us = now_us + pause_us if pause_us else 0
+        pause_us = self._pause.after_drain(drained.messages, drained.more, now_us)
+        self._resume_us = now_us + pause_us if pause_us and self._rests else 0
         for item in drained.items:
             if type(item) is Keepalive:
                 self._feedback.received(item.wal_end_lsn)

@@ -370,3 +370,14 @@ def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_i
     one.add(some(3, count=2, size_bytes=20))
     assert one.take(0) is not None
     assert one.refused(0, 0) is not None, "and it alone reaches it"
+
+
+def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
+    one = group(rows(), end(10), max_wait_us=0)
+    one.patience_us = 50
+    take_all(one)
+    assert not one.ready(49)
+    assert one.wait_us(10) == 40
+    assert one.ready(50)
+    one.is_hurried = True
+    assert one.ready(10)

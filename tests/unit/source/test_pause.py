@@ -60,3 +60,10 @@ def test_the_pauses_themselves_do_not_end_the_pausing() -> None:
         assert pause.after_drain(1_165, True, now_us) == 0
         now_us += 100
         assert pause.after_drain(835, False, now_us) == LONG_US
+
+
+def test_what_comes_in_at_the_highest_rate_is_a_backlog() -> None:
+    for messages, is_backlog in ((39, False), (40, True), (200, True)):
+        pause = Pause(0)
+        run(pause, messages, 500)
+        assert pause.is_at_backlog_rate is is_backlog
