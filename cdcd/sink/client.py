@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdcd.errors import BatchTooLarge, RecordTooLarge, SinkAuthorization, SinkError, SinkUnavailable
+from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.errors.frames import drop_frames
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.limits import Limits
@@ -61,9 +61,14 @@ class Client:
         self._broker_error: KafkaError | None = None
         self._is_begun = False
         self._producer: Producer | None = None
-        callbacks = {"on_delivery": self._delivered, "error_cb": self._errored}
+        self.reports_all = True
+        """Whether each record's delivery has to be told, or that of the last one of each partition.
+
+        Without transactions nothing else tells of a record that was not delivered (F63). With them the commit fails,
+        and the first group of the next client, which has the same records again, tells which of them it was.
+        """
         with making_client():
-            self._producer = Producer({**properties, **callbacks}, logger=_LOG)
+            self._producer = Producer({**properties, "error_cb": self._errored}, logger=_LOG)
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -154,7 +159,7 @@ class Client:
                     cause.advice = _TORN_HINT
             raise cause from failure
         self.raise_kept()
-        self._is_begun = False
+        self._is_begun = self.reports_all = False
 
     def abort(self) -> None:
         """Abort the transaction, or drop what is still queued. What was told meanwhile waits for `raise_kept`."""
@@ -205,6 +210,8 @@ class Client:
             return self._refused_batch(found)
         if self._delivery_error is not None and error.txn_requires_abort():
             return self._delivery_error
+        if error.txn_requires_abort():
+            found = self._from_afar(found)
         if isinstance(found, RecordTooLarge) and context.get("topic") in self._own_topics:
             return of_own_topic(found)
         return found
@@ -216,8 +223,8 @@ class Client:
             raise not_open()
         return self._producer
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Delivery report: runs once for each record, so it does next to nothing."""
+    def reported(self, error: KafkaError | None, message: Message) -> None:
+        """Take a delivery report: what a record is produced with, so it does next to nothing."""
         if error is None:
             # Reports of one partition come in order of offset: the last one is the highest.
             self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
@@ -277,8 +284,19 @@ class Client:
                 error = error_of(failure)
                 if error.code() != KafkaError._STATE:
                     found = translate(error, "delivering records")
-                    return self._refused_batch(found) if isinstance(found, RecordTooLarge) else found
+                    if isinstance(found, RecordTooLarge):
+                        return self._refused_batch(found)
+                    return self._from_afar(found)
         return kept
+
+    def _from_afar(self, found: SinkError) -> SinkError:
+        """Return why the transaction has to be aborted, where it may be for a record whose delivery nobody tells of.
+
+        What would halt is met again by the next client, which tells of which record it is.
+        """
+        if self.reports_all or found.retry is not Retry.OPERATOR:
+            return found
+        return SinkUnavailable(found.message, hint="it is tried again, to be told of which record it is")
 
     def _refused_batch(self, found: RecordTooLarge) -> SinkError:
         """Return what the refused batch's own report says: it comes behind those of what is dropped because of it."""

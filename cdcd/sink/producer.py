@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
 from confluent_kafka import KafkaException
@@ -152,7 +152,8 @@ class KafkaSink:
         """
         client = self._opened()
         producer = client.poll(0)
-        produce = producer.produce
+        produce, reported = producer.produce, client.reported
+        told = range(start, len(records)) if client.reports_all else _last_of_each(records, start)
         admitted: Iterable[int] = range(start, len(records))
         if self._limits.known:
             queued, packed = partial(len, producer), is_compressed(self._settings)
@@ -161,7 +162,10 @@ class KafkaSink:
         try:
             for at in admitted:
                 topic, partition, key, value = records[at]
-                produce(topic, value, key, partition)
+                if at in told:
+                    produce(topic, value, key, partition, reported)
+                else:
+                    produce(topic, value, key, partition)
         except BufferError:
             if len(producer) == 0:
                 raise never_fits(records[at], at) from None
@@ -182,7 +186,7 @@ class KafkaSink:
         self._own_topics.add(topic)
         for key, value in records:
             try:
-                producer.produce(topic, value, key, _ONE_PARTITION)
+                producer.produce(topic, value, key, _ONE_PARTITION, client.reported)
             except BufferError as failure:
                 raise SinkUnavailable(f"{doing}: no room in the client's queue", topic=topic) from failure
             except KafkaException as failure:
@@ -239,7 +243,7 @@ class KafkaSink:
     def _produce_progress(self, client: Client, progress: Progress) -> None:
         topic, slot = self._settings.progress_topic, self._settings.slot
         try:
-            client.usable().produce(topic, dump(progress), key_of(slot), _ONE_PARTITION)
+            client.usable().produce(topic, dump(progress), key_of(slot), _ONE_PARTITION, client.reported)
         except (KafkaException, BufferError) as failure:
             if isinstance(failure, BufferError):
                 raise SinkUnavailable("no room for the progress record", topic=topic) from failure
@@ -256,6 +260,11 @@ class KafkaSink:
         """Remember how far the progress topic is known to be our own: also when the result is unknown (F76)."""
         next_offset = client.next_offsets.get((self._settings.progress_topic, _ONE_PARTITION), 0)
         self.progress_offset = max(self.progress_offset, next_offset - 1)
+
+
+def _last_of_each(records: Sequence[Record], start: int) -> Container[int]:
+    """Return the indexes of the last record of each partition: their offsets are those of the group's end."""
+    return set({(records[at][0], records[at][1]): at for at in range(start, len(records))}.values())
 
 
 def _offsets(client: Client) -> dict[str, dict[int, int]]:

@@ -70,7 +70,12 @@ def connect_replication(settings: SourceSettings) -> LogicalReplicationConnectio
 
 
 def translate(error: BaseException, secrets: tuple[str, ...] = ()) -> CdcdError:
-    """Return cdcd's error for one of psycopg2's: by SQLSTATE, or by text when it failed to connect."""
+    """Return cdcd's error for one of psycopg2's: by SQLSTATE, or by text when it failed to connect.
+
+    Raises MemoryError.
+    """
+    if isinstance(error, MemoryError):
+        raise error
     if isinstance(error, CdcdError):
         return error
     if not isinstance(error, psycopg2.Error):

@@ -87,17 +87,32 @@ _NOT_SET_UP = (
 )
 
 
+_NO_MEMORY = ("out of memory", "cannot allocate memory")
+
+
 def failure_for(report: ServerReport) -> SourceError:
-    """Return the error that this report of the server stands for."""
+    """Return the error that this report stands for: the server's, or libpq's own, without a SQLSTATE.
+
+    Raises MemoryError.
+    """
+    if not report.sqlstate:
+        refuse_want_of_memory(report.message)
     hint = _UNTRANSLATABLE_HINT if report.sqlstate in _UNTRANSLATABLE else None
     return _class_for(report)(_shown(report), hint=hint, sqlstate=report.sqlstate)
+
+
+def refuse_want_of_memory(text: str) -> None:
+    """Raise MemoryError where libpq says that it got none: another session would get no more of it."""
+    if text.lower().startswith(_NO_MEMORY):
+        raise MemoryError
 
 
 def connect_failure(text: str) -> SourceError:
     """Return the error for libpq's text of a failed connection, which comes without a SQLSTATE.
 
-    What is not recognised is SourceUnavailable: a connection is always tried again.
+    What is not recognised is SourceUnavailable: a connection is always tried again. Raises MemoryError.
     """
+    refuse_want_of_memory(text)
     lowered = text.lower()
     if any(phrase in lowered for phrase in _UNAUTHENTICATED):
         return SourceAuthentication(text)

@@ -16,7 +16,7 @@ from psycopg2 import _psycopg
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import SourceError, SourceUnavailable
-from cdcd.source.failures import ServerReport, failure_for, first_line
+from cdcd.source.failures import ServerReport, failure_for, first_line, refuse_want_of_memory
 
 # The functions below return at once on a non-blocking connection, so holding the GIL (PyDLL) is cheaper than
 # giving it up for each message.
@@ -131,9 +131,11 @@ class CopyConnection:
         return False
 
     def error_message(self) -> str:
-        """Return libpq's words about the last failure, one line."""
+        """Return libpq's words about the last failure, one line. Raises MemoryError where it got none."""
         text: bytes = _PQerrorMessage(self.pgconn) or b""
-        return first_line(text.decode("utf-8", "replace")) or "the connection to the server broke"
+        line = first_line(text.decode("utf-8", "replace"))
+        refuse_want_of_memory(line)
+        return line or "the connection to the server broke"
 
     def close(self) -> None:
         """Close the connection."""

@@ -102,3 +102,16 @@ def test_text_that_has_no_form_in_utf8_says_what_to_do_and_not_what_it_is(sqlsta
     assert type(error) is SourceError
     assert "SQL_ASCII" in error.advice
     assert "0xf6" not in str(error)
+
+
+@pytest.mark.parametrize("text", ["out of memory", "cannot allocate memory for input buffer"])
+def test_libpqs_want_of_memory_is_no_server_that_may_come_back(text: str) -> None:
+    """Fault 17: another session would not get any more of it; the process ends and begins anew."""
+    with pytest.raises(MemoryError):
+        failure_for(ServerReport(None, text))
+    with pytest.raises(MemoryError):
+        connect_failure(text)
+
+
+def test_a_server_that_is_out_of_memory_is_asked_again() -> None:
+    assert type(failure_for(ServerReport("53200", "out of memory"))) is SourceUnavailable
