@@ -83,15 +83,20 @@ class Story:
 
     def _change_rows(self) -> None:
         options = self._options
-        self._workload = Workload(self._world.dsn, self._loaded, options.seed, options.seconds)
-        self._screen.say(f"rows change for {options.seconds:g} s")
+        # On a slow machine all of it would be over before the snapshot is.
+        seconds = options.seconds
+        self._workload = Workload(self._world.dsn, self._loaded, options.seed, seconds, is_counted=False)
+        self._screen.say(f"rows change, for {seconds:g} s from when cdcd streams")
         chaos = Chaos(self._world, options.seed, self._screen.say) if options.is_chaos else None
         self._workload.start()
-        started_at, was_killed = time.monotonic(), False
+        started_at, was_killed, has_streamed = 0.0, False, False
         try:
             while self._workload.is_running or not was_killed:
                 self._look("workload")
-                elapsed_s = time.monotonic() - started_at
+                if not has_streamed and self._reading is not None and self._reading.state == "streaming":
+                    has_streamed, started_at = True, time.monotonic()
+                    self._workload.count()
+                elapsed_s = time.monotonic() - started_at if has_streamed else 0.0
                 if not was_killed and self._is_time_to_kill(elapsed_s):
                     self._kill_and_restart()
                     was_killed = True

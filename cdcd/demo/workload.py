@@ -64,11 +64,15 @@ class Workload:
         seconds: float,
         rate_per_s: float = 60.0,
         bulk_at_s: float | None = None,
+        is_counted: bool = True,
     ) -> None:
         self._dsn, self._seconds = dsn, seconds
         self._pause_s = WRITERS / rate_per_s
         self._bulk_at_s = seconds * 0.4 if bulk_at_s is None else bulk_at_s
         self._stopping = threading.Event()
+        self._counted = threading.Event()
+        if is_counted:
+            self._counted.set()
         self._failures: list[str] = []
         self.counters = Counters()
         writers = [Writer(seed, number, WRITERS, loaded) for number in range(WRITERS)]
@@ -77,13 +81,20 @@ class Workload:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._started_at = time.monotonic()
+        self._started_at = self._counted_from = time.monotonic()
         for thread in self._threads:
             thread.start()
+
+    def count(self) -> None:
+        """Let the seconds begin, where they have not begun with the changes (`is_counted`)."""
+        if not self._counted.is_set():
+            self._counted_from = time.monotonic()
+            self._counted.set()
 
     def stop(self) -> None:
         """Ask for an early end; an open transaction is finished or rolled back. `wait` for it."""
         self._stopping.set()
+        self._counted.set()
 
     @property
     def is_running(self) -> bool:
@@ -122,6 +133,7 @@ class Workload:
                 self.counters.add(transaction)
 
     def _bulk(self) -> None:
+        self._counted.wait()
         if self._stopping.wait(self._bulk_at_s):
             return
         with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
@@ -139,7 +151,7 @@ class Workload:
                 self.counters.changes += self.counters.bulk_changes
 
     def _is_over(self) -> bool:
-        return time.monotonic() - self._started_at >= self._seconds
+        return self._counted.is_set() and time.monotonic() - self._counted_from >= self._seconds
 
 
 def perform(connection: psycopg2.extensions.connection, transaction: Transaction) -> None:
