@@ -100,8 +100,8 @@ def encode_transactions(
     """Return the records of whole transactions; the relid of a row that has no plan; None: feed them one by one.
 
     `new_context` makes the context of a transaction from its xid, commit LSN and commit time; `first` is that of one,
-    whose timeline all have. Only the compiled codec
-    knows this way; it comes to what one transaction after the other comes to (`expanded`), or it is not gone at all.
+    whose timeline all have. Only the compiled codec knows this way; it comes to what one transaction after the other
+    comes to (`expanded`), or it is not gone at all.
     """
     if _KERNEL is None:
         return None

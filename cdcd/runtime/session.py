@@ -185,9 +185,8 @@ class Session:
             self._status.state("backoff", error)  # closing may take its time; who looks sees why
             raise
         except MemoryError:
-            is_memory_short = (
-                True  # closing takes threads, and a thread takes memory: the process ends at once
-            )
+            # Closing takes threads, and a thread takes memory: the process ends at once.
+            is_memory_short = True
             raise
         finally:
             self._publications.is_on = False

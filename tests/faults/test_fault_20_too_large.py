@@ -9,14 +9,6 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ResourceType,
-)
 
 from cdcd.crash_points import EXIT_STATUS
 from cdcd.demo.stack.kafka import KafkaBroker
@@ -26,7 +18,7 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, assert_metadata_counts
 from tests.support.stack import confirmed_position, wal_position
-from tests.support.topics import committed_records
+from tests.support.topics import committed_records, set_topic_config
 
 LARGE = (
     "INSERT INTO t SELECT g, CASE g WHEN 2 THEN repeat('secret', 100000) ELSE 'small' END"
@@ -41,16 +33,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 def let_in(kafka: KafkaBroker, topic: str) -> None:
     """Raise the topic's limit."""
-    entry = ConfigEntry(
-        "max.message.bytes",
-        "2000000",
-        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
-        incremental_operation=AlterConfigOpType.SET,
-    )
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for done in admin.incremental_alter_configs([resource]).values():
-        done.result(30)
+    set_topic_config(kafka.bootstrap, topic, "max.message.bytes", "2000000")
 
 
 @pytest.mark.parametrize("whose", LIMITS)

@@ -5,14 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 
 import psycopg2
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ResourceType,
-)
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
@@ -20,22 +12,14 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import confirmed_position, wal_position
+from tests.support.topics import set_topic_config
 
 COMPACTED = {"topics": {"properties": {"cleanup.policy": "compact"}}}
 
 
 def keep_all(kafka: KafkaBroker, topic: str) -> None:
     """No compaction from now on."""
-    entry = ConfigEntry(
-        "cleanup.policy",
-        "delete",
-        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
-        incremental_operation=AlterConfigOpType.SET,
-    )
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for done in admin.incremental_alter_configs([resource]).values():
-        done.result(30)
+    set_topic_config(kafka.bootstrap, topic, "cleanup.policy", "delete")
 
 
 def ops(events: list[Event]) -> list[str]:

@@ -8,7 +8,15 @@ import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
 
 _numbers = itertools.count(1)
 
@@ -102,3 +110,17 @@ def _until_every_end(
 def committed_values(bootstrap: str, topic: str, at_least: int = 0) -> list[bytes | None]:
     """The values of every committed record, by partition and offset; see `committed_records`."""
     return [message.value() for message in committed_records(bootstrap, topic, at_least)]
+
+
+def set_topic_config(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """Set one of a topic's configurations."""
+    entry = ConfigEntry(
+        name,
+        value,
+        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(30)
