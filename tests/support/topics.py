@@ -18,6 +18,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.support.waiting import eventually
+
 _numbers = itertools.count(1)
 
 
@@ -33,6 +35,7 @@ def create_topic(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, partitions, copies, config=dict(config or {}))
     admin.create_topics([wanted], operation_timeout=30)[topic].result(30)
+    eventually(lambda: admin.list_topics(topic, 10).topics[topic].error is None, "the broker has heard of it")
 
 
 def transactional_producer(bootstrap: str, transactional_id: str) -> Producer:

@@ -22,6 +22,18 @@ def _logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(autouse=True)
+def _only_what_is_said_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that other tests have left behind in this process log at any time."""
+    handle = logging.Logger.handle
+
+    def handled(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if logger.name.startswith("cdcd.test"):
+            handle(logger, record)
+
+    monkeypatch.setattr(logging.Logger, "handle", handled)
+
+
 def _lines(stream: io.StringIO) -> list[str]:
     return stream.getvalue().splitlines()
 
@@ -36,7 +48,7 @@ def test_an_event_is_one_line_whatever_it_holds(form: str) -> None:
         raise ValueError("two\nlines")
     except ValueError:
         log.exception("failed")
-    logging.getLogger("cdcd.sink.librdkafka").warning("%s: connect\nfailed", "broker 1")
+    logging.getLogger("cdcd.test.librdkafka").warning("%s: connect\nfailed", "broker 1")
     log.debug("not shown")
     assert len(_lines(stream)) == 3
 
@@ -59,7 +71,7 @@ def test_no_secret_is_written(form: str) -> None:
     log.info("b", dsn="postgresql://cdcd:can@ary/canary@db:5432/shop", text="host=db password='it''s canary'")
     log.info("c", error=RuntimeError("basic.auth.user.info=me:canary"))
     log.info("postgresql://cdcd:canary@db/shop")
-    logging.getLogger("x").info("password=%s", "canary")
+    logging.getLogger("cdcd.test.library").info("password=%s", "canary")
     try:
         raise ValueError("dsn postgresql://cdcd:canary@db/shop?password=canary")
     except ValueError:
