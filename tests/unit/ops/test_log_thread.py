@@ -50,7 +50,9 @@ def test_a_full_pipe_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> N
     def told() -> bool:
         said(handler, "again")
         lines.extend(os.read(reading, 1 << 20).decode().splitlines())
-        counts = [line.removeprefix("log_lines_lost: ") for line in lines if line.startswith("log_lines_lost")]
+        counts = [
+            line.removeprefix("log_lines_lost: ") for line in lines if line.startswith("log_lines_lost")
+        ]
         return sum(map(int, counts)) == handler.lost  # a slow writer tells it in parts
 
     eventually(told, "the whole loss is told")
