@@ -406,6 +406,33 @@ cdef int _bytea(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     return DONE
 
 
+cdef double[23] _TENS
+_TENS[:] = [10.0 ** exponent for exponent in range(23)]
+
+
+cdef bint _plain_double(const uint8_t* p, Py_ssize_t size, double* found) noexcept:
+    """Digits with a point at most, of which number and power of ten are doubles themselves: one division rounds."""
+    cdef Py_ssize_t at = 0, digits = 0, fraction = -1
+    cdef uint64_t n = 0
+    cdef bint is_negative = size > 0 and p[0] == 45
+    if size > 19:
+        return False
+    for at in range(1 if is_negative else 0, size):
+        if _is_digit(p[at]):
+            n = n * 10 + (p[at] - 48)
+            digits += 1
+        elif p[at] == 46 and fraction < 0:
+            fraction = digits
+        else:
+            return False
+    if digits == 0 or n > <uint64_t>1 << 53:
+        return False
+    found[0] = <double>n / _TENS[0 if fraction < 0 else digits - fraction]
+    if is_negative:
+        found[0] = -found[0]
+    return True
+
+
 cdef int _parse_double(const uint8_t* p, Py_ssize_t size, double* found) except -1:
     cdef char text[72]
     cdef char* end = NULL
@@ -413,6 +440,8 @@ cdef int _parse_double(const uint8_t* p, Py_ssize_t size, double* found) except 
     cdef uint8_t c
     if size == 0 or size > 64:
         return LEFT
+    if _plain_double(p, size, found):
+        return DONE
     for at in range(size):
         c = p[at]
         if not (_is_digit(c) or c == 43 or c == 45 or c == 46 or c == 101):

@@ -22,6 +22,7 @@ from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.collector import calm_collector
 from cdcd.runtime.heaps import share_heaps
 from cdcd.runtime.heartbeat import Heartbeat
 from cdcd.runtime.memory import end_for, end_where_memory_is_short
@@ -65,6 +66,7 @@ async def _run(config: Config) -> int:
         )
         return EXIT_CONFIG
     _LOG.info("started", version=__version__, name=config.name, slot=config.source.slot.name, admin_port=port)
+    calm_collector()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
     guard = _wal_guard(config, status, supervisor)
     monitor = Monitor(config.source_settings(), status, publications, guard, supervisor.found)

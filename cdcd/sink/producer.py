@@ -15,8 +15,10 @@ import dataclasses
 import time
 from collections.abc import Container, Iterable, Sequence
 from functools import partial
+from itertools import count
+from operator import itemgetter
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 
 from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
@@ -34,6 +36,7 @@ __all__ = ["KafkaSink"]
 
 _ONE_PARTITION = 0
 _WRITING_TOPICS = "writing what is kept of the topics"
+_TOPIC_AND_PARTITION = itemgetter(0, 1)
 
 
 class KafkaSink:
@@ -46,6 +49,7 @@ class KafkaSink:
         self._properties = producer_properties(settings)
         self._client: Client | None = None
         self._begun_s: float | None = None
+        self._at = 0
         self.kept: KeptTopics | None = None
         """What the records count on in their topics; None: the progress record keeps what it says of it."""
         self.progress_offset = -1
@@ -152,28 +156,20 @@ class KafkaSink:
         """
         client = self._opened()
         producer = client.poll(0)
-        produce, reported = producer.produce, client.reported
-        told = range(start, len(records)) if client.reports_all else _last_of_each(records, start)
-        admitted: Iterable[int] = range(start, len(records))
-        if self._limits.known:
-            queued, packed = partial(len, producer), is_compressed(self._settings)
-            admitted = self._limits.admitted(records, start, queued, is_compressed=packed)
-        at = start - 1
+        self._at = start - 1
         try:
-            for at in admitted:
-                topic, partition, key, value = records[at]
-                if at in told:
-                    produce(topic, value, key, partition, reported)
-                else:
-                    produce(topic, value, key, partition)
+            if client.reports_all or self._limits.known:
+                self._hand_over(client, producer, records, self._admitted(producer, records, start))
+            else:
+                self._hand_over_fast(client, producer, records, start)
         except BufferError:
             if len(producer) == 0:
-                raise never_fits(records[at], at) from None
-            return at
+                raise never_fits(records[self._at], self._at) from None
+            return self._at
         except KafkaException as failure:
-            raise _refused(client, failure, records[at], at) from failure
+            raise _refused(client, failure, records[self._at], self._at) from failure
         client.raise_kept()
-        return at + 1
+        return self._at + 1
 
     def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]], doing: str) -> int:
         """Write records of cdcd's own to a topic's one partition, within the open group, and wait for their delivery.
@@ -235,6 +231,37 @@ class KafkaSink:
 
     # --- inside ------------------------------------------------------------------------------------------
 
+    def _admitted(self, producer: Producer, records: Sequence[Record], start: int) -> Iterable[int]:
+        if not self._limits.known:
+            return range(start, len(records))
+        queued, packed = partial(len, producer), is_compressed(self._settings)
+        return self._limits.admitted(records, start, queued, is_compressed=packed)
+
+    def _hand_over(
+        self, client: Client, producer: Producer, records: Sequence[Record], indexes: Iterable[int]
+    ) -> None:
+        """Produce the records with these indexes; `_at` is the one that is under way."""
+        produce, reported = producer.produce, client.reported
+        told: Container[int] = range(len(records)) if client.reports_all else _last_of_each(records, 0)
+        for self._at in indexes:
+            topic, partition, key, value = records[self._at]
+            if self._at in told:
+                produce(topic, value, key, partition, reported)
+            else:
+                produce(topic, value, key, partition)
+
+    def _hand_over_fast(
+        self, client: Client, producer: Producer, records: Sequence[Record], start: int
+    ) -> None:
+        """Produce `records[start:]`, with little to do for each; the last one of each partition is told of."""
+        produce, reported, first = producer.produce, client.reported, start
+        for last in sorted(_last_of_each(records, start)):
+            for self._at, (topic, partition, key, value) in enumerate(records[first:last], first):
+                produce(topic, value, key, partition)
+            self._at, first = last, last + 1
+            topic, partition, key, value = records[last]
+            produce(topic, value, key, partition, reported)
+
     def _opened(self) -> Client:
         if self._client is None:
             raise not_open()
@@ -262,9 +289,10 @@ class KafkaSink:
         self.progress_offset = max(self.progress_offset, next_offset - 1)
 
 
-def _last_of_each(records: Sequence[Record], start: int) -> Container[int]:
+def _last_of_each(records: Sequence[Record], start: int) -> set[int]:
     """Return the indexes of the last record of each partition: their offsets are those of the group's end."""
-    return set({(records[at][0], records[at][1]): at for at in range(start, len(records))}.values())
+    rest = records[start:] if start else records
+    return set(dict(zip(map(_TOPIC_AND_PARTITION, rest), count(start), strict=False)).values())
 
 
 def _offsets(client: Client) -> dict[str, dict[int, int]]:

@@ -110,13 +110,24 @@ def _timestamp(zone: bytes) -> Callable[[random.Random], bytes]:
 def _float(chance: random.Random) -> bytes:
     if chance.random() < 0.3:
         return chance.choice(BY_HAND["float8"] + BY_HAND["float4"]).encode()
+    if chance.random() < 0.3:
+        return _digits(chance)
     value = struct.unpack(">d", chance.randbytes(8))[0]
     return repr(chance.choice((value, round(chance.uniform(-1e6, 1e6), 3)))).encode()
 
 
+def _digits(chance: random.Random) -> bytes:
+    """As many as a double holds, or a few more, with a point somewhere: also where no number has one."""
+    digits = str(chance.choice((chance.getrandbits(chance.randint(1, 70)), 2**53 + chance.randint(-3, 3))))
+    point = chance.randint(0, len(digits) + 1)
+    return (
+        chance.choice(("", "-", "-0")) + digits[:point] + chance.choice((".", ".0")) + digits[point:]
+    ).encode()
+
+
 def _real(chance: random.Random) -> bytes:
     if chance.random() < 0.3:
-        return chance.choice(BY_HAND["float4"]).encode()
+        return chance.choice((_digits(chance), chance.choice(BY_HAND["float4"]).encode()))
     return b"%g" % struct.unpack(">f", chance.randbytes(4))[0]
 
 

@@ -1,0 +1,44 @@
+"""The collector of a process: what is there for good is left alone, what is new is still found."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from cdcd.runtime.collector import calm_collector
+
+
+class Knot:
+    """An object that only a collector can free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _collector_as_before() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+def test_what_is_there_is_left_alone_and_what_comes_is_freed_in_time() -> None:
+    lasting = Knot()
+    calm_collector()
+    assert all(one is not lasting for one in gc.get_objects())
+    knot = weakref.ref(Knot())
+    rows = [[] for _ in range(11_000)]
+    assert knot() is None
+    assert len(rows) == 11_000
+
+
+def test_a_look_is_rare() -> None:
+    calm_collector()
+    before = gc.get_stats()[0]["collections"]
+    rows = [[] for _ in range(9_000)]
+    assert gc.get_stats()[0]["collections"] <= before + 1
+    assert len(rows) == 9_000
