@@ -50,7 +50,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument(
-        "--target", choices=("decoder", "frames", "assembler", "reading", "rows"), default="decoder"
+        "--target",
+        choices=("decoder", "frames", "assembler", "reading", "rows", "transactions"),
+        default="decoder",
     )
     parser.add_argument("--runs", type=int, default=1_000_000, help="inputs")
     parser.add_argument("--seconds", type=int, default=0, help="end after this time; 0: no limit")

@@ -15,7 +15,7 @@ import sysconfig
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-KERNELS = {"reading": "cdcd.source.reading", "rows": "cdcd.avro.rows"}
+KERNELS = {"reading": "cdcd.source.reading", "rows": "cdcd.avro.rows", "transactions": "cdcd.avro.rows"}
 """The kernel that a target compares with its twin."""
 
 _SANITIZED = (

@@ -12,7 +12,7 @@ from tests.simulator.judge import WAYS
 from tests.simulator.walsender import Walsender
 from tests.simulator.workload import Generator
 from tests.support.copydata import session
-from tests.support.some_rows import Table, run_of
+from tests.support.some_rows import Table, run_of, transactions_of
 from tests.unit.pgoutput.golden import GOLDEN
 from tests.unit.source.test_copyboth import GOLDEN as GOLDEN_FRAMES
 
@@ -28,6 +28,8 @@ def corpus(target: str) -> list[bytes]:
         return [data for data in made if len(data) <= MAX_INPUT_BYTES]
     if target == "rows":
         return list(_runs())
+    if target == "transactions":
+        return list(_whole())
     return list(_sessions())
 
 
@@ -38,6 +40,18 @@ def _runs() -> Iterator[bytes]:
         for _ in range(4):
             run = run_of(tables, chance)
             data = bytes((seed, run.count | (run.xid is not None) << 7)) + run.frames
+            if len(data) <= MAX_INPUT_BYTES:
+                yield data
+
+
+def _whole() -> Iterator[bytes]:
+    for seed in range(TABLES):
+        chance = Random(seed)
+        tables = [Table(chance, relid) for relid in (7, 8)]
+        for _ in range(4):
+            whole = transactions_of(tables, chance)
+            written = chance.choice((0, 1500, 2500)).to_bytes(2, "big")
+            data = bytes((seed,)) + written + bytes((whole.count,)) + whole.frames
             if len(data) <= MAX_INPUT_BYTES:
                 yield data
 

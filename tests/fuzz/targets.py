@@ -13,11 +13,11 @@ from dataclasses import replace
 from random import Random
 from types import ModuleType
 
-from cdcd.avro.encode import encode_run, encode_run_in_python
+from cdcd.avro.encode import Encoded, encode_run, encode_run_in_python, encode_transactions
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
-from cdcd.model import Control, Run, Transactions
+from cdcd.model import Control, Run, TransactionInfo, Transactions
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.encode import encode
 from cdcd.pgoutput.messages import MESSAGES
@@ -27,12 +27,13 @@ from cdcd.txn.events import Rows
 from cdcd.txn.frames import count_operations
 from cdcd.txn.whole import expanded
 from tests.support.played import Played
-from tests.support.some_rows import Table, context, outcome
+from tests.support.some_rows import LSN, Table, context, outcome
 from tests.support.twins import READING, is_wanted, loaded
+from tests.support.whole import one_by_one
 
 MAX_INPUT_BYTES = 4096
 TABLES = 32
-"""Of how many seeds the target `rows` has tables."""
+"""Of how many seeds the targets `rows` and `transactions` have tables."""
 
 
 def session_byte(
@@ -178,6 +179,25 @@ def rows(data: bytes) -> None:
         raise AssertionError("the compiled row codec does not do as its twin")
 
 
+def transactions(data: bytes) -> None:
+    """A byte: which tables; two bytes: up to where all is written; a byte: how many; then the frames of them."""
+    if len(data) < 4:
+        return
+    plans, tx = _tables(data[0] % TABLES)
+
+    def context_of(xid: int, commit_lsn: int, commit_pg_us: int) -> TransactionContext:
+        info = TransactionInfo(xid, commit_lsn, commit_pg_us)
+        return TransactionContext(
+            info, timeline=tx.timeline, name="shop", database="orders", now_us=1, version="9.9.9"
+        )
+
+    written_lsn = LSN + int.from_bytes(data[1:3], "big")
+    whole = Transactions(data[4:], data[3])
+    found = encode_transactions(whole, plans, context_of, context_of(1, 1, 1), written_lsn)
+    if isinstance(found, Encoded) and found != one_by_one(whole, plans, context_of, written_lsn):
+        raise AssertionError("whole transactions are encoded otherwise than one by one")
+
+
 @functools.cache
 def _tables(seed: int) -> tuple[dict[int, RelationPlan], TransactionContext]:
     chance = Random(seed)
@@ -203,4 +223,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "assembler": assembler,
     "reading": reading,
     "rows": rows,
+    "transactions": transactions,
 }

@@ -11,10 +11,9 @@ from cdcd.avro import encode
 from cdcd.avro.encode import encode_run, encode_run_in_python, encode_transactions
 from cdcd.avro.transaction import TransactionContext
 from cdcd.kernels import compiled
-from cdcd.model import POSTGRES_EPOCH_US, Run, TransactionInfo, Transactions
-from cdcd.txn.frames import count_operations_in_python
-from cdcd.txn.whole import expanded
+from cdcd.model import TransactionInfo
 from tests.support.some_rows import LSN, Table, context, outcome, run_of, transactions_of
+from tests.support.whole import one_by_one
 
 ROWS = compiled("cdcd.avro.rows")
 needs_kernel = pytest.mark.skipif(ROWS is None, reason="the kernels in Python were asked for")
@@ -71,38 +70,8 @@ def test_whole_transactions_become_what_they_become_one_by_one(first: int) -> No
             continue
         gone += 1
         assert not isinstance(found, int)
-        assert found == _one_by_one(transactions, plans), seed
+        assert found == one_by_one(transactions, plans, _context, WRITTEN), seed
     assert gone > 100, "most go this way"
-
-
-def _one_by_one(transactions: Transactions, plans: object) -> tuple[object, ...]:
-    """The specification: each transaction by itself, with the twin."""
-    records, operations, times = [], {}, []
-    with_rows = empty = dropped = 0
-    commit_lsn = end_lsn = 0
-    items = list(expanded(transactions))
-    at = 0
-    while at < len(items):
-        begin = items[at]
-        rows = items[at + 1] if isinstance(items[at + 1], Run) else None
-        commit = items[at + (1 if rows is None else 2)]
-        at += 2 if rows is None else 3
-        lsn = int.from_bytes(begin.payload[1:9], "big")
-        commit_pg_us = int.from_bytes(begin.payload[9:17], "big", signed=True)
-        if lsn <= WRITTEN:
-            dropped += 1
-            continue
-        if rows is not None:
-            xid = int.from_bytes(begin.payload[17:21], "big")
-            records += encode_run_in_python(rows, plans, _context(xid, lsn, commit_pg_us))
-            for operation, count in count_operations_in_python(rows).items():
-                operations[operation] = operations.get(operation, 0) + count
-        with_rows += rows is not None
-        empty += rows is None
-        times.append(commit_pg_us + POSTGRES_EPOCH_US)
-        commit_lsn, end_lsn = lsn, int.from_bytes(commit.payload[10:18], "big")
-    first_us, last_us = (times[0], times[-1]) if times else (0, 0)
-    return records, operations, first_us, last_us, commit_lsn, end_lsn, with_rows, empty, dropped
 
 
 @needs_kernel
