@@ -14,8 +14,8 @@ from itertools import accumulate
 
 from tests.faults.facts import Finding, Lag, Progress, Transaction
 
-SLACK_S = 3.0
-"""Between the time that a commit is given and its being in the WAL: a full machine stops a process for as long."""
+SLACK_S = 1.0
+"""Between the time that a commit is given and its being in the WAL."""
 LOOKED_WITHIN_S = 45.0
 """A look each ten seconds; on a link that holds everything it waits for as long as the longest fault."""
 
