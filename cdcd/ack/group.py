@@ -208,10 +208,11 @@ class Group:
             return self._must_close(now_us)
         return self._must_close(now_us) or (not self._waiting and self._waited(now_us))
 
-    def wait_us(self, now_us: int) -> int | None:
-        """Microseconds until a group has waited long enough, or None when none waits."""
+    def wait_us(self, now_us: int, stalled_us: int = 0) -> int | None:
+        """Microseconds until a group has waited long enough, None when none waits. `stalled_us`: as in `refused`."""
         if self.is_partial and self._limits.large.max_time_us and self.opened_us is not None:
-            return max(0, self.opened_us + self._limits.large.max_time_us - now_us)
+            stalled_us = 0 if self._limits.large.is_parted and self._can_be_cut else stalled_us
+            return max(0, self.opened_us + self._limits.large.max_time_us + stalled_us - now_us)
         if self.rows == 0 or self.boundary is None or self.opened_us is None:
             return None
         return max(0, self.opened_us + self._max_wait_us - now_us)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from cdcd.avro.murmur2 import partition_for
 from cdcd.avro.plan import frame_header
-from cdcd.avro.transaction import NULL, TransactionContext, optional_long
+from cdcd.avro.transaction import NULL, TransactionContext, encode_lsn, optional_long, optional_of_origin
 from cdcd.errors import ProtocolError
 from cdcd.model import POSTGRES_EPOCH_US, Record
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.names import full_name
-from cdcd.schema.varint import encode_bytes, encode_long, encode_string
+from cdcd.schema.varint import encode_bytes, encode_string
 
 _OF_TRANSACTION = ("timeline", "commit_lsn", "tx_seq", "txId", "ts_us")
 
@@ -75,10 +75,10 @@ def encode_logical_message(
             raise ProtocolError("a transactional message outside a transaction", lsn=lsn)
         tx.number(COLLECTION)
         commit_us = tx.info.commit_pg_us + POSTGRES_EPOCH_US
-        numbers = (tx.timeline, tx.info.commit_lsn, tx.tx_seq, tx.info.xid, commit_us)
-        of_transaction = b"".join(optional_long(n) for n in numbers)
+        numbers = (tx.timeline, tx.info.commit_lsn, tx.tx_seq, tx.info.xid)
+        of_transaction = b"".join(optional_long(n) for n in numbers) + optional_of_origin(commit_us)
     encoded_prefix = encode_string(prefix.encode())
     key = frame_header(key_schema_id) + encoded_prefix
     flag = b"\x01" if transactional else b"\x00"
-    body = encoded_prefix + encode_bytes(content) + flag + encode_long(lsn) + of_transaction
+    body = encoded_prefix + encode_bytes(content) + flag + encode_lsn(lsn) + of_transaction
     return Record(topic, partition_for(key, partitions), key, frame_header(value_schema_id) + body)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from cdcd.errors import ProtocolError
+from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, TransactionInfo
 from cdcd.schema.varint import MAX_LONG, MIN_LONG, encode_long, encode_string
 
@@ -22,9 +24,16 @@ def optional_long(n: int | None) -> bytes:
     return NULL if n is None else SOME + encode_long(n)
 
 
-def _time(n: int) -> bytes:
-    """Return a time as a ["null", "long"]; null where a long cannot hold it: an origin may say any time."""
-    return optional_long(n if MIN_LONG <= n <= MAX_LONG else None)
+def optional_of_origin(n: int | None) -> bytes:
+    """Return a ["null", "long"], null where a long cannot hold it: an origin may say any time and any LSN."""
+    return optional_long(n if n is not None and MIN_LONG <= n <= MAX_LONG else None)
+
+
+def encode_lsn(lsn: Lsn) -> bytes:
+    """Return an LSN as a long. Raises ProtocolError where a long cannot hold it: no server gets there."""
+    if lsn > MAX_LONG:
+        raise ProtocolError("an LSN of more than 63 bits", lsn=lsn)
+    return encode_long(lsn)
 
 
 def optional_string(text: str | None) -> bytes:
@@ -83,7 +92,7 @@ class TransactionContext:
         self.id = f"{info.xid}:{info.commit_lsn}"
         self.counts: dict[str, int] | None = {} if has_block else None
         self.timeline_bytes = encode_long(timeline)
-        self._commit = self.timeline_bytes + encode_long(info.commit_lsn)  # F58: an LSN alone comes again
+        self._commit = self.timeline_bytes + encode_lsn(info.commit_lsn)  # F58: an LSN alone comes again
         self._block_head = SOME + encode_string(self.id.encode())
         commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
         self._ts_ms = encode_long(commit_us // 1000)
@@ -92,7 +101,7 @@ class TransactionContext:
         self._after_ts_ms = snapshot + _strings(database) + SOME
         self._head = self._before_ts_ms + self._ts_ms + self._after_ts_ms
         self._times_and_id = (
-            _time(commit_us) + _time(commit_us * 1000),
+            optional_of_origin(commit_us) + optional_of_origin(commit_us * 1000),
             optional_long(info.xid or None),
         )
         self._commit_lsn_text = b'["%d","' % info.commit_lsn
@@ -100,7 +109,7 @@ class TransactionContext:
         self.after_lsn = (
             NULL  # xmin
             + optional_string(info.origin)
-            + optional_long(info.origin_lsn)
+            + optional_of_origin(info.origin_lsn)
             + self._commit
         )
         self.tail = optional_long(now_us // 1000) + optional_long(now_us) + optional_long(now_us * 1000)
@@ -112,7 +121,7 @@ class TransactionContext:
             times, xid = self._times_and_id
             middle = self._by_relation[schema_and_table] = times + schema_and_table + xid + SOME
         sequence = encode_string(self._commit_lsn_text + b'%d"]' % lsn)
-        return self._head + sequence + middle + encode_long(lsn) + self.after_lsn
+        return self._head + sequence + middle + encode_lsn(lsn) + self.after_lsn
 
     def flat_middle(self, op: bytes, is_deleted: bool) -> bytes:
         """Return the flat format's fields from op to ts_ms; `op` is encoded already."""

@@ -88,21 +88,22 @@ class Registry:
         """Return the newest schema under `subject`, None when it has none; what was last known of it while the
         registry does not answer.
         """
-        is_known = subject in self._latest
+        # Each is read once: the thread that looks whether a subject is still there may find everything lost.
+        is_known, known = subject in self._latest, self._latest.get(subject)
         if is_known and time.monotonic() < self._silent_until_s:
-            return self._latest[subject]
+            return known
         try:
-            self._latest[subject] = self._ask_latest(subject)
+            found = self._latest[subject] = self._ask_latest(subject)
         except RegistryUnavailable:
             if not is_known:
                 raise
             # Who does not answer may take all of a request's time to do so, and there may be many tables.
             self._silent_until_s = time.monotonic() + _SILENT_S
-            return self._latest[subject]
-        if self._latest[subject] is None:
+            return known
+        if found is None:
             # Deleted, or never there: what was known of it must not be taken for a loss.
             self._known.forget(subject)
-        return self._latest[subject]
+        return found
 
     def verify_next(self) -> None:
         """Look whether the registry still has a subject in use, another one each time.
@@ -306,6 +307,7 @@ class Registry:
         )
 
     def _call(self, operation: str, request: Callable[[SchemaRegistryClient], T], subject: str = "-") -> T:
+        client = None
         try:
             client = self._connected()
             result = request(client)
@@ -333,7 +335,8 @@ class Registry:
                 subject=subject,
             ) from error
         except Exception as error:
-            if not _is_transport(error):
+            was_closed = client is not None and self._client is not client  # by another thread, meanwhile
+            if not _is_transport(error) and not was_closed:
                 raise
             self._observe(operation, "unreachable")
             reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]

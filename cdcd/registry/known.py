@@ -25,7 +25,19 @@ MEANINGS = 1 << 16
 EARLIER_BYTES = 2 << 20
 
 _WRITTEN = frozenset(
-    {"type", "name", "namespace", "fields", "symbols", "items", "values", "size", "logicalType"}
+    {
+        "type",
+        "name",
+        "namespace",
+        "fields",
+        "symbols",
+        "items",
+        "values",
+        "size",
+        "logicalType",
+        "precision",
+        "scale",
+    }
 )
 
 

@@ -131,7 +131,8 @@ class Plans:
     @property
     def partitions(self) -> dict[str, int]:
         """The number of partitions over which keys are hashed, by topic."""
-        return {plan.topic: plan.partitions for _, _, plan in self._made.values()}
+        made = list(self._made.values())  # a copy in one step: a thread may be planning another one
+        return {plan.topic: plan.partitions for _, _, plan in made}
 
     def of_record(self, record: Record) -> RelationPlan | None:
         """Return the plan that a record was encoded by; None where it is no table's, or of long ago."""

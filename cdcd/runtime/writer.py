@@ -226,7 +226,7 @@ class Writer:
         """Microseconds until there is something to do although nothing comes in, or None."""
         if self._has_idle_position():
             return max(0, self._idle_due_us - now_us)
-        return self._group.wait_us(now_us)
+        return self._group.wait_us(now_us, self._stalled_us)
 
     async def _turn(self) -> None:
         while True:

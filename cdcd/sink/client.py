@@ -33,6 +33,7 @@ _REPORTS_WITHIN_S = 5.0
 _REPORT_WITHIN_S = 1.0
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _LOOK_AGAIN_S = 1.0
+_STATE_WITHIN_S = 1.0
 _TORN_HINT = "the sink is opened again and the progress topic decides"
 
 
@@ -65,7 +66,8 @@ class Client:
         """Whether each record's delivery has to be told, or that of the last one of each partition.
 
         Without transactions nothing else tells of a record that was not delivered (F63). With them the commit fails,
-        and the first group of the next client, which has the same records again, tells which of them it was.
+        and the next client, which begins with the same records again, tells which of them it was: so it is each
+        one's until a commit has come behind which the next client would begin.
         """
         with making_client():
             self._producer = Producer({**properties, "error_cb": self._errored}, logger=_LOG)
@@ -139,11 +141,22 @@ class Client:
             self._is_begun = True
 
     def flush(self, doing: str) -> None:
-        """Wait until everything that was produced is delivered. Raises what was not."""
-        left = self._serve(self.usable().flush, self._settings.operation_timeout_s)
-        self.usable()  # closed meanwhile, it has purged what was under way, and has forgotten what that told
-        if left:
-            raise self._timed_out(f"{doing}: {left} records were not delivered in time")
+        """Wait until everything that was produced is delivered. Raises what was not, as soon as it is known.
+
+        Of a transaction that has to be aborted the rest is not sent any more: it would be waited for in vain.
+        """
+        give_up_s = time.monotonic() + self._settings.operation_timeout_s
+        while True:
+            wait_s = min(_LOOK_AGAIN_S, max(0.0, give_up_s - time.monotonic()))
+            left = self._serve(self.usable().flush, wait_s)
+            self.usable()  # closed meanwhile, it has purged what was under way, and has forgotten what that told
+            if not left:
+                return
+            why = self._why_aborting(doing)
+            if why is not None:
+                raise why
+            if time.monotonic() >= give_up_s:
+                raise self._timed_out(f"{doing}: {left} records were not delivered in time")
 
     def commit(self) -> None:
         """Commit the transaction. When the result is unknown the client is torn from then on (F76)."""
@@ -159,7 +172,7 @@ class Client:
                     cause.advice = _TORN_HINT
             raise cause from failure
         self.raise_kept()
-        self._is_begun = self.reports_all = False
+        self._is_begun = False
 
     def abort(self) -> None:
         """Abort the transaction, or drop what is still queued. What was told meanwhile waits for `raise_kept`."""
@@ -227,7 +240,11 @@ class Client:
         """Take a delivery report: what a record is produced with, so it does next to nothing."""
         if error is None:
             # Reports of one partition come in order of offset: the last one is the highest.
-            self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
+            offset = message.offset()
+            if offset is None:  # a broker that has it already, and no longer knows where
+                self._delivery_error = self._delivery_error or _taken_somewhere(message)
+            else:
+                self.next_offsets[message.topic(), message.partition()] = offset + 1
         elif self._delivery_error is None or _is_purged(self._delivery_error):
             refusal = undelivered(error, message)
             if isinstance(refusal, RecordTooLarge):
@@ -266,28 +283,33 @@ class Client:
         """Ask librdkafka for the error that its binding has lost: every transactional call answers with it."""
         if self._producer is not None and self._settings.is_exactly_once:
             try:
-                self._producer.abort_transaction(self._settings.operation_timeout_s)
+                self._producer.abort_transaction(_STATE_WITHIN_S)  # the loop may be waiting (F14)
             except KafkaException as failure:
                 return translate(error_of(failure), "the producer")
         return SinkUnavailable("the Kafka client failed inside a callback; a new producer is made")
 
     def _why_purged(self, kept: SinkError) -> SinkError:
-        """Return what the transaction met for which the client itself has dropped this record.
+        """Return what the transaction met for which the client itself has dropped this record."""
+        return self._why_aborting("delivering records") or kept
 
-        Whatever is asked of a transaction that has to be aborted is refused with the reason for that; and a second
-        beginning is refused in any case.
+    def _why_aborting(self, doing: str) -> SinkError | None:
+        """Return what the open transaction has met for which it has to be aborted, None where it has met nothing.
+
+        Whatever is asked of such a transaction is refused with the reason for that; and a second beginning is
+        refused in any case.
         """
-        if self._producer is not None and self._is_begun:
-            try:
-                self._producer.begin_transaction()
-            except KafkaException as failure:
-                error = error_of(failure)
-                if error.code() != KafkaError._STATE:
-                    found = translate(error, "delivering records")
-                    if isinstance(found, RecordTooLarge):
-                        return self._refused_batch(found)
-                    return self._from_afar(found)
-        return kept
+        if self._producer is None or not self._is_begun:
+            return None
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as failure:
+            error = error_of(failure)
+            if error.code() != KafkaError._STATE:
+                found = translate(error, doing)
+                if isinstance(found, RecordTooLarge):
+                    return self._refused_batch(found)
+                return self._from_afar(found)
+        return None
 
     def _from_afar(self, found: SinkError) -> SinkError:
         """Return why the transaction has to be aborted, where it may be for a record whose delivery nobody tells of.
@@ -321,6 +343,15 @@ class Client:
 def not_open() -> SinkError:
     """Return the error of a call that came before a client was made, or after it was closed."""
     return SinkUnavailable("the sink is not open")
+
+
+def _taken_somewhere(message: Message) -> SinkError:
+    return SinkUnavailable(
+        "a record was delivered, and where is not known: a broker had it already",
+        hint="nothing: it is written again",
+        topic=message.topic(),
+        partition=message.partition(),
+    )
 
 
 def _is_purged(error: SinkError) -> bool:

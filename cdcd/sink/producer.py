@@ -215,6 +215,8 @@ class KafkaSink:
                 client.commit()
             finally:
                 self._note_progress(client)
+            # What is copied before a snapshot is complete is copied anew from its beginning, however much is durable.
+            client.reports_all = client.reports_all and progress.phase != "streaming"
         else:
             client.flush("flushing the progress record")
             self._note_progress(client)

@@ -111,7 +111,7 @@ class Assembler:
     @property
     def takes_whole(self) -> bool:
         """Whether whole transactions may pass it by now: nothing that it keeps depends on them."""
-        return self._state is State.OUTSIDE and not self._is_replaying and not self._strays
+        return self._state is State.OUTSIDE and not self._is_replaying
 
     def feed(self, item: PlainItem) -> Iterator[Event]:
         """Return the events of one item; they have to be consumed before the next item is fed.
@@ -302,11 +302,19 @@ class Assembler:
             self._strays.discard(abort.xid)
         elif stream is None:
             # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
-            self._strays.add(abort.xid)
+            self._note_stray(abort.xid)
         else:
             self._streams.roll_back(stream, abort.subxid)
             stream.is_doubtful |= not _is_later(stream, abort, item.sent_at_pg_us)
         return iter(())
+
+    def _note_stray(self, xid: int) -> None:
+        """Nothing may come of its transaction any more, or it passes by whole: so they are not kept for ever."""
+        if len(self._strays) >= SUBTRANSACTIONS_LIMIT and self._refuse_doubtful:
+            raise StreamUnsure(
+                "too many transactions with a subtransaction rolled back to keep apart", xid=xid
+            )
+        self._strays.add(xid)
 
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.StreamCommit)

@@ -75,6 +75,36 @@ def test_a_halt_that_says_where_until_somebody_raises_the_limit(
         assert sorted(len(event.value["after"]["note"]) for event in events) == [5, 5, 600_000]
 
 
+def test_a_row_of_the_snapshot_halts_behind_what_is_durable_of_it(
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """What is copied is copied anew from its beginning: each session meets the row behind others that it commits."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
+    postgres.execute(
+        "INSERT INTO t SELECT g, CASE g WHEN 2000 THEN (SELECT string_agg(md5(i::text), '')"
+        " FROM generate_series(1, 5000) i) ELSE 'small' END FROM generate_series(1, 3000) g",
+        dbname=database,
+    )
+    # Each large row is a batch of its own: nobody is told of it for another's sake.
+    sink = LIMITS["the topic's"] | {"commit": {"max_rows": 500}, "properties": {"batch.size": "10000"}}
+    with new_daemon(postgres, database, sink=sink) as daemon:
+        topic = f"{daemon.name}.public.t"
+        # Kafka's client sends nothing more of what it has to abort: nobody waits for that until the time is up.
+        page = daemon.start().wait_state("halted", deadline_s=40)
+        assert "CDCD-RECORD-TOO-LARGE" in page["reason"]
+        assert topic in page["reason"]
+        let_in(kafka, topic)
+        daemon.reload()
+        daemon.wait_state("streaming")
+        copied = {event.key["id"]: event.value["after"]["note"] for event in reader.read(topic)}
+        assert sorted(copied) == list(range(1, 3001))
+        assert len(copied[2000]) == 160_000
+
+
 def letters(kafka: KafkaBroker, name: str) -> list[tuple[bytes | None, dict[str, Any]]]:
     """What a read_committed reader finds in the topic of dead letters."""
     found = committed_records(kafka.bootstrap, f"{name}.__dead_letters")

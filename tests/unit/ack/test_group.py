@@ -355,6 +355,16 @@ def test_the_wait_ends_where_the_time_of_a_part_does() -> None:
     assert one.wait_us(300) == 300
 
 
+def test_who_may_go_on_for_as_long_as_kafka_was_away_is_waited_for_that_much_longer() -> None:
+    """Else the writer would look without a pause until then."""
+    one = large(max_time_us=500, is_parted=False)
+    one.add(some(1))
+    one.take(100)
+    assert one.refused(700, 300) is None
+    assert one.wait_us(700, 300) == 200
+    assert one.refused(900, 300) == "time"
+
+
 @pytest.mark.parametrize("limits", [{"max_rows": 3}, {"max_bytes": 30}], ids=["rows", "bytes"])
 def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_it(
     limits: dict[str, int],

@@ -187,6 +187,20 @@ def test_snapshot_rows_are_reads_and_origins_are_named() -> None:
     assert (value["source"]["origin"], value["source"]["origin_lsn"]) == ("east", 99)
 
 
+@pytest.mark.parametrize("origin_lsn", [(1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_an_origins_lsn_that_a_long_cannot_hold_is_null(origin_lsn: int) -> None:
+    """pg_replication_origin_xact_setup takes any LSN: the origin may be no PostgreSQL at all."""
+    table = Table(relation())
+    info = TransactionInfo(771, COMMIT_LSN, COMMIT_PG_US, "east", origin_lsn)
+    tx = TransactionContext(
+        info, timeline=TIMELINE, name="shop", database="shopdb", now_us=COMMIT_US, version="1.2.3"
+    )
+    (record,) = table.encode(("I", insert(["1", None, None, None])), tx=tx)
+    source = table.value(record)["source"]
+    assert source["origin_lsn"] == (origin_lsn if origin_lsn < 1 << 63 else None)
+    assert source["commit_lsn"] == COMMIT_LSN
+
+
 @pytest.mark.parametrize("commit_pg_us", [COMMIT_PG_US, 10**16, (1 << 63) - 1])
 def test_a_commit_time_that_a_long_cannot_hold_is_null(commit_pg_us: int) -> None:
     """pg_replication_origin_xact_setup takes any time: nanoseconds end in 2262, microseconds in 294247."""
@@ -201,6 +215,23 @@ def test_a_commit_time_that_a_long_cannot_hold_is_null(commit_pg_us: int) -> Non
     assert source["ts_ms"] == commit_us // 1000
     assert source["ts_us"] == (commit_us if commit_us < 1 << 63 else None)
     assert source["ts_ns"] == (commit_us * 1000 if commit_us * 1000 < 1 << 63 else None)
+
+
+def test_an_lsn_that_a_long_cannot_hold_is_damage() -> None:
+    table = Table(relation())
+    one = run(("I", insert(["1", None, None, None])))
+    damaged = one.frames[:4] + b"\x80" + one.frames[5:]
+    with pytest.raises(ProtocolError, match="63 bits"):
+        encode_run(Run(damaged, 1), {7: table.plan}, context())
+    with pytest.raises(ProtocolError, match="63 bits"):
+        TransactionContext(
+            TransactionInfo(771, 1 << 63, COMMIT_PG_US),
+            timeline=TIMELINE,
+            name="shop",
+            database="shopdb",
+            now_us=COMMIT_US,
+            version="1.2.3",
+        )
 
 
 def test_rows_of_a_stream_segment_carry_their_xid() -> None:
@@ -491,6 +522,16 @@ def test_logical_messages() -> None:
     assert tx.tx_seq == 1
     with pytest.raises(ProtocolError):
         encode_logical_message(**common, transactional=True, tx=None)
+    late = TransactionContext(
+        TransactionInfo(771, COMMIT_LSN, (1 << 63) - 1, "east", 99),
+        timeline=TIMELINE,
+        name="shop",
+        database="shopdb",
+        now_us=COMMIT_US,
+        version="1.2.3",
+    )
+    found = encode_logical_message(**common, transactional=True, tx=late)
+    assert decoded(found.value, 2, value_schema)["ts_us"] is None, "an origin's commit time may be infinity"
 
 
 def test_a_plan_refuses_what_does_not_fit_together() -> None:

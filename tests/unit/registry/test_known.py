@@ -49,6 +49,16 @@ def test_an_id_has_one_meaning_also_when_its_version_is_no_longer_kept() -> None
     assert known.take("another", '{"name":"Value", "doc":"", ' + text_of_version(0)[1:], 0)
 
 
+def test_another_scale_is_another_meaning() -> None:
+    """The bytes of a decimal are read by it."""
+    known = Known()
+    text = '{"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}'
+    assert known.take("s", text, 7)
+    assert known.take("t", text, 7)
+    assert not known.take("s", text.replace("2}", "4}"), 7)
+    assert not known.take("s", text.replace("10", "12"), 7)
+
+
 def test_a_subject_that_is_forgotten_may_have_the_same_ids_again() -> None:
     known = Known()
     known.take("s", text_of_version(0), 7)

@@ -168,6 +168,28 @@ async def test_two_tables_never_share_a_topic() -> None:
     await plans(template="{name}.{table}").plan(relation("id", schema="a.b", name="c"))
 
 
+async def test_who_asks_for_the_topics_may_do_so_while_a_thread_plans_a_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = plans()
+    first = await one.plan(relation("id"))
+
+    class Meanwhile:
+        """A plan that is looked at while another is made."""
+
+        topic = first.topic
+
+        @property
+        def partitions(self) -> int:
+            key, made = next(iter(one._made.items()))
+            one._made[key[0] + 1, *key[1:]] = made
+            return 3
+
+    (key,) = one._made
+    monkeypatch.setitem(one._made, key, (*one._made[key][:2], Meanwhile()))
+    assert one.partitions == {first.topic: 3}
+
+
 async def test_the_plans_of_versions_that_have_passed_give_way() -> None:
     """A record is asked about while it is not durable; a table may be altered for as long as its session lasts."""
     one = plans("register_with_none")

@@ -1,10 +1,11 @@
-"""One producer of Confluent's without a broker: what closing it tells who still waits."""
+"""One producer of Confluent's without a broker: what it is told of records, and what closing it tells who waits."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
+from confluent_kafka import Message
 
 from cdcd.errors import SinkUnavailable
 from cdcd.sink.client import Client
@@ -36,3 +37,16 @@ def test_a_flush_that_is_closed_under_its_thread_has_delivered_nothing(
     client.close()
     flushing.join(10)
     assert len(told) == 1
+
+
+def test_a_record_that_was_taken_nobody_knows_where_is_not_taken_for_durable() -> None:
+    """A broker that has it already may have forgotten where: the group's offsets could not be told."""
+    settings = sink_settings("127.0.0.1:1", properties={"log_level": "0"})
+    client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
+    client.reported(None, Message(topic="t", partition=1, offset=4))
+    assert client.next_offsets == {("t", 1): 5}
+    client.usable()
+    client.reported(None, Message(topic="t", partition=1, offset=-1001))
+    with pytest.raises(SinkUnavailable, match="where is not known"):
+        client.usable()
+    client.close()

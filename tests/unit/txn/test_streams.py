@@ -362,6 +362,16 @@ def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten() ->
     wire.feed(assembler, wire.stream_start(7, first=True))
 
 
+def test_what_was_rolled_back_before_its_transaction_was_streamed_holds_nothing_up() -> None:
+    """Nothing may come of that transaction any more: it is rolled back as well, or nothing of it is published."""
+    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    wire.feed(assembler, _aborted(7, 8, 50))
+    assert assembler.takes_whole
+    wire.feed(assembler, *(_aborted(xid, 6, 50) for xid in range(8, SUBTRANSACTIONS_LIMIT + 7)))
+    with pytest.raises(StreamUnsure, match="too many"):
+        wire.feed(assembler, _aborted(SUBTRANSACTIONS_LIMIT + 7, 6, 50))
+
+
 def test_the_subtransactions_that_end_with_a_stream_are_known() -> None:
     """The server may have rolled one back without a Stream Abort, so that it has to be asked."""
     assembler = Assembler(2, written_commit_lsn=0x100)
