@@ -168,7 +168,9 @@ class Pump:
         """Return what holds for all of them, None where they differ or something has to be known of each."""
         if not self._assembler.takes_whole or self._written.pending is not None:
             return None
-        first, last = (self._context_of(0, lsn, 0) for lsn in item.commit_lsns)
+        first_lsn, last_lsn = item.commit_lsns
+        first = self._context_of(0, first_lsn, 0)
+        last = first if first_lsn == last_lsn else self._context_of(0, last_lsn, 0)
         return first if first.timeline == last.timeline and first.counts is None else None
 
     def _context_of(self, xid: int, commit_lsn: Lsn, commit_pg_us: int) -> TransactionContext:

@@ -389,6 +389,8 @@ class Session:
         counted_bytes = counted_aborted = 0
         try:
             while True:
+                if not stream.more and not stream.is_at_backlog_rate:
+                    await writer.lull()
                 items = await or_stop(stream.read(), self._stop)
                 reach("received")
                 self._status.received(stream.received_bytes - counted_bytes)

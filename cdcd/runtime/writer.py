@@ -28,6 +28,7 @@ BACKLOG_WAIT_US = 50_000
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
+LULL_S = 0.01
 STALL_US = 1_000_000
 """A producer that takes nothing for this long is not slow but stands still."""
 
@@ -176,6 +177,14 @@ class Writer:
     def note_backlog(self, is_backlog: bool) -> None:
         """Commit less often while much comes in: the next groups wait a moment for more."""
         self._group.patience_us = BACKLOG_WAIT_US if is_backlog else 0
+
+    async def lull(self) -> None:
+        """Wait for a commit that is under way, a moment at most: what comes meanwhile would wait for it too.
+
+        Read in one go behind it, it costs the loop one turn, which the commit's own thread needs as well.
+        """
+        if self._commit is not None and not self._commit.done():
+            await asyncio.wait((self._commit,), timeout=LULL_S)
 
     def drop_partial_tail(self) -> None:
         """Forget the beginning of a transaction whose end will not be read any more."""

@@ -10,6 +10,7 @@ Why: psycopg2's own replication cursor confirms positions by itself (F71).
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_void_p, string_at
 
 from psycopg2 import _psycopg
@@ -70,7 +71,9 @@ class CopyConnection:
         _PQsetNoticeReceiver(self.pgconn, self._receiver, None)
         if _PQsetnonblocking(self.pgconn, 1) != 0:
             raise SourceUnavailable(self.error_message())
-        self.socket: int = _PQsocket(self.pgconn)
+        # A number of our own: libpq closes its socket as soon as the connection is lost, and the next one that is
+        # opened gets that number, while the loop still waits on it here.
+        self.socket: int = _own(_PQsocket(self.pgconn))
 
     def put(self, data: bytes) -> bool:
         """Queue one CopyData message; False when libpq's buffer is full for now. Raises SourceUnavailable."""
@@ -139,12 +142,24 @@ class CopyConnection:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        if not self.pgconn:
+            return
         self.pgconn = 0
+        try:
+            self._connection.close()
+        finally:
+            os.close(self.socket)  # from here on it is closed for the server, too
 
     def _on_notice(self, _argument: int | None, result: int | None) -> None:
         if result and len(self.notices) < _NOTICES_KEPT:
             self.notices.append(_report(result))
+
+
+def _own(descriptor: int) -> int:
+    try:
+        return os.dup(descriptor)
+    except OSError as error:
+        raise SourceUnavailable(f"the connection's socket cannot be had: {error.strerror}") from error
 
 
 def _report(result: int) -> ServerReport:

@@ -73,7 +73,11 @@ def start_on(
     rows = fetch(connection, "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")
     _start_replication(settings, connection, start_command(settings, options, start_lsn))
     copy = CopyConnection(connection)
-    return Started(copy, rows[0][0], _tune_socket(copy.socket), connection.info.backend_pid)
+    try:
+        return Started(copy, rows[0][0], _tune_socket(copy.socket), connection.info.backend_pid)
+    except BaseException:
+        copy.close()
+        raise
 
 
 def start_command(settings: SourceSettings, options: StreamOptions, start_lsn: Lsn) -> str:

@@ -128,6 +128,11 @@ class Truth:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute("SET row_security = off; SET statement_timeout = '120s'")
+                # Short of memory, 18.4's test_decoding has ended with a segmentation fault in its stream_abort
+                # callback, and the whole server with it. 12 has no such setting.
+                cursor.execute(
+                    "SELECT set_config(name, '1GB', false) FROM pg_settings WHERE name = 'logical_decoding_work_mem'"
+                )
                 cursor.execute(query, params)
                 return cursor.fetchall() if cursor.description else []
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,26 @@ async def test_a_killed_server_is_unavailable(pg_server: PostgresServers) -> Non
             server.kill()
             with pytest.raises(SourceUnavailable):
                 await read_until(stream, lambda _: False)
+
+
+async def test_a_lost_connection_is_closed_when_another_socket_has_its_number(pg_server: PostgresServers) -> None:
+    """libpq closes its socket as soon as the connection is lost: the next one that is accepted may get the number."""
+    server = pg_server.fresh(18)
+    with contextlib.ExitStack() as others, server, source_database_once(server) as settings:
+        pairs: list[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
+        async with streaming(settings, make_slot(settings)) as stream:
+            await stream.read()
+            server.kill()
+            with pytest.raises(SourceUnavailable):
+                await read_until(stream, lambda _: False)
+            for _ in range(50):  # the lowest free number comes first, so one of these has it
+                ends = map(others.enter_context, socket.socketpair())
+                pairs.append([await asyncio.open_connection(sock=end) for end in ends])
+        for (_, writer), (reader, far) in pairs:
+            writer.write(b"still there")
+            assert await asyncio.wait_for(reader.readexactly(11), 5) == b"still there"
+            writer.close()
+            far.close()
 
 
 async def test_a_slot_held_by_another_walsender_is_active(postgres: PostgresServer) -> None:
