@@ -257,6 +257,31 @@ async def test_a_commit_runs_in_a_thread_while_add_goes_on() -> None:
         assert threading.get_ident() not in one.sink.commit_threads
 
 
+async def test_a_lull_lasts_as_long_as_a_commit() -> None:
+    async with world() as one:
+        await one.writer.lull()
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        lull = asyncio.create_task(one.writer.lull())
+        await asyncio.sleep(0)
+        assert not lull.done()
+        one.sink.gate.set()
+        await lull
+        await one.until_confirmed(108)
+
+
+async def test_a_lull_ends_before_a_long_commit() -> None:
+    """Status updates to the server do not wait for Kafka (F14), nor does reading what may be a backlog."""
+    async with world() as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        await asyncio.wait_for(one.writer.lull(), DEADLINE_S)
+        assert one.confirmed == []
+        one.sink.gate.set()
+
+
 async def test_groups_are_committed_and_confirmed_in_order() -> None:
     async with world(max_rows=1) as one:
         for lsn in range(100, 600, 100):
