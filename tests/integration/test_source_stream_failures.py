@@ -84,7 +84,9 @@ async def test_a_killed_server_is_unavailable(pg_server: PostgresServers) -> Non
                 await read_until(stream, lambda _: False)
 
 
-async def test_a_lost_connection_is_closed_when_another_socket_has_its_number(pg_server: PostgresServers) -> None:
+async def test_a_lost_connection_is_closed_when_another_socket_has_its_number(
+    pg_server: PostgresServers,
+) -> None:
     """libpq closes its socket as soon as the connection is lost: the next one that is accepted may get the number."""
     server = pg_server.fresh(18)
     with contextlib.ExitStack() as others, server, source_database_once(server) as settings:
