@@ -13,14 +13,12 @@ Everything here blocks and belongs in a thread.
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
-
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
 from cdcd.crash_points import reach
 from cdcd.errors import (
@@ -32,6 +30,7 @@ from cdcd.errors import (
 )
 from cdcd.findings import Finding
 from cdcd.registry.known import Earlier, Known
+from cdcd.registry.rest import Answered, Client, NoToken, Registered, RestClient, is_plain
 from cdcd.registry.settings import RegistrySettings, client_properties
 from cdcd.schema.book import text_of
 from cdcd.schema.compatibility import Difference, level_differences
@@ -64,7 +63,7 @@ class Registry:
         self._known = Known()
         self._earlier = Earlier("")
         self._latest: dict[str, dict[str, Any] | None] = {}
-        self._client: SchemaRegistryClient | None = None
+        self._client: Client | None = None
         self._verified = 0
         self._levels: dict[str, str] = {}
         self._forcing = threading.RLock()
@@ -117,7 +116,7 @@ class Registry:
         self._verified += 1
         subject = subjects[self._verified % len(subjects)]
         try:
-            self._call("versions", lambda client: client.get_versions(subject), subject=subject)
+            self._call("versions", lambda client: client.versions(subject), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
                 return  # not allowed to look: what cannot be known is no loss
@@ -126,7 +125,7 @@ class Registry:
     def check(self) -> list[Finding]:
         """Return whether the registry answers and lets cdcd in, without writing anything."""
         try:
-            level = self._call("global_config", lambda client: client.get_compatibility())
+            level = self._call("global_config", lambda client: client.level(None))
         except CdcdError as error:
             mend = error.advice or "check registry.url, its credentials and that it is running"
             return [Finding("fail", "registry", str(error), mend)]
@@ -142,7 +141,7 @@ class Registry:
         client, self._client = self._client, None
         self._earlier = Earlier("")
         if client is not None:
-            client.__exit__(None, None, None)
+            client.close()
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -159,12 +158,12 @@ class Registry:
 
     def _ask_latest(self, subject: str) -> dict[str, Any] | None:
         try:
-            found = self._call("latest", lambda client: client.get_latest_version(subject), subject=subject)
+            found = self._call("latest", lambda client: client.version(subject, None), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
                 return None
             raise
-        schema = _avro_of(found.schema, subject)
+        schema = _avro_of(found, subject)
         return schema if isinstance(schema, dict) else {"type": schema}  # another's may be no record
 
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
@@ -173,24 +172,23 @@ class Registry:
         if self._known.id_of(subject, text) is not None:
             return True
         try:
-            self._look_up(subject, Schema(text, schema_type="AVRO"))
+            self._look_up(subject, text)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
                 return False
             raise
         return True
 
-    def _look_up(self, subject: str, schema: Schema) -> int:
+    def _look_up(self, subject: str, text: str) -> int:
         return self._call(
             "lookup",
-            lambda client: int(client.lookup_schema(subject, schema, self._settings.normalize).schema_id),
+            lambda client: client.look_up(subject, text, normalize=self._settings.normalize),
             subject=subject,
         )
 
     def _find_or_register(self, subject: str, text: str, is_forced: bool) -> int:
-        schema = Schema(text, schema_type="AVRO")
         try:
-            return self._look_up(subject, schema)
+            return self._look_up(subject, text)
         except RegistryRefused as refusal:
             missing = refusal.context.get("error_code")
             if missing not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
@@ -203,11 +201,11 @@ class Registry:
             )
         self.verify_next()
         if missing == _SUBJECT_NOT_FOUND:
-            return self._create_subject(subject, schema)
+            return self._create_subject(subject, text)
         if is_forced:
-            return self._force(subject, schema)
+            return self._force(subject, text)
         self._refuse_incompatible(subject, json.loads(text))
-        return self._register(subject, schema)
+        return self._register(subject, text)
 
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
         """Ask before the registry does: it does not tell where, and lets through what it takes for the same type."""
@@ -218,7 +216,7 @@ class Registry:
         if level == "NONE":
             return
         try:
-            numbers = self._call("versions", lambda client: client.get_versions(subject), subject=subject)
+            numbers = self._call("versions", lambda client: client.versions(subject), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
                 raise
@@ -242,31 +240,29 @@ class Registry:
         text = earlier.get(number)
         if text is not None:
             return json.loads(text)
-        found = self._call("version", lambda client: client.get_version(subject, number), subject=subject)
-        schema = _avro_of(found.schema, subject)
+        found = self._call("version", lambda client: client.version(subject, number), subject=subject)
+        schema = _avro_of(found, subject)
         earlier.put(number, json.dumps(schema))
         return schema
 
     def _level(self, subject: str) -> str:
         """Return the subject's level of compatibility; the operators may have given it another than cdcd did."""
         try:
-            level = self._call(
-                "get_compatibility", lambda client: client.get_compatibility(subject), subject=subject
-            )
+            level = self._call("get_compatibility", lambda client: client.level(subject), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("status") != 404:
                 raise
             return self._settings.compatibility
-        return str(level)
+        return level
 
-    def _force(self, subject: str, schema: Schema) -> int:
+    def _force(self, subject: str, text: str) -> int:
         """Register past the level, which is put back; where that fails, it is tried again from time to time."""
         with self._forcing:
             level = self._level(subject)
             self._levels.setdefault(subject, level)
             self._set_level(subject, "NONE")
             try:
-                return self._register(subject, schema)
+                return self._register(subject, text)
             finally:
                 self._put_levels_back()
 
@@ -276,7 +272,7 @@ class Registry:
                 self._set_level(subject, level)
                 del self._levels[subject]
 
-    def _create_subject(self, subject: str, schema: Schema) -> int:
+    def _create_subject(self, subject: str, text: str) -> int:
         """Register a subject's first schema and give the subject its level, the level first if it can be.
 
         Some registries know no level for a subject without a schema; there is nothing to compare the first
@@ -287,37 +283,34 @@ class Registry:
         except RegistryRefused as refusal:
             if refusal.context.get("status") != 404:
                 raise
-            schema_id = self._register(subject, schema)
+            schema_id = self._register(subject, text)
             reach("schema_level_set")
             self._set_level(subject, self._settings.compatibility)
             return schema_id
         reach("schema_level_set")
-        return self._register(subject, schema)
+        return self._register(subject, text)
 
-    def _register(self, subject: str, schema: Schema) -> int:
+    def _register(self, subject: str, text: str) -> int:
         return self._call(
             "register",
-            lambda client: int(client.register_schema(subject, schema, self._settings.normalize)),
+            lambda client: client.register(subject, text, normalize=self._settings.normalize),
             subject=subject,
         )
 
     def _set_level(self, subject: str, level: str) -> None:
-        self._call(
-            "set_compatibility", lambda client: client.set_compatibility(subject, level), subject=subject
-        )
+        self._call("set_compatibility", lambda client: client.set_level(subject, level), subject=subject)
 
-    def _call(self, operation: str, request: Callable[[SchemaRegistryClient], T], subject: str = "-") -> T:
+    def _call(self, operation: str, request: Callable[[Client], T], subject: str = "-") -> T:
         client = None
         try:
             client = self._connected()
             result = request(client)
-            client.clear_caches()  # it would keep every version of every schema; what is worth it is `known`
-        except SchemaRegistryError as error:
-            self._observe(operation, str(error.http_status_code))
-            if error.http_status_code in _UNAUTHORISED:
+        except Answered as error:
+            self._observe(operation, str(error.status))
+            if error.status in _UNAUTHORISED:
                 self.close()  # so that the next call reads the password anew
             raise _refusal(error, operation, subject) from error
-        except OAuthTokenError as error:
+        except NoToken as error:
             self._observe(operation, "unauthorised")
             self.close()  # as above: the secret may have been another one by now
             raise RegistryUnavailable(
@@ -327,39 +320,47 @@ class Registry:
             ) from error
         except CdcdError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
-            self._observe(operation, "unreadable")
-            raise RegistryRefused(
-                f"{operation}: the answer is not a registry's",
-                hint="check registry.url, its path too",
-                subject=subject,
-            ) from error
         except Exception as error:
             was_closed = client is not None and self._client is not client  # by another thread, meanwhile
-            if not _is_transport(error) and not was_closed:
-                raise
-            self._observe(operation, "unreachable")
-            reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
-            raise RegistryUnavailable(
-                f"{operation}: {reason}", url=self._settings.url, subject=subject
-            ) from error
+            if was_closed or _is_transport(error):
+                self._observe(operation, "unreachable")
+                reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
+                raise RegistryUnavailable(
+                    f"{operation}: {reason}", url=self._settings.url, subject=subject
+                ) from error
+            if isinstance(error, KeyError | TypeError | ValueError):
+                self._observe(operation, "unreadable")
+                raise RegistryRefused(
+                    f"{operation}: the answer is not a registry's",
+                    hint="check registry.url, its path too",
+                    subject=subject,
+                ) from error
+            raise
         self._observe(operation, "200")
         return result
 
-    def _connected(self) -> SchemaRegistryClient:
+    def _connected(self) -> Client:
         if self._client is None:
             try:
-                self._client = SchemaRegistryClient(client_properties(self._settings))
+                self._client = _client(client_properties(self._settings))
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"registry: the client refuses its properties: {error}") from error
         return self._client
 
 
-def _avro_of(schema: Schema, subject: str) -> Any:
+def _client(properties: Mapping[str, object]) -> Client:
+    if is_plain(properties):
+        return RestClient(properties)
+    from cdcd.registry.through_confluent import ThroughConfluent  # with OAuth, 17 MiB
+
+    return ThroughConfluent(properties)
+
+
+def _avro_of(schema: Registered, subject: str) -> Any:
     """Return a registered schema as JSON. Raises RegistryRefused where it is not Avro."""
     try:
-        if schema.schema_type in (None, "", "AVRO"):
-            return json.loads(schema.schema_str or "{}")
+        if schema.kind == "AVRO":
+            return json.loads(schema.text or "{}")
     except ValueError:
         pass  # no Avro either
     raise RegistryRefused(
@@ -370,13 +371,14 @@ def _avro_of(schema: Schema, subject: str) -> Any:
 
 
 def _is_transport(error: Exception) -> bool:
-    """True for a failure of the network: the client lets its HTTP library's exceptions through."""
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
+    """True for a failure of the network: Confluent's client lets its HTTP library's exceptions through."""
+    is_ours = isinstance(error, OSError | http.client.HTTPException)
+    return is_ours or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
 
 
-def _refusal(error: SchemaRegistryError, operation: str, subject: str) -> CdcdError:
-    status, code = error.http_status_code, error.error_code
-    reason = f"{operation}: {error.error_message}"[:_MAX_REASON_CHARACTERS]
+def _refusal(error: Answered, operation: str, subject: str) -> CdcdError:
+    status, code = error.status, error.code
+    reason = f"{operation}: {error.message}"[:_MAX_REASON_CHARACTERS]
     if status >= 500 or status in _TRY_AGAIN:
         return RegistryUnavailable(reason, status=status, subject=subject)
     if status == 409:

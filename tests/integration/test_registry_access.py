@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import RegistryRefused, RegistryUnavailable
 from cdcd.registry.confluent import Registry
+from cdcd.registry.rest import Answered, Client, RestClient
+from cdcd.registry.settings import RegistrySettings, client_properties
+from cdcd.registry.through_confluent import ThroughConfluent
 from tests.integration.test_registry_confluent import INCOMPATIBLE, OPTIONAL, V1, V2, ask
 from tests.support.registry_door import Door
 from tests.support.topics import new_name
@@ -183,6 +186,54 @@ def test_of_several_urls_the_next_is_asked_when_one_is_down(
         door.shut()
         with pytest.raises(RegistryUnavailable):
             client(folder, url=urls).schema_id(subject, V2)
+
+
+@pytest.mark.parametrize("subject_suffix", ["", " ä/ö?"])
+def test_both_clients_get_the_same_answers(
+    registry: SchemaRegistry, subject: str, subject_suffix: str
+) -> None:
+    """Confluent's own is the judge of ours."""
+    name, missing = subject + subject_suffix, f"{subject}-missing"
+    properties = client_properties(RegistrySettings(registry.url))
+    ours, theirs = RestClient(properties), ThroughConfluent(properties)
+
+    def told(ask: Callable[[Client], object]) -> list[object]:
+        answers: list[object] = []
+        for client in (ours, theirs):
+            try:
+                answers.append(ask(client))
+            except Answered as error:
+                answers.append((error.status, error.code, error.message))
+        return answers
+
+    first, second = '"string"', '{"type": "array", "items": "string"}'
+    asked: list[Callable[[Client], object]] = [
+        lambda client: client.register(name, first, normalize=False),
+        lambda client: client.set_level(name, "NONE"),
+        lambda client: client.register(name, second, normalize=True),
+        lambda client: client.set_level(name, "FULL"),
+        lambda client: client.level(name),
+        lambda client: client.level(None),
+        lambda client: client.register(name, '"int"', normalize=False),  # incompatible
+        lambda client: client.register(name, '{"type": "nothing"}', normalize=False),
+        lambda client: client.look_up(name, first, normalize=False),
+        lambda client: client.look_up(name, '"long"', normalize=False),
+        lambda client: client.look_up(missing, first, normalize=False),
+        lambda client: client.versions(name),
+        lambda client: client.versions(missing),
+        lambda client: client.version(name, None),
+        lambda client: client.version(name, 1),
+        lambda client: client.version(name, 99),
+        lambda client: client.version(missing, None),
+        lambda client: client.level(missing),
+        lambda client: client.set_level(name, "SOMETIMES"),
+    ]
+    answers = [told(ask) for ask in asked]
+    ours.close()
+    theirs.close()
+    assert [one for one, _ in answers] == [other for _, other in answers]
+    refused = [isinstance(one, tuple) and len(one) == 3 for one, _ in answers]
+    assert sum(refused) >= 7, "what was to be refused was"
 
 
 @pytest.mark.parametrize("normalize", [True, False])

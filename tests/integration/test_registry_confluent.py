@@ -18,6 +18,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import ConfigError, RegistryRefused, RegistryUnavailable, SchemaIncompatible
 from cdcd.registry.confluent import Registry
 from cdcd.registry.settings import RegistrySettings
+from cdcd.registry.through_confluent import ThroughConfluent
 from tests.support.topics import new_name
 
 V1: dict[str, Any] = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
@@ -154,9 +155,14 @@ def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: 
 
 
 def test_the_versions_of_a_subject_are_not_kept_by_the_client(
-    client: Registry, subject: str, requests: list[tuple[str, str]]
+    registry: SchemaRegistry,
+    client: Registry,
+    subject: str,
+    requests: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each is compared with all before it, and asked for once; the library alone would keep each for good."""
+    """Each is compared with all before it, and asked for once; Confluent's client alone would keep each for good."""
+    monkeypatch.setattr(client, "_client", ThroughConfluent({"url": registry.url}))
     versions = [{**V1, "fields": [*V1["fields"], {**OPTIONAL, "name": f"c{number}"}]} for number in range(12)]
     before = kept_by_the_library()
     ids = [client.schema_id(subject, version) for version in versions]

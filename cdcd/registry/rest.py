@@ -1,0 +1,293 @@
+"""The few requests that cdcd makes of a registry with Confluent's interface.
+
+In: a request's values.  Out: what the registry answered, as plain values; `Answered` for an error that it told of.
+Invariant: a request is repeated only where no answer came or one that says so, `max.retries` times for each of the
+registry's addresses; one connection stays open between requests, and one thread at a time uses it.
+Must not: keep anything of an answer, choose what an error means.
+Wire source: Confluent's schema registry API: /subjects, /config; errors are {"error_code": ..., "message": ...}.
+
+Why not Confluent's client: it brings OAuth along, 17 MiB of memory and a third of a second of each start. Where what
+only it can do is asked for, it is used (`through_confluent`).
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote, urlsplit
+
+import certifi
+
+from cdcd.version import __version__
+
+__all__ = ["Answered", "Client", "NoToken", "Registered", "RestClient", "is_plain"]
+
+_PLAIN = frozenset(
+    {
+        "basic.auth.user.info",
+        "bearer.auth.credentials.source",
+        "bearer.auth.identity.pool.id",
+        "bearer.auth.logical.cluster",
+        "bearer.auth.token",
+        "cache.capacity",
+        "cache.latest.ttl.sec",
+        "max.retries",
+        "retries.max.wait.ms",
+        "retries.wait.ms",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "timeout",
+        "url",
+    }
+)
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+_JSON = "application/vnd.schemaregistry.v1+json"
+_UNTOLD = -1
+
+
+class Answered(Exception):
+    """An error that the registry answered: its HTTP status, its own code (-1: none), what it says."""
+
+    def __init__(self, status: int, code: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+class NoToken(Exception):
+    """The issuer of OAuth tokens gave none."""
+
+
+class Registered(NamedTuple):
+    """One version of a subject; `kind` is "AVRO", or another format's name."""
+
+    text: str
+    kind: str
+
+
+class Client(Protocol):
+    """What the registry is asked. Raises Answered, NoToken, and what a broken connection or answer does."""
+
+    def versions(self, subject: str) -> list[int]:
+        """Return the numbers of its versions."""
+
+    def version(self, subject: str, number: int | None) -> Registered:
+        """Return one version, the newest for None."""
+
+    def look_up(self, subject: str, text: str, *, normalize: bool) -> int:
+        """Return the id of an Avro schema that is registered under the subject."""
+
+    def register(self, subject: str, text: str, *, normalize: bool) -> int:
+        """Register an Avro schema under the subject; return its id."""
+
+    def level(self, subject: str | None) -> str:
+        """Return the subject's level of compatibility, the server's own for None."""
+
+    def set_level(self, subject: str, level: str) -> None:
+        """Give the subject a level of compatibility."""
+
+    def close(self) -> None:
+        """Let the connection go, under another thread's request too, which fails."""
+
+
+def is_plain(properties: Mapping[str, object]) -> bool:
+    """Whether `RestClient` can do what these properties of Confluent's client ask for, and the environment."""
+    if os.environ.keys() & {name for one in _PROXIES for name in (one, one.upper())}:
+        return False
+    if properties.get("bearer.auth.credentials.source", "STATIC_TOKEN") != "STATIC_TOKEN":
+        return False
+    has_user_info = any("@" in url for url in str(properties["url"]).split(","))
+    return properties.keys() <= _PLAIN and not has_user_info
+
+
+class RestClient:
+    """`Client` over HTTP. Raises ValueError for properties that do not fit together, OSError for a file of theirs."""
+
+    def __init__(self, properties: Mapping[str, object]) -> None:
+        self._urls = [url.strip().rstrip("/") for url in str(properties["url"]).split(",")]
+        for url in self._urls:
+            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+                raise ValueError(f"not a URL: {url}")
+        self._timeout_s = float(_number(properties, "timeout", 10))
+        self._retries = int(_number(properties, "max.retries", 1))
+        self._wait_ms = _number(properties, "retries.wait.ms", 100)
+        self._max_wait_ms = _number(properties, "retries.max.wait.ms", 20_000)
+        self._headers = {
+            "Accept": f"{_JSON}, application/vnd.schemaregistry+json, application/json",
+            "User-Agent": f"cdcd/{__version__}",
+            **_authorization(properties),
+        }
+        self._tls = _tls(properties)
+        self._connections: dict[str, http.client.HTTPConnection] = {}
+        self._alone = threading.Lock()
+
+    def versions(self, subject: str) -> list[int]:  # noqa: D102
+        return [int(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
+
+    def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
+        which = "latest" if number is None else number
+        found = self._ask("GET", f"subjects/{_in_path(subject)}/versions/{which}")
+        return Registered(str(found["schema"]), str(found.get("schemaType") or "AVRO"))
+
+    def look_up(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
+        return self._send_schema(f"subjects/{_in_path(subject)}", text, normalize)
+
+    def register(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
+        return self._send_schema(f"subjects/{_in_path(subject)}/versions", text, normalize)
+
+    def level(self, subject: str | None) -> str:  # noqa: D102
+        path = "config" if subject is None else f"config/{_in_path(subject)}"
+        return str(self._ask("GET", path)["compatibilityLevel"])
+
+    def set_level(self, subject: str, level: str) -> None:  # noqa: D102
+        self._ask("PUT", f"config/{_in_path(subject)}", {"compatibility": level})
+
+    def close(self) -> None:  # noqa: D102
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            sock = connection.sock
+            if sock is not None:
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)  # who waits for an answer on it goes on with an error
+                except OSError:
+                    pass  # the other side was first
+            connection.close()
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _send_schema(self, path: str, text: str, normalize: bool) -> int:
+        body = {"schema": text, "schemaType": "AVRO"}
+        return int(self._ask("POST", f"{path}?normalize={str(normalize).lower()}", body)["id"])
+
+    def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
+        """Return the answer's JSON. The next address is asked where one does not answer, or says to come again."""
+        for url in self._urls[:-1]:
+            try:
+                status, content = self._persist(url, method, path, body)
+            except (OSError, http.client.HTTPException):
+                continue
+            if status not in _AGAIN:
+                return _json_of(status, content)
+        return _json_of(*self._persist(self._urls[-1], method, path, body))
+
+    def _persist(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
+        for tries in range(self._retries + 1):
+            is_last = tries == self._retries
+            try:
+                status, content = self._once(url, method, path, body)
+            except (OSError, http.client.HTTPException):
+                if is_last:
+                    raise
+            else:
+                if is_last or status not in _AGAIN:
+                    return status, content
+            time.sleep(random.random() * min(self._wait_ms * 2**tries, self._max_wait_ms) / 1000)  # noqa: S311 - not to come all at once
+        raise AssertionError("the last try returns or raises")
+
+    def _once(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
+        with self._alone:
+            connection = self._connections.get(url)
+            is_kept = connection is not None
+            if connection is None:
+                connection = self._connections[url] = self._connection(url)
+            target = f"{urlsplit(url).path}/{path}"
+            try:
+                return self._exchange(connection, method, target, body)
+            except (ConnectionError, http.client.BadStatusLine):
+                connection.close()
+                if not is_kept:
+                    raise
+                # The registry has closed what was kept open: that says nothing of whether it is there.
+                return self._exchange(connection, method, target, body)
+            except BaseException:
+                connection.close()  # an answer may still come on it, and is not the next request's
+                raise
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, target: str, body: Mapping[str, str] | None
+    ) -> tuple[int, bytes]:
+        headers = self._headers if body is None else {**self._headers, "Content-Type": _JSON}
+        connection.request(method, target, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def _connection(self, url: str) -> http.client.HTTPConnection:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=self._timeout_s, context=self._tls
+            )
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._timeout_s)
+
+
+def _json_of(status: int, content: bytes) -> Any:
+    """Return a good answer's JSON; raise Answered for another, ValueError for what is no JSON."""
+    if 200 <= status < 300:
+        return json.loads(content) if content else None
+    try:
+        told = json.loads(content)
+        code, message = int(told["error_code"]), str(told["message"])
+    except (ValueError, TypeError, KeyError):
+        code, message = _UNTOLD, f"HTTP status {status}"
+    raise Answered(status, code, message)
+
+
+def _in_path(subject: str) -> str:
+    return quote(subject, safe="")
+
+
+def _number(properties: Mapping[str, object], name: str, default: float) -> float:
+    value = properties.get(name, default)
+    if isinstance(value, int | float):
+        return value
+    raise ValueError(f"{name} is no number")
+
+
+def _authorization(properties: Mapping[str, object]) -> dict[str, str]:
+    """Return the headers that say who asks."""
+    headers = {}
+    user_info = properties.get("basic.auth.user.info")
+    if user_info is not None:
+        if ":" not in str(user_info):
+            raise ValueError("basic.auth.user.info has to be USER:PASSWORD")
+        headers["Authorization"] = "Basic " + base64.b64encode(str(user_info).encode()).decode()
+    if "bearer.auth.credentials.source" in properties:
+        headers["Authorization"] = f"Bearer {properties['bearer.auth.token']}"
+        headers["target-sr-cluster"] = str(properties.get("bearer.auth.logical.cluster", ""))
+        if "bearer.auth.identity.pool.id" in properties:
+            headers["Confluent-Identity-Pool-Id"] = str(properties["bearer.auth.identity.pool.id"])
+    return headers
+
+
+def _tls(properties: Mapping[str, object]) -> ssl.SSLContext | None:
+    """Return how TLS is spoken, None where no address is asked by it."""
+    if "https://" not in str(properties["url"]):
+        return None
+    given = properties.get("ssl.ca.location")
+    authorities = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or certifi.where()
+    where = str(authorities if given is None else given)
+    is_folder = os.path.isdir(where)
+    context = ssl.create_default_context(
+        cafile=None if is_folder else where, capath=where if is_folder else None
+    )
+    certificate, key = properties.get("ssl.certificate.location"), properties.get("ssl.key.location")
+    password = properties.get("ssl.key.password")
+    if certificate is not None:
+        context.load_cert_chain(
+            str(certificate), None if key is None else str(key), None if password is None else str(password)
+        )
+    elif key is not None or password is not None:
+        raise ValueError("ssl.certificate.location is required with ssl.key.location or ssl.key.password")
+    return context

@@ -1,0 +1,65 @@
+"""The same requests through Confluent's client, for what only that can do: OAuth, proxies.
+
+In: its properties.  Out: a `rest.Client`.
+Must not: be imported where `rest.is_plain`: see there what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+from cdcd.registry.rest import Answered, NoToken, Registered
+
+__all__ = ["ThroughConfluent"]
+
+T = TypeVar("T")
+
+
+class ThroughConfluent:
+    """`Client` with Confluent's properties. Raises TypeError and ValueError for those that it refuses."""
+
+    def __init__(self, properties: Mapping[str, object]) -> None:
+        self._client = SchemaRegistryClient(dict(properties))
+
+    def versions(self, subject: str) -> list[int]:  # noqa: D102
+        return self._ask(lambda client: list(client.get_versions(subject)))
+
+    def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
+        def ask(client: SchemaRegistryClient) -> Registered:
+            one = (
+                client.get_latest_version(subject) if number is None else client.get_version(subject, number)
+            )
+            return Registered(one.schema.schema_str or "", one.schema.schema_type or "AVRO")
+
+        return self._ask(ask)
+
+    def look_up(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
+        schema = Schema(text, schema_type="AVRO")
+        return self._ask(lambda client: int(client.lookup_schema(subject, schema, normalize).schema_id))
+
+    def register(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
+        schema = Schema(text, schema_type="AVRO")
+        return self._ask(lambda client: int(client.register_schema(subject, schema, normalize)))
+
+    def level(self, subject: str | None) -> str:  # noqa: D102
+        return self._ask(lambda client: str(client.get_compatibility(subject)))
+
+    def set_level(self, subject: str, level: str) -> None:  # noqa: D102
+        self._ask(lambda client: client.set_compatibility(subject, level))
+
+    def close(self) -> None:  # noqa: D102
+        self._client.__exit__(None, None, None)
+
+    def _ask(self, request: Callable[[SchemaRegistryClient], T]) -> T:
+        try:
+            result = request(self._client)
+            self._client.clear_caches()  # it would keep every version of every schema; what is worth it is `known`
+        except SchemaRegistryError as error:
+            raise Answered(error.http_status_code, error.error_code, error.error_message) from error
+        except OAuthTokenError as error:
+            raise NoToken from error
+        return result

@@ -1,0 +1,196 @@
+"""The requests to a registry against a server that does what no registry can be brought to."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cdcd.registry.rest import Answered, RestClient, is_plain
+from cdcd.registry.settings import RegistrySettings, client_properties
+
+
+class Play(http.server.BaseHTTPRequestHandler):
+    """Answers by the server's `answer`; notes what was asked."""
+
+    protocol_version = "HTTP/1.1"
+
+    def _do(self) -> None:
+        size_bytes = int(self.headers.get("Content-Length", "0"))
+        body = self.rfile.read(size_bytes)
+        self.server.asked.append((self.command, self.path, body))  # type: ignore[attr-defined]
+        self.server.headers.append(dict(self.headers))  # type: ignore[attr-defined]
+        status, content = self.server.answer(len(self.server.asked))  # type: ignore[attr-defined]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        if self.server.hangs_up:  # type: ignore[attr-defined]
+            self.close_connection = True  # without having said so
+
+    do_GET = do_POST = do_PUT = _do  # noqa: N815 - the server's names
+
+    def log_message(self, *_args: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def play(
+    answer: Callable[[int], tuple[int, bytes]], *, hangs_up: bool = False
+) -> Iterator[http.server.ThreadingHTTPServer]:
+    """A server that gives its n-th answer by `answer`, n from 1 on."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Play)
+    server.answer, server.hangs_up, server.asked, server.headers = answer, hangs_up, [], []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def url_of(server: http.server.ThreadingHTTPServer) -> str:
+    return f"http://127.0.0.1:{server.server_port}/apis/ccompat/v7/"
+
+
+def client_of(server: http.server.ThreadingHTTPServer, **more: object) -> RestClient:
+    return RestClient({"url": url_of(server), "retries.wait.ms": 1, **more})
+
+
+def test_what_is_asked_and_by_whom() -> None:
+    with play(lambda _: (200, b'{"id": 7}')) as server:
+        client = client_of(server, **{"basic.auth.user.info": "me:it:self"})
+        assert client.register("a/b c", '"string"', normalize=True) == 7
+        client.close()
+        ((command, path, body),) = server.asked  # type: ignore[attr-defined]
+        assert (command, path) == ("POST", "/apis/ccompat/v7/subjects/a%2Fb%20c/versions?normalize=true")
+        assert json.loads(body) == {"schema": '"string"', "schemaType": "AVRO"}
+        (headers,) = server.headers  # type: ignore[attr-defined]
+        assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:it:self"
+
+
+def test_a_connection_that_was_kept_and_is_closed_by_now_is_no_failure() -> None:
+    """A registry, or a balancer before it, closes what was idle: also where nothing is to be repeated."""
+    with play(lambda _: (200, b"[1, 2]"), hangs_up=True) as server:
+        client = client_of(server, **{"max.retries": 0})
+        assert [client.versions("s") for _ in range(5)] == [[1, 2]] * 5
+        client.close()
+
+
+@pytest.mark.parametrize(("retries", "asked"), [(0, 1), (1, 2), (2, 3)])
+def test_who_says_come_again_is_asked_so_many_times_more(retries: int, asked: int) -> None:
+    with play(lambda _: (503, b'{"error_code": 50301, "message": "not yet"}')) as server:
+        client = client_of(server, **{"max.retries": retries})
+        with pytest.raises(Answered) as caught:
+            client.versions("s")
+        client.close()
+        assert (caught.value.status, caught.value.code, caught.value.message) == (503, 50301, "not yet")
+        assert len(server.asked) == asked  # type: ignore[attr-defined]
+
+
+def test_an_error_that_is_an_answer_is_not_repeated() -> None:
+    with play(lambda _: (404, b'{"error_code": 40401, "message": "no such subject"}')) as server:
+        client = client_of(server, **{"max.retries": 5})
+        with pytest.raises(Answered) as caught:
+            client.versions("s")
+        client.close()
+        assert (caught.value.status, caught.value.code) == (404, 40401)
+        assert len(server.asked) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b'{"error_code": null, "message": "x"}', b"", b"\xff"])
+def test_an_error_in_no_registrys_words_is_told_by_its_status(content: bytes) -> None:
+    with play(lambda _: (403, content)) as server:
+        client = client_of(server)
+        with pytest.raises(Answered, match="HTTP status 403") as caught:
+            client.level(None)
+        client.close()
+        assert caught.value.code == -1
+
+
+def test_the_next_address_is_asked_where_one_says_come_again_or_is_not_there() -> None:
+    with play(lambda _: (500, b"")) as first, play(lambda _: (200, b"[3]")) as second:
+        urls = f"http://127.0.0.1:1, {url_of(first)}, {url_of(second)}"
+        client = client_of(second, url=urls, **{"max.retries": 0})
+        assert client.versions("s") == [3]
+        client.close()
+
+
+def test_who_waits_for_an_answer_goes_on_when_the_client_is_closed() -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def answer(_number: int) -> tuple[int, bytes]:
+        asked.set()
+        may_answer.wait(10)
+        return 200, b"[1]"
+
+    ended = []
+    with play(answer) as server:
+        client = client_of(server, timeout=60, **{"max.retries": 0})
+
+        def ask() -> None:
+            try:
+                client.versions("s")
+            except OSError as error:
+                ended.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert asked.wait(10)
+        client.close()
+        asking.join(10)
+        is_over = not asking.is_alive()
+        may_answer.set()
+        asking.join(10)
+    assert is_over
+    assert len(ended) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "plain"),
+    [
+        ({}, True),
+        ({"ssl.ca.location": "/ca.pem", "timeout": "3"}, True),
+        ({"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": "t"}, True),
+        ({"bearer.auth.credentials.source": "OAUTHBEARER"}, False),
+        ({"proxy": "http://proxy:3128"}, False),
+        ({"nobody.knows": "this"}, False),
+    ],
+)
+def test_what_needs_confluents_client(
+    more: dict[str, str], plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    settings = RegistrySettings("https://registry:8081", read_properties=lambda: more)
+    properties = client_properties(settings)
+    assert is_plain(properties) is plain
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    assert not is_plain(properties)
+
+
+def test_a_user_in_the_address_needs_confluents_client() -> None:
+    assert not is_plain({"url": "https://registry, https://me:secret@other"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "registry:8081"},
+        {"url": "ftp://registry"},
+        {"url": "https://"},
+        {"timeout": "soon"},
+        {"basic.auth.user.info": "me"},
+        {"url": "https://registry", "ssl.key.location": "/key.pem"},
+    ],
+)
+def test_properties_that_do_not_fit_together_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        RestClient({"url": "http://registry", **wrong})
