@@ -106,6 +106,7 @@ class Pump:
         *,
         start_lsn: Lsn,
         written_commit_lsn: Lsn,
+        written_commit_us: int = 0,
         buffers: Buffers | None = None,
         any_rolled_back: AnyRolledBack | None = None,
         part: Part | None = None,
@@ -123,7 +124,7 @@ class Pump:
         self._confirmable_lsn = start_lsn
         self._written = WrittenPart(part)
         self._shutdown = ShutdownWatch()
-        self._commit_us = 0
+        self._commit_us = written_commit_us
         self._tx: TransactionContext | None = None
         self._rows = 0
         self._gave_way_us = _monotonic_us()

@@ -326,7 +326,8 @@ class Session:
                     "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
                 )
             self._confirm_by(stream, writer)
-            writer.begin_at(boundary_before(begin, begun, before))
+            position = boundary_before(begin, begun, before)
+            writer.begin_at(position)
             self._plans.is_sure = options.streaming == "off"
             assembler = Assembler(
                 options.protocol_version,
@@ -349,12 +350,15 @@ class Session:
                 self._status,
                 start_lsn=begin.start_lsn,
                 written_commit_lsn=begin.written_commit_lsn,
+                written_commit_us=position.commit_us,
                 buffers=self._buffers,
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
                 part=begun.part,
             )
             stream.gathers = TAKES_WHOLE and not self._config.format.transactions
-            self._status.streaming(begun.server.version_num, options.protocol_version, options.streaming)
+            self._status.streaming(
+                begun.server.version_num, options.protocol_version, options.streaming, position.commit_us
+            )
             _LOG.info(
                 "streaming",
                 slot=self._source.slot,

@@ -101,21 +101,29 @@ class Status:
         self.health = replace(self.health, is_sink_open=False)
         self.metrics.sink_connected(False)
 
-    def streaming(self, server_version_num: int, protocol_version: int, streaming: str) -> None:
-        """The replication stream is open; `streaming` as it was asked of the server: off, on or parallel."""
+    def streaming(
+        self, server_version_num: int, protocol_version: int, streaming: str, durable_us: int = 0
+    ) -> None:
+        """The replication stream is open; `streaming` as it was asked of the server: off, on or parallel.
+
+        `durable_us`: when the last transaction committed that is durable (Unix epoch).
+        """
         self._server_version = server_version_num
         self._protocol_version = protocol_version
         self._streaming = streaming
         self.health = replace(self.health, is_source_streaming=True)
         self.metrics.source_connected(True)
-        self._forget_what_was_open()
+        self._forget_what_was_open(durable_us)
         self.state("streaming")
 
-    def _forget_what_was_open(self) -> None:
+    def _forget_what_was_open(self, durable_us: int) -> None:
         """What is not durable comes again (F9, F27); what is, does not, also where its commit was never answered."""
         self._left_lsn = max(self._left_lsn, self._ended_lsn)
         if self._confirmed_lsn >= self._left_lsn:
             self._all_durable(None)
+        elif self._oldest_us is not None:
+            # A commit that was never answered has made some of it durable.
+            self._outstanding(max(self._oldest_us, durable_us))
         self._open_us, self._ended_lsn, self._durable_lsn, self._is_of_before = None, 0, 0, True
 
     def source_closed(self) -> None:

@@ -137,8 +137,15 @@ def expected_whole(big: str, other: str, raw: bytes) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
-@pytest.mark.parametrize("streaming", ["off", "on"])
+WAYS = [
+    pytest.param("off", False, id="text"),
+    pytest.param("on", True, id="streamed binary"),
+    pytest.param("on", False, id="streamed text", marks=pytest.mark.long),
+    pytest.param("off", True, id="binary", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("streaming", "binary"), WAYS)
 def test_a_value_that_was_not_sent_is_never_null(
     streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -174,8 +181,7 @@ def test_a_value_that_was_not_sent_is_never_null(
     assert told["whole"] == expected_whole(big, other, raw)
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
-@pytest.mark.parametrize("streaming", ["off", "on"])
+@pytest.mark.parametrize(("streaming", "binary"), WAYS)
 def test_a_placeholder_stands_in_string_and_bytes_columns(
     streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -210,8 +216,7 @@ def test_a_placeholder_stands_in_string_and_bytes_columns(
     ]
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
-@pytest.mark.parametrize("streaming", ["off", "on"])
+@pytest.mark.parametrize(("streaming", "binary"), WAYS)
 def test_a_key_that_is_toasted_itself_is_always_there(
     streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -179,6 +179,7 @@ class Flow:
         *,
         start_lsn: int = 0,
         written_commit_lsn: int = 0,
+        written_commit_us: int = 0,
         buffers: Buffers | None = None,
         prepared_before: PreparedBefore | None = None,
         part: Part | None = None,
@@ -198,6 +199,7 @@ class Flow:
             self.tally,
             start_lsn=start_lsn,
             written_commit_lsn=written_commit_lsn,
+            written_commit_us=written_commit_us,
             buffers=buffers,
             part=part,
         )

@@ -150,6 +150,12 @@ async def test_a_keepalive_between_transactions_is_an_idle_boundary() -> None:
     ]
 
 
+async def test_before_any_transaction_a_position_has_the_time_of_the_last_that_was_written() -> None:
+    """A server that decodes what is an hour old sends keepalives from there: they are no sign of being up to date."""
+    flow = await Flow(written_commit_lsn=10, written_commit_us=1_234).feed(keepalive(500))
+    assert [boundary.commit_us for boundary, _ in flow.idles] == [1_234]
+
+
 async def test_a_keepalive_inside_a_transaction_moves_nothing() -> None:
     """F6, F71."""
     flow = await Flow().feed(

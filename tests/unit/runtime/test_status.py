@@ -197,6 +197,20 @@ def test_what_a_session_left_undone_lags_until_it_is_durable(status: Status) -> 
     assert not _lags(status)
 
 
+def test_what_a_commit_that_nobody_answered_has_made_durable_lags_no_more(status: Status) -> None:
+    """The rest does, and committed later than that: until it comes again that is all that is known of it."""
+    now_us = time.time_ns() // 1000
+    status.began(now_us - 70_000_000)
+    status.ended(100, is_empty=False)
+    status.ended(200, is_empty=False)
+    status.source_closed()
+    status.confirmed(108)
+    status.streaming(180_000, 4, "parallel", durable_us=now_us - 60_000_000)
+    assert 60 <= status.metrics.snapshot()["cdcd_replication_lag_seconds"] < 69
+    status.began(now_us - 50_000_000)
+    assert 50 <= status.metrics.snapshot()["cdcd_replication_lag_seconds"] < 59
+
+
 def test_what_is_left_undone_lags_also_when_a_session_ends_before_it_has_come_again(status: Status) -> None:
     _one_is_received(status)
     status.confirmed(50)
