@@ -30,6 +30,8 @@ CLIENTS = 4
 CLIENT_ROWS = 1_000_000_000
 """Ids of one client's rows begin at its number times this; those of the warm-up are below zero."""
 WARM_UP_S = 10
+COLD_WARM_UP_S = 75
+"""For a broker that has met few transactions yet: its Java is compiled when it has met some thousand."""
 WARM_UP, COUNTED = "warm-up", "counted"
 READ_WITHIN_S = 120.0
 
@@ -83,14 +85,16 @@ def empty_case(rate: Rate) -> Case:
     return Case(rate.name, rate.about, TEN, 0, 1)
 
 
-def measure_latency(servers: Servers, backlog: Backlog, rate: Rate, runner: Runner, seconds: int) -> Latency:
-    """Write at the rate and read, for so long."""
+def measure_latency(
+    servers: Servers, backlog: Backlog, rate: Rate, runner: Runner, seconds: int, warm_up_s: int = WARM_UP_S
+) -> Latency:
+    """Write at the rate and read, for so long; before that for `warm_up_s` without counting."""
     with backlog.emptied() as slot, runner.run(servers, backlog, slot) as running:
         meter = Meter(servers, running.pid)
         with asking(backlog) as connection:
             meter.watch("walsender", await_stream(connection, slot, running.look, runner.name))
         writer = _Writer(servers, backlog, servers.folder / f"latency-{slot}")
-        with writer.writing(rate.per_second, WARM_UP_S, is_warm_up=True):
+        with writer.writing(rate.per_second, warm_up_s, is_warm_up=True):
             pass
         (topic,) = running.topics
         with _reading(servers, topic, writer) as reader:

@@ -17,7 +17,7 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.errors import StackError
 from tests.bench.backlog import Backlog
 from tests.bench.cases import CASES, Case
-from tests.bench.latency import Rate, empty_case, measure_latency
+from tests.bench.latency import COLD_WARM_UP_S, WARM_UP_S, Rate, empty_case, measure_latency
 from tests.bench.pairs import Failure, drain_case
 from tests.bench.peer import PEERS, Debezium, debezium_artefact
 from tests.bench.restart import Start, measure_restarts
@@ -39,6 +39,7 @@ class Session:
 
     def __init__(self, servers: Servers, path: Path | None, asked: dict[str, Any]) -> None:
         self.failures = 0
+        self._warm_up_s = WARM_UP_S
         self._servers = servers
         self._path = path
         self._document: dict[str, Any] = {
@@ -82,6 +83,7 @@ class Session:
         for one in drain_case(self._servers, case, cdcd, WARM_UP_DRAINS, repeats=0, say=lambda _: None):
             if isinstance(one, Failure):
                 _say(f"warm-up failed: {one.why}")
+        self._warm_up_s = COLD_WARM_UP_S
         _say("warmed up")
 
     def drain(self, case: Case, runners: Sequence[Runner], pairs: int, repeats: int) -> None:
@@ -105,7 +107,8 @@ class Session:
             for runner in varied(rate, runners):
                 _say(f"{rate.name} {runner.name}: {seconds} s ...")
                 try:
-                    one = measure_latency(self._servers, backlog, rate, runner, seconds)
+                    warm_up_s, self._warm_up_s = self._warm_up_s, WARM_UP_S
+                    one = measure_latency(self._servers, backlog, rate, runner, seconds, warm_up_s)
                 except StackError as error:
                     self._failed(rate.name, runner.name, str(error))
                     continue
