@@ -51,10 +51,13 @@ _PLAIN = frozenset(
         "url",
     }
 )
+_BEARER_SOURCE, _TOKEN = "bearer.auth.credentials.source", "bearer.auth.token"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _JSON = "application/vnd.schemaregistry.v1+json"
 _UNTOLD = -1
+_STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What a request meets on a connection that the other side has closed."""
 
 
 class Answered(Exception):
@@ -105,7 +108,9 @@ def is_plain(properties: Mapping[str, object]) -> bool:
     """Whether `RestClient` can do what these properties of Confluent's client ask for, and the environment."""
     if os.environ.keys() & {name for one in _PROXIES for name in (one, one.upper())}:
         return False
-    if properties.get("bearer.auth.credentials.source", "STATIC_TOKEN") != "STATIC_TOKEN":
+    has_bearer = any(name.startswith("bearer.") for name in properties)
+    is_static = properties.get(_BEARER_SOURCE) == "STATIC_TOKEN" and _TOKEN in properties
+    if has_bearer and not is_static:
         return False
     has_user_info = any("@" in url for url in str(properties["url"]).split(","))
     return properties.keys() <= _PLAIN and not has_user_info
@@ -117,10 +122,9 @@ class RestClient:
     def __init__(self, properties: Mapping[str, object]) -> None:
         self._urls = [url.strip().rstrip("/") for url in str(properties["url"]).split(",")]
         for url in self._urls:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-                raise ValueError(f"not a URL: {url}")
-        self._timeout_s = float(_number(properties, "timeout", 10))
-        self._retries = int(_number(properties, "max.retries", 1))
+            _refuse_no_url(url)
+        self._timeout_s = _number(properties, "timeout", 10, least=0.001, most=86_400)
+        self._retries = int(_number(properties, "max.retries", 1, most=1_000))
         self._wait_ms = _number(properties, "retries.wait.ms", 100)
         self._max_wait_ms = _number(properties, "retries.max.wait.ms", 20_000)
         self._headers = {
@@ -128,17 +132,19 @@ class RestClient:
             "User-Agent": f"cdcd/{__version__}",
             **_authorization(properties),
         }
-        self._tls = _tls(properties)
+        has_tls = any(urlsplit(url).scheme == "https" for url in self._urls)
+        self._tls = _tls(properties) if has_tls else None
+        self._is_closed = False
         self._connections: dict[str, http.client.HTTPConnection] = {}
         self._alone = threading.Lock()
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
-        return [int(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
+        return [_whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
 
     def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
         which = "latest" if number is None else number
         found = self._ask("GET", f"subjects/{_in_path(subject)}/versions/{which}")
-        return Registered(str(found["schema"]), str(found.get("schemaType") or "AVRO"))
+        return Registered(str(found["schema"] or ""), str(found.get("schemaType") or "AVRO"))
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
         return self._send_schema(f"subjects/{_in_path(subject)}", text, normalize)
@@ -154,12 +160,13 @@ class RestClient:
         self._ask("PUT", f"config/{_in_path(subject)}", {"compatibility": level})
 
     def close(self) -> None:  # noqa: D102
-        connections, self._connections = self._connections, {}
-        for connection in connections.values():
+        self._is_closed = True
+        for connection in list(self._connections.values()):
             sock = connection.sock
             if sock is not None:
                 try:
-                    sock.shutdown(socket.SHUT_RDWR)  # who waits for an answer on it goes on with an error
+                    # Who waits for an answer on it goes on with an error. TLS stays on: not its own shutdown.
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
                 except OSError:
                     pass  # the other side was first
             connection.close()
@@ -168,7 +175,7 @@ class RestClient:
 
     def _send_schema(self, path: str, text: str, normalize: bool) -> int:
         body = {"schema": text, "schemaType": "AVRO"}
-        return int(self._ask("POST", f"{path}?normalize={str(normalize).lower()}", body)["id"])
+        return _whole(self._ask("POST", f"{path}?normalize={str(normalize).lower()}", body)["id"])
 
     def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         """Return the answer's JSON. The next address is asked where one does not answer, or says to come again."""
@@ -176,6 +183,8 @@ class RestClient:
             try:
                 status, content = self._persist(url, method, path, body)
             except (OSError, http.client.HTTPException):
+                if self._is_closed:
+                    raise
                 continue
             if status not in _AGAIN:
                 return _json_of(status, content)
@@ -183,11 +192,11 @@ class RestClient:
 
     def _persist(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
         for tries in range(self._retries + 1):
-            is_last = tries == self._retries
+            is_last = tries == self._retries or self._is_closed
             try:
                 status, content = self._once(url, method, path, body)
             except (OSError, http.client.HTTPException):
-                if is_last:
+                if is_last or self._is_closed:
                     raise
             else:
                 if is_last or status not in _AGAIN:
@@ -197,19 +206,22 @@ class RestClient:
 
     def _once(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
         with self._alone:
+            if self._is_closed:
+                raise ConnectionError("the client was closed")
             connection = self._connections.get(url)
-            is_kept = connection is not None
             if connection is None:
                 connection = self._connections[url] = self._connection(url)
             target = f"{urlsplit(url).path}/{path}"
+            is_kept = connection.sock is not None
             try:
-                return self._exchange(connection, method, target, body)
-            except (ConnectionError, http.client.BadStatusLine):
-                connection.close()
-                if not is_kept:
-                    raise
-                # The registry has closed what was kept open: that says nothing of whether it is there.
-                return self._exchange(connection, method, target, body)
+                try:
+                    return self._exchange(connection, method, target, body)
+                except _STALE:
+                    if not is_kept or self._is_closed:
+                        raise
+                    # The registry has closed what was kept open: that says nothing of whether it is there.
+                    connection.close()
+                    return self._exchange(connection, method, target, body)
             except BaseException:
                 connection.close()  # an answer may still come on it, and is not the next request's
                 raise
@@ -227,32 +239,53 @@ class RestClient:
         assert parts.hostname is not None
         if parts.scheme == "https":
             return http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=self._timeout_s, context=self._tls
+                parts.hostname, parts.port or 443, timeout=self._timeout_s, context=self._tls
             )
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._timeout_s)
+        return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=self._timeout_s)
 
 
 def _json_of(status: int, content: bytes) -> Any:
     """Return a good answer's JSON; raise Answered for another, ValueError for what is no JSON."""
-    if 200 <= status < 300:
-        return json.loads(content) if content else None
     try:
-        told = json.loads(content)
-        code, message = int(told["error_code"]), str(told["message"])
-    except (ValueError, TypeError, KeyError):
-        code, message = _UNTOLD, f"HTTP status {status}"
-    raise Answered(status, code, message)
+        found = json.loads(content) if content else None
+    except RecursionError:
+        found = None
+    except ValueError:
+        if 200 <= status < 300:
+            raise
+        found = None
+    if 200 <= status < 300:
+        return found
+    told = found if isinstance(found, dict) else {}
+    code = told.get("error_code")
+    message = told.get("message") or f"HTTP status {status}"
+    raise Answered(status, code if isinstance(code, int) else _UNTOLD, str(message))
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError("no whole number")
+    return value
+
+
+def _refuse_no_url(url: str) -> None:
+    parts = urlsplit(url)
+    is_one = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+    if not is_one or not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError(f"not a URL: {url}")
 
 
 def _in_path(subject: str) -> str:
     return quote(subject, safe="")
 
 
-def _number(properties: Mapping[str, object], name: str, default: float) -> float:
+def _number(
+    properties: Mapping[str, object], name: str, default: float, *, least: float = 0, most: float = 86_400_000
+) -> float:
     value = properties.get(name, default)
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and least <= value <= most:
         return value
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} has to be a number from {least} to {most}")
 
 
 def _authorization(properties: Mapping[str, object]) -> dict[str, str]:
@@ -263,18 +296,19 @@ def _authorization(properties: Mapping[str, object]) -> dict[str, str]:
         if ":" not in str(user_info):
             raise ValueError("basic.auth.user.info has to be USER:PASSWORD")
         headers["Authorization"] = "Basic " + base64.b64encode(str(user_info).encode()).decode()
-    if "bearer.auth.credentials.source" in properties:
-        headers["Authorization"] = f"Bearer {properties['bearer.auth.token']}"
+    if _TOKEN in properties:
+        headers["Authorization"] = f"Bearer {properties[_TOKEN]}"
         headers["target-sr-cluster"] = str(properties.get("bearer.auth.logical.cluster", ""))
         if "bearer.auth.identity.pool.id" in properties:
             headers["Confluent-Identity-Pool-Id"] = str(properties["bearer.auth.identity.pool.id"])
+    for name, value in headers.items():
+        if not value.isascii() or not (value.isprintable()):
+            raise ValueError(f"the {name} header cannot hold the credentials")
     return headers
 
 
-def _tls(properties: Mapping[str, object]) -> ssl.SSLContext | None:
-    """Return how TLS is spoken, None where no address is asked by it."""
-    if "https://" not in str(properties["url"]):
-        return None
+def _tls(properties: Mapping[str, object]) -> ssl.SSLContext:
+    """Return how TLS is spoken."""
     given = properties.get("ssl.ca.location")
     authorities = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or certifi.where()
     where = str(authorities if given is None else given)

@@ -66,9 +66,12 @@ class Begun:
         return None if self.stored is None else self.stored.part
 
 
-def boundary_before(begin: Resume, begun: Begun, before: PreparedBefore) -> Boundary:
-    """Return what is complete before the stream: a part of its first transaction has this position."""
-    commit_us = time.time_ns() // 1000 if begun.stored is None else begun.stored.commit_us
+def boundary_before(begin: Resume, begun: Begun, before: PreparedBefore, durable_us: int) -> Boundary:
+    """Return what is complete before the stream: a part of its first transaction has this position.
+
+    `durable_us`: when the last transaction committed that is durable, 0 where that is not known.
+    """
+    commit_us = durable_us or time.time_ns() // 1000
     return Boundary(
         begin.written_commit_lsn, begin.start_lsn, commit_us, 0, prepared_before=before, part=begun.part
     )

@@ -111,6 +111,8 @@ class Session:
         )
         self._database = ""
         self._timelines = Timelines(0, {})
+        self._durable_us = 0
+        """When the last transaction committed that is durable before the stream (Unix epoch), 0: not known."""
         self._writer: Writer | None = None
         self._spill: SpillPool | None = None
         self._buffers: Buffers | None = None
@@ -162,6 +164,7 @@ class Session:
                 self._status.own_pids = {pid}
                 begun = await failing.unless(or_stop(beginning.begin(), self._stop))
             self._database, self._timelines = begun.server.database, begun.timelines
+            self._durable_us = 0 if begun.stored is None else begun.stored.commit_us
             self._writer = self._new_writer(begun)
             async with beside(
                 self._writer.run(),
@@ -258,7 +261,7 @@ class Session:
         """Make the slot and copy; returns where to stream from."""
         self._status.state("snapshot")
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
-        now_us = time.time_ns() // 1000
+        now_us = self._durable_us = time.time_ns() // 1000  # what the copy has not, commits later
         marker = Boundary(begin.commit_lsn, begin.end_lsn, now_us, 0, "snapshot", begin.begun_topics)
         await writer.mark(marker)
         reach("snapshot_begun")
@@ -326,8 +329,7 @@ class Session:
                     "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
                 )
             self._confirm_by(stream, writer)
-            position = boundary_before(begin, begun, before)
-            writer.begin_at(position)
+            writer.begin_at(boundary_before(begin, begun, before, self._durable_us))
             self._plans.is_sure = options.streaming == "off"
             assembler = Assembler(
                 options.protocol_version,
@@ -350,14 +352,14 @@ class Session:
                 self._status,
                 start_lsn=begin.start_lsn,
                 written_commit_lsn=begin.written_commit_lsn,
-                written_commit_us=position.commit_us,
+                written_commit_us=self._durable_us,
                 buffers=self._buffers,
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
                 part=begun.part,
             )
             stream.gathers = TAKES_WHOLE and not self._config.format.transactions
             self._status.streaming(
-                begun.server.version_num, options.protocol_version, options.streaming, position.commit_us
+                begun.server.version_num, options.protocol_version, options.streaming, self._durable_us
             )
             _LOG.info(
                 "streaming",

@@ -232,7 +232,8 @@ class Status:
         # Not the received LSN: keepalives raise that beyond the last transaction, and nothing waits for them.
         if self._durable_lsn >= self._ended_lsn:
             self._all_durable(self._open_us)
-        elif self._oldest_us is not None:
+        elif self._oldest_us is not None and (rows or transactions):
+            # A position alone tells nothing of when what is behind it was committed.
             self._outstanding(max(self._oldest_us, boundary.commit_us))
         self.metrics.group_committed(commit_us=boundary.commit_us if rows else 0, duration_s=seconds)
 

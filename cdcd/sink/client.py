@@ -171,8 +171,8 @@ class Client:
                 if isinstance(cause, SinkUnavailable):
                     cause.advice = _TORN_HINT
             raise cause from failure
-        self.raise_kept()
         self._is_begun = False
+        self.raise_kept()
 
     def abort(self) -> None:
         """Abort the transaction, or drop what is still queued. What was told meanwhile waits for `raise_kept`."""
@@ -298,10 +298,11 @@ class Client:
         Whatever is asked of such a transaction is refused with the reason for that; and a second beginning is
         refused in any case.
         """
-        if self._producer is None or not self._is_begun:
+        producer = self._producer  # another thread may close it
+        if producer is None or not self._is_begun:
             return None
         try:
-            self._producer.begin_transaction()
+            producer.begin_transaction()
         except KafkaException as failure:
             error = error_of(failure)
             if error.code() != KafkaError._STATE:

@@ -216,7 +216,9 @@ class KafkaSink:
             finally:
                 self._note_progress(client)
             # What is copied before a snapshot is complete is copied anew from its beginning, however much is durable.
-            client.reports_all = client.reports_all and progress.phase != "streaming"
+            client.reports_all = client.reports_all and not (
+                progress.phase == "streaming" and progress.offsets
+            )
         else:
             client.flush("flushing the progress record")
             self._note_progress(client)

@@ -310,7 +310,7 @@ class Assembler:
 
     def _note_stray(self, xid: int) -> None:
         """Nothing may come of its transaction any more, or it passes by whole: so they are not kept for ever."""
-        if len(self._strays) >= SUBTRANSACTIONS_LIMIT and self._refuse_doubtful:
+        if xid not in self._strays and len(self._strays) >= SUBTRANSACTIONS_LIMIT and self._refuse_doubtful:
             raise StreamUnsure(
                 "too many transactions with a subtransaction rolled back to keep apart", xid=xid
             )

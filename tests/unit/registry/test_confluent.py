@@ -9,7 +9,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.registry.settings import RegistrySettings
 
 
-def test_a_request_whose_client_another_thread_has_closed_is_made_again() -> None:
+def test_a_request_whose_client_another_thread_has_closed_may_be_made_again() -> None:
     """The other one was refused, and closes it so that its next request reads the password anew."""
     registry = Registry(RegistrySettings("http://127.0.0.1:1"))
 

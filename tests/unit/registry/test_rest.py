@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import http.server
 import json
+import socket
+import socketserver
+import struct
 import threading
 from collections.abc import Callable, Iterator
 
@@ -105,7 +109,7 @@ def test_an_error_that_is_an_answer_is_not_repeated() -> None:
         assert len(server.asked) == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("content", [b"<html>", b"[]", b'{"error_code": null, "message": "x"}', b"", b"\xff"])
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b'{"error_code": null, "message": ""}', b"", b"\xff"])
 def test_an_error_in_no_registrys_words_is_told_by_its_status(content: bytes) -> None:
     with play(lambda _: (403, content)) as server:
         client = client_of(server)
@@ -126,14 +130,16 @@ def test_the_next_address_is_asked_where_one_says_come_again_or_is_not_there() -
 def test_who_waits_for_an_answer_goes_on_when_the_client_is_closed() -> None:
     asked, may_answer = threading.Event(), threading.Event()
 
-    def answer(_number: int) -> tuple[int, bytes]:
-        asked.set()
-        may_answer.wait(10)
+    def answer(number: int) -> tuple[int, bytes]:
+        if number > 1:
+            asked.set()
+            may_answer.wait(10)
         return 200, b"[1]"
 
     ended = []
     with play(answer) as server:
-        client = client_of(server, timeout=60, **{"max.retries": 0})
+        client = client_of(server, timeout=60, **{"max.retries": 5})
+        assert client.versions("s") == [1]  # from here on it has a connection that is kept
 
         def ask() -> None:
             try:
@@ -147,10 +153,92 @@ def test_who_waits_for_an_answer_goes_on_when_the_client_is_closed() -> None:
         client.close()
         asking.join(10)
         is_over = not asking.is_alive()
+        times = len(server.asked)  # type: ignore[attr-defined]
         may_answer.set()
         asking.join(10)
     assert is_over
     assert len(ended) == 1
+    assert times == 2, "nothing is asked again, with what the session that has ended knew"
+
+
+class Reset(socketserver.BaseRequestHandler):
+    """Reads a request and resets the connection."""
+
+    def handle(self) -> None:
+        self.server.asked += self.request.recv(65_536).startswith(b"POST")  # type: ignore[attr-defined]
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_a_registry_that_resets_each_connection_is_asked_as_often_as_was_said() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Reset) as server:
+        server.asked = 0  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        client = RestClient(
+            {"url": f"http://127.0.0.1:{server.server_address[1]}", "max.retries": 1, "retries.wait.ms": 1}
+        )
+        for _ in range(3):
+            with pytest.raises((OSError, http.client.HTTPException)):
+                client.register("s", '"string"', normalize=False)
+        client.close()
+        server.shutdown()
+        thread.join()
+        assert server.asked == 6  # type: ignore[attr-defined]
+
+
+def test_an_answer_that_was_not_waited_for_is_not_the_next_ones() -> None:
+    """The request on a connection that was kept fails, and so does the one instead of it, later than may be."""
+    is_slow = threading.Event()
+
+    def answer(number: int) -> tuple[int, bytes]:
+        if number == 2:
+            is_slow.wait(10)
+        return 200, b"[%d]" % number
+
+    with play(answer, hangs_up=True) as server:
+        client = client_of(server, timeout=0.2, **{"max.retries": 0})
+        assert client.versions("s") == [1]
+        with pytest.raises(OSError, match="timed out"):
+            client.versions("s")
+        is_slow.set()
+        assert client.versions("s") == [3]
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[1e999]", b'["1"]', b"{}", b"3", b'[{"a": 1}]', b"[" * 100_000, b"", b"null"],
+    ids=lambda content: content[:9].decode(),
+)
+def test_an_answer_that_is_no_registrys_is_one_of_the_errors_that_say_so(content: bytes) -> None:
+    with play(lambda _: (200, content)) as server:
+        client = client_of(server)
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            client.level(None)
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            client.register("s", '"string"', normalize=False)
+        client.close()
+
+
+def test_a_code_counts_without_words_and_a_schema_may_be_none() -> None:
+    answers = {1: (404, b'{"error_code": 40401}'), 2: (200, b'{"schema": null}')}
+    with play(lambda number: answers[number]) as server:
+        client = client_of(server)
+        with pytest.raises(Answered, match="HTTP status 404") as caught:
+            client.versions("s")
+        assert caught.value.code == 40401
+        assert client.version("s", None).text == ""
+        client.close()
+
+
+def test_where_an_address_leads() -> None:
+    client = RestClient({"url": "https://[::1]/a, http://[fe80::abcd], HTTPS://registry:8081"})
+    connections = [client._connection(url) for url in client._urls]
+    assert [(one.host, one.port) for one in connections] == [
+        ("::1", 443), ("fe80::abcd", 80), ("registry", 8081),
+    ]  # fmt: skip
+    with pytest.raises(FileNotFoundError):
+        RestClient({"url": "HTTPS://registry", "ssl.ca.location": "/nowhere/ca.pem"})
 
 
 @pytest.mark.parametrize(
@@ -162,6 +250,8 @@ def test_who_waits_for_an_answer_goes_on_when_the_client_is_closed() -> None:
         ({"bearer.auth.credentials.source": "OAUTHBEARER"}, False),
         ({"proxy": "http://proxy:3128"}, False),
         ({"nobody.knows": "this"}, False),
+        ({"bearer.auth.token": "t"}, False),
+        ({"bearer.auth.credentials.source": "STATIC_TOKEN"}, False),
     ],
 )
 def test_what_needs_confluents_client(
@@ -187,6 +277,13 @@ def test_a_user_in_the_address_needs_confluents_client() -> None:
         {"url": "ftp://registry"},
         {"url": "https://"},
         {"timeout": "soon"},
+        {"timeout": 0},
+        {"timeout": 99_999_999_999},
+        {"max.retries": -1},
+        {"retries.wait.ms": -5},
+        {"url": "http://registry:port"},
+        {"url": "http://registry/a b"},
+        {"bearer.auth.token": "of two\nlines"},
         {"basic.auth.user.info": "me"},
         {"url": "https://registry", "ssl.key.location": "/key.pem"},
     ],

@@ -211,6 +211,19 @@ def test_what_a_commit_that_nobody_answered_has_made_durable_lags_no_more(status
     assert 50 <= status.metrics.snapshot()["cdcd_replication_lag_seconds"] < 59
 
 
+def test_a_position_alone_says_nothing_of_the_age_of_what_is_behind_it(status: Status) -> None:
+    """A server that decodes what is an hour old tells of where it is: what it sends then is an hour old."""
+    now_us = time.time_ns() // 1000
+    status.streaming(180_000, 4, "parallel")
+    status.began(now_us - 3_600_000_000)
+    status.ended(200, is_empty=False)
+    status.committed(Boundary(90, 100, now_us, transactions=0), rows=0, transactions=0, seconds=0.1)
+    assert status.metrics.snapshot()["cdcd_replication_lag_seconds"] >= 3_600
+    status.source_closed()
+    status.streaming(180_000, 4, "parallel")
+    assert status.metrics.snapshot()["cdcd_replication_lag_seconds"] >= 3_600
+
+
 def test_what_is_left_undone_lags_also_when_a_session_ends_before_it_has_come_again(status: Status) -> None:
     _one_is_received(status)
     status.confirmed(50)

@@ -257,9 +257,10 @@ async def test_a_commit_runs_in_a_thread_while_add_goes_on() -> None:
         assert threading.get_ident() not in one.sink.commit_threads
 
 
-async def test_a_lull_lasts_as_long_as_a_commit() -> None:
+async def test_a_lull_lasts_as_long_as_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "LULL_S", 60 * DEADLINE_S)
     async with world() as one:
-        await one.writer.lull()
+        await asyncio.wait_for(one.writer.lull(), DEADLINE_S)  # nothing is under way
         one.sink.gate.clear()
         await one.transaction(100, b"a")
         await one.until(one.sink.committing.is_set)
@@ -267,8 +268,9 @@ async def test_a_lull_lasts_as_long_as_a_commit() -> None:
         await asyncio.sleep(0)
         assert not lull.done()
         one.sink.gate.set()
-        await lull
+        await asyncio.wait_for(lull, DEADLINE_S)
         await one.until_confirmed(108)
+        await asyncio.wait_for(one.writer.lull(), DEADLINE_S)  # nor any more
 
 
 async def test_a_lull_ends_before_a_long_commit() -> None:
