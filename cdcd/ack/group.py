@@ -163,7 +163,7 @@ class Group:
     def _must_close(self, now_us: int) -> bool:
         """Whether the open group has to be committed before anything else joins it."""
         if self.boundary is None or self.rows == 0:
-            return self._limits.large.is_parted and self._can_be_cut and self._over_limit(now_us) is not None
+            return self._can_be_cut and self._over_limit(now_us) is not None
         if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
         # What comes next is only a part of a transaction: the complete ones do not wait for it.
@@ -171,7 +171,8 @@ class Group:
 
     @property
     def _can_be_cut(self) -> bool:
-        return self.is_partial and self._reached is not None and self._whole is not None
+        is_possible = self.is_partial and self._reached is not None and self._whole is not None
+        return self._limits.large.is_parted and is_possible
 
     def _over_limit(self, now_us: int, *, but_rows: int = 0, but_bytes: int = 0) -> str | None:
         """Return which limit the open group has reached, None when it has reached none."""
@@ -189,7 +190,7 @@ class Group:
         `stalled_us`: for how long Kafka took nothing, which is not the transaction's doing. Nor are the complete
         ones that are in the group already.
         """
-        if not self.is_partial or (self._limits.large.is_parted and self._can_be_cut):
+        if not self.is_partial or self._can_be_cut:
             return None
         whole_rows, whole_bytes = self._whole_rows, self._whole_bytes
         return self._over_limit(now_us - stalled_us, but_rows=whole_rows, but_bytes=whole_bytes)
@@ -211,7 +212,7 @@ class Group:
     def wait_us(self, now_us: int, stalled_us: int = 0) -> int | None:
         """Microseconds until a group has waited long enough, None when none waits. `stalled_us`: as in `refused`."""
         if self.is_partial and self._limits.large.max_time_us and self.opened_us is not None:
-            stalled_us = 0 if self._limits.large.is_parted and self._can_be_cut else stalled_us
+            stalled_us = 0 if self._can_be_cut else stalled_us
             return max(0, self.opened_us + self._limits.large.max_time_us + stalled_us - now_us)
         if self.rows == 0 or self.boundary is None or self.opened_us is None:
             return None
