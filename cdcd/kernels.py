@@ -36,8 +36,14 @@ def compiled(name: str) -> ModuleType | None:
         return None
 
 
+def is_fallback() -> bool:
+    """Return whether a twin runs that nobody has asked for."""
+    chosen = os.environ.get(VARIABLE, "") or "auto"
+    return chosen == "auto" and any(compiled(name) is None for name in KERNELS)
+
+
 def running() -> str:
-    """Return what runs, for `cdcd --version`."""
+    """Return what runs, in the words of `cdcd --version`."""
     found = [name for name in KERNELS if compiled(name) is not None]
     if len(found) == len(KERNELS):
         return "compiled kernels"

@@ -21,7 +21,13 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.doors import KafkaDoors
 from tests.support.forked import Forks
 from tests.support.proxy import Proxy
+from tests.support.spreading import Spreading
 from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database, new_database_name
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Also in each of pytest's workers."""
+    config.pluginmanager.register(Spreading())
 
 
 @pytest.fixture(scope="session")

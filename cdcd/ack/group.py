@@ -76,6 +76,9 @@ class LargeLimits:
     is_parted: bool
 
 
+ENOUGH_ROWS = 20_000
+"""Patience for more would only take memory: a commit costs little beside so many."""
+
 NO_LIMITS = LargeLimits(0, 0, 0, is_parted=False)
 
 
@@ -104,7 +107,7 @@ class Group:
         self.is_hurried = False
         """Wait for nothing any more: whole transactions are committed as soon as they are taken."""
         self.patience_us = 0
-        """Wait this long at least: in a backlog, where a commit costs as much as a thousand rows."""
+        """Wait this long, or for `ENOUGH_ROWS`: in a backlog, where a commit costs as much as a thousand rows."""
         self.boundary: Boundary | None = None
         """The last boundary taken in; None while a partial transaction is in, or nothing is."""
         self._whole: Boundary | None = None
@@ -220,7 +223,7 @@ class Group:
 
     @property
     def _max_wait_us(self) -> int:
-        return max(self._limits.max_wait_us, self.patience_us)
+        return max(self._limits.max_wait_us, 0 if self.rows >= ENOUGH_ROWS else self.patience_us)
 
     def close(self) -> Boundary:
         """Start the next group; return the boundary of the one that ends. The caller commits it."""

@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, freethreading_compatible=False
 """The compiled row codec: runs of raw row messages -> Kafka records, without a Python object per column.
 
-In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records.
+In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records; or records, and they are given
+to the producer (`hand_over`, whose twin is `cdcd.sink.hand_over`).
 Invariant: bytes and errors are those of its twin (`cdcd.avro.encode`), which is its specification. What an operation
 does not understand goes to the column's own encoder or to the twin, a row at a time; where the twin raises, the whole
 run is given to it, so that an error is the twin's own. Nothing is read beyond a frame, and nothing is written without
@@ -10,7 +11,7 @@ Must not: guess. Every doubt is the twin's to decide.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject, PyTypeObject
 from libc.math cimport fabs, isinf, isnan
 from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -23,10 +24,12 @@ cdef extern from "Python.h":
     double PyOS_string_to_double(const char*, char**, PyObject*) except? -1.0
     void PyErr_Clear()
     object PyList_New(Py_ssize_t)
+    PyObject* PyTuple_GET_ITEM(object, Py_ssize_t)
     int PyList_Append(object, object) except -1
 
 cdef extern from *:
     """
+    #include <float.h>
     typedef unsigned __int128 cdcd_u128;
 
     static inline uint16_t cdcd_u16(const uint8_t *p) { return (uint16_t)((p[0] << 8) | p[1]); }
@@ -45,6 +48,27 @@ cdef extern from *:
         while (z >= 0x80) { out[size++] = (uint8_t)(z | 0x80); z >>= 7; }
         out[size++] = (uint8_t)z;
         return size;
+    }
+
+    /* n / 10^power as the nearest double, power <= 19; 0 where this does not tell. Both are exact in 64 bits of
+       mantissa, so the quotient is rounded once to 64 and once more to 53: wrong only where the first rounding fell
+       on the middle between two doubles. */
+    static inline int cdcd_quotient(uint64_t n, Py_ssize_t power, double *found) {
+        static const double tens[20] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13,
+                                        1e14, 1e15, 1e16, 1e17, 1e18, 1e19};
+        if (n <= (uint64_t)1 << 53) { *found = (double)n / tens[power]; return 1; }
+    #if LDBL_MANT_DIG == 64 && defined(__x86_64__)
+        {
+            long double quotient = (long double)n / (long double)tens[power];
+            uint64_t mantissa;
+            memcpy(&mantissa, &quotient, 8);
+            if ((mantissa & 0x7FF) == 0x400) return 0;
+            *found = (double)quotient;
+            return 1;
+        }
+    #else
+        return 0;
+    #endif
     }
 
     static inline int cdcd_put_decimal(uint8_t *out, uint64_t n) {
@@ -153,6 +177,7 @@ cdef extern from *:
     uint32_t cdcd_u32(const uint8_t*) noexcept
     uint64_t cdcd_u64(const uint8_t*) noexcept
     int cdcd_put_long(uint8_t*, int64_t) noexcept
+    int cdcd_quotient(uint64_t n, Py_ssize_t power, double* found) noexcept
     int cdcd_put_decimal(uint8_t*, uint64_t) noexcept
     int cdcd_is_utf8(const uint8_t*, Py_ssize_t) noexcept
     uint32_t cdcd_murmur2(const uint8_t*, uint32_t) noexcept
@@ -258,6 +283,16 @@ def taken_tally():
 
 cdef Buffer _value, _key, _scratch
 
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__
+    #define CDCD_IS_CHECKED 1
+    #else
+    #define CDCD_IS_CHECKED 0
+    #endif
+    """
+    bint IS_CHECKED "CDCD_IS_CHECKED"  # a buffer is as large as was asked for, so that a byte too many is seen
+
 
 cdef int _grow(Buffer* out, Py_ssize_t more) except -1:
     cdef Py_ssize_t capacity = out.capacity * 2
@@ -266,6 +301,8 @@ cdef int _grow(Buffer* out, Py_ssize_t more) except -1:
         capacity = out.size + more
     if capacity < 4096:
         capacity = 4096
+    if IS_CHECKED:
+        capacity = out.size + more
     data = <uint8_t*>PyMem_Realloc(out.data, capacity)
     if data == NULL:
         raise MemoryError
@@ -282,7 +319,7 @@ cdef inline int _room(Buffer* out, Py_ssize_t more) except -1:
 
 cdef inline void _shrink(Buffer* out) noexcept:
     """Give back what one large row needed."""
-    if out.capacity > KEPT_BYTES:
+    if out.capacity > KEPT_BYTES or IS_CHECKED:
         PyMem_Free(out.data)
         out.data = NULL
         out.capacity = 0
@@ -290,6 +327,8 @@ cdef inline void _shrink(Buffer* out) noexcept:
 
 
 cdef inline int _put(Buffer* out, const uint8_t* data, Py_ssize_t size) except -1:
+    if size == 0:
+        return 0  # a buffer that nothing is in yet has no place to copy to
     _room(out, size)
     memcpy(out.data + out.size, data, size)
     out.size += size
@@ -406,16 +445,12 @@ cdef int _bytea(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     return DONE
 
 
-cdef double[23] _TENS
-_TENS[:] = [10.0 ** exponent for exponent in range(23)]
-
-
 cdef bint _plain_double(const uint8_t* p, Py_ssize_t size, double* found) noexcept:
-    """Digits with a point at most, of which number and power of ten are doubles themselves: one division rounds."""
+    """At most 19 digits with a point at most; False where they do not say at once which double is the nearest."""
     cdef Py_ssize_t at = 0, digits = 0, fraction = -1
     cdef uint64_t n = 0
     cdef bint is_negative = size > 0 and p[0] == 45
-    if size > 19:
+    if size > 21:
         return False
     for at in range(1 if is_negative else 0, size):
         if _is_digit(p[at]):
@@ -425,9 +460,8 @@ cdef bint _plain_double(const uint8_t* p, Py_ssize_t size, double* found) noexce
             fraction = digits
         else:
             return False
-    if digits == 0 or n > <uint64_t>1 << 53:
+    if digits == 0 or digits > 19 or not cdcd_quotient(n, 0 if fraction < 0 else digits - fraction, found):
         return False
-    found[0] = <double>n / _TENS[0 if fraction < 0 else digits - fraction]
     if is_negative:
         found[0] = -found[0]
     return True
@@ -1390,7 +1424,10 @@ cdef CompiledPlan _compiled(object plan):
 
 
 cdef inline CompiledPlan _plan_of(dict used, object plans, uint32_t relid, object counts):
-    """The compiled plan of a relid for this call, None where there is no plan."""
+    """The compiled plan of a relid for this call, None where there is none or the twin has to do it.
+
+    `used` has what it returned, by relid and, where tables are counted, by the table's name too.
+    """
     cdef CompiledPlan compiled
     found = used.get(relid)
     if found is not None:
@@ -1400,7 +1437,12 @@ cdef inline CompiledPlan _plan_of(dict used, object plans, uint32_t relid, objec
         return None
     compiled = _compiled(plan)
     compiled.inserts = compiled.updates = compiled.deletes = 0
-    compiled.order = 0 if counts is None else counts.get(plan.table, 0)
+    compiled.order = 0
+    if counts is not None:
+        if plan.table in used:
+            return None  # two relations of one name are counted together: the twin's to do
+        used[plan.table] = compiled
+        compiled.order = counts.get(plan.table, 0)
     used[relid] = compiled
     return compiled
 
@@ -1679,6 +1721,59 @@ cdef dict _operations(dict used):
         if compiled.deletes:
             found[relid, DELETE] = compiled.deletes
     return found
+
+
+# --- the hand-over -------------------------------------------------------------------------------------------
+
+
+cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
+    """Mark the last record of each partition from `start` on; one of them more does no harm.
+
+    Topics and partitions are told apart by their objects: those of one plan are the same ones.
+    """
+    cdef Py_ssize_t count = len(records) - start, slots = 16, at, slot
+    cdef PyObject* topic
+    cdef PyObject* partition
+    cdef PyObject** seen
+    while slots < 2 * count:
+        slots *= 2
+    seen = <PyObject**>PyMem_Calloc(2 * slots, sizeof(PyObject*))
+    if seen == NULL:
+        raise MemoryError
+    at = count
+    while at > 0:
+        at -= 1
+        record = <tuple>records[start + at]
+        topic, partition = PyTuple_GET_ITEM(record, 0), PyTuple_GET_ITEM(record, 1)
+        slot = <Py_ssize_t>((<size_t>topic >> 4) * 31 + (<size_t>partition >> 4)) & (slots - 1)
+        while seen[2 * slot] != NULL and (seen[2 * slot] != topic or seen[2 * slot + 1] != partition):
+            slot = (slot + 1) & (slots - 1)
+        is_last[at] = seen[2 * slot] == NULL
+        seen[2 * slot], seen[2 * slot + 1] = topic, partition
+    PyMem_Free(seen)
+    return 0
+
+
+def hand_over(produce, reported, list records, Py_ssize_t start):
+    """Do what `cdcd.sink.hand_over` says of it."""
+    cdef Py_ssize_t at = start, count = len(records)
+    cdef uint8_t* is_last = <uint8_t*>PyMem_Malloc(max(count - start, 1))
+    if is_last == NULL:
+        raise MemoryError
+    try:
+        _mark_last(records, start, is_last)
+        while at < count:
+            topic, partition, key, value = <tuple>records[at]
+            if is_last[at - start]:
+                produce(topic, value, key, partition, reported)
+            else:
+                produce(topic, value, key, partition)
+            at += 1
+    except Exception as failure:
+        return at, failure
+    finally:
+        PyMem_Free(is_last)
+    return at, None
 
 
 def count_operations(run):

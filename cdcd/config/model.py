@@ -56,8 +56,8 @@ class Buffer(Room):
     """What is held between the source and the sink."""
 
     memory: Size = Field(
-        default=64 << 20,
-        description="half of it for open transactions, half for rows waiting for Kafka's client (its queue is apart)",
+        default=32 << 20,
+        description="half: open transactions; an eighth: rows waiting for Kafka's client (its queue is apart)",
     )
     spill_dir: Path | None = Field(
         default=None,

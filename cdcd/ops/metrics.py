@@ -25,6 +25,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from cdcd.kernels import running
 from cdcd.ops.health import STATES
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
 from cdcd.ops.source_metrics import SourceMetrics
@@ -59,6 +60,8 @@ class Metrics:
         self._clock = clock
         self._max_tables = max_tables
         self._tables: set[str] = set()
+        self._events_of: dict[tuple[str, str], Counter] = {}
+        """The series that have counted: to look one up costs as much as some rows."""
         self._oldest_commit_us: int | None = None
         self._oldest_prepare_us: int | None = None
         self._blocked_since_s: float | None = None
@@ -122,7 +125,11 @@ class Metrics:
     def events(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Count events of a batch by (table, operation), operations as in `OPERATIONS`."""
         for (table, operation), count in counts.items():
-            self._events.labels(self._table(table), operation).inc(count)
+            labels = self._table(table), operation
+            child = self._events_of.get(labels)
+            if child is None:
+                child = self._events_of[labels] = self._events.labels(*labels)
+            child.inc(count)
 
     def table_known(self, table: str) -> None:
         """A table will be streamed: its counters start at 0."""
@@ -133,9 +140,9 @@ class Metrics:
 
     def transactions(self, *, committed: int = 0, empty: int = 0, aborted: int = 0) -> None:
         """Count PostgreSQL transactions by how they ended."""
-        self._transactions.labels("committed").inc(committed)
-        self._transactions.labels("empty").inc(empty)
-        self._transactions.labels("aborted").inc(aborted)
+        for result, count in (("committed", committed), ("empty", empty), ("aborted", aborted)):
+            if count:
+                self._transactions[result].inc(count)
 
     def in_python(self, columns: int, rows: int) -> None:
         """Count what the compiled row codec has left to Python."""
@@ -291,9 +298,11 @@ class Metrics:
 
     def _make_state(self, version: str, revision: str) -> None:
         build = self._gauge(
-            "build_info", "1, with the version of cdcd and Python.", ("version", "revision", "python")
+            "build_info",
+            "1, with the version of cdcd and Python, and whether the kernels are compiled.",
+            ("version", "revision", "python", "kernels"),
         )
-        build.labels(version, revision, platform.python_version()).set(1)
+        build.labels(version, revision, platform.python_version(), running()).set(1)
         self._state = self._gauge(
             "pipeline_state", "1 for what the pipeline is doing, 0 for the rest.", ("state",)
         )
@@ -326,11 +335,12 @@ class Metrics:
         self._events = self._counter(
             "events_total", "Events encoded, by table and operation.", ("table", "op")
         )
-        self._transactions = self._counter(
+        transactions = self._counter(
             "transactions_total", "PostgreSQL transactions received, by how they ended.", ("result",)
         )
-        for result in ("committed", "empty", "aborted"):
-            self._transactions.labels(result)
+        self._transactions = {
+            result: transactions.labels(result) for result in ("committed", "empty", "aborted")
+        }
         self._python_columns = self._counter(
             "encoded_in_python_columns_total",
             "Values whose type the compiled row codec has no operation for.",

@@ -222,8 +222,11 @@ class RestClient:
                     # The registry has closed what was kept open: that says nothing of whether it is there.
                     connection.close()
                     return self._exchange(connection, method, target, body)
-            except BaseException:
+            except BaseException as error:
                 connection.close()  # an answer may still come on it, and is not the next request's
+                # It shows as one thing or another, by what it was closed under.
+                if self._is_closed and isinstance(error, Exception):
+                    raise ConnectionError("the client was closed") from error
                 raise
 
     def _exchange(

@@ -1,9 +1,9 @@
 """One budget in memory: open transactions, and rows that wait for Kafka.
 
 In: how much both hold.  Out: open transactions moved to disk, or a wait, or SpillFull.
-Invariant: each has half of the budget, because a replay fills the other's half while it empties its own. Beyond
-it the largest open transaction goes to disk, in a thread, so that status updates go on (F14); the overshoot is
-one item.
+Invariant: each has a share of its own, because a replay fills the other's while it empties its own. Beyond half of
+the budget the largest open transaction goes to disk, in a thread, so that status updates go on (F14); the overshoot
+is one item.
 At the end of the disk's room reading stops (F15): first all that is complete goes to Kafka and is confirmed, then
 others get time to make room on a full disk. After that the session ends with SpillFull. The limit of one's own is
 not waited for: only what is still to be read could end an open transaction.
@@ -37,9 +37,17 @@ class Pool(Protocol):
     def spill_largest(self) -> None: ...  # noqa: D102
 
 
-def half_of(budget_bytes: int) -> int:
-    """Return the share of open transactions, and that of rows waiting for Kafka."""
+def open_share(budget_bytes: int) -> int:
+    """Return the share of open transactions."""
     return max(1, budget_bytes // 2)
+
+
+def waiting_share(budget_bytes: int) -> int:
+    """Return the share of rows that wait for Kafka's client: enough to go on while a Kafka transaction commits.
+
+    More would be no faster: where Kafka is what limits, it is only held.
+    """
+    return max(1, budget_bytes // 8)
 
 
 class Buffers:
@@ -56,7 +64,7 @@ class Buffers:
     ) -> None:
         self._pool = pool
         self._flush = flush
-        self._limit_bytes = half_of(budget_bytes)
+        self._limit_bytes = open_share(budget_bytes)
         self._blocked = blocked
         self._patience_s = patience_s
         self._moving: asyncio.Future[None] | None = None

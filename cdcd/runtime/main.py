@@ -17,6 +17,7 @@ import structlog
 
 from cdcd.config import Config
 from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED
+from cdcd.kernels import is_fallback, running
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
@@ -65,7 +66,20 @@ async def _run(config: Config) -> int:
             "admin_port_unavailable", host=config.admin.host, port=config.admin.port, error=error.strerror
         )
         return EXIT_CONFIG
-    _LOG.info("started", version=__version__, name=config.name, slot=config.source.slot.name, admin_port=port)
+    _LOG.info(
+        "started",
+        version=__version__,
+        kernels=running(),
+        name=config.name,
+        slot=config.source.slot.name,
+        admin_port=port,
+    )
+    if is_fallback():
+        _LOG.warning(
+            "kernels_in_python",
+            hint="a row costs some twenty times as much; install cdcd where there is a C compiler, or choose this "
+            "with CDCD_KERNELS=python",
+        )
     calm_collector()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
     guard = _wal_guard(config, status, supervisor)

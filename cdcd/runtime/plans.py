@@ -134,6 +134,15 @@ class Plans:
         made = list(self._made.values())  # a copy in one step: a thread may be planning another one
         return {plan.topic: plan.partitions for _, _, plan in made}
 
+    def begin_stream(self, *, is_sure: bool) -> None:
+        """Forget what tables are like: from here on it is the stream that describes them before their rows (F43).
+
+        What a snapshot was copied by says nothing of a row whose description is missing. `is_sure` as above.
+        """
+        self.by_relid.clear()
+        self._described.clear()
+        self.is_sure = is_sure
+
     def of_record(self, record: Record) -> RelationPlan | None:
         """Return the plan that a record was encoded by; None where it is no table's, or of long ago."""
         plans = self._by_header.get(record.topic)

@@ -20,6 +20,7 @@ from cdcd.ack.shutdown import ShutdownWatch
 from cdcd.avro.encode import Encoded, encode_run, encode_transactions, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.clock import monotonic_us
 from cdcd.crash_points import reach
 from cdcd.errors import SourceUnavailable, StreamUnsure
 from cdcd.lsn import Lsn
@@ -95,6 +96,8 @@ class Pump:
     """Turns one session's items into chunks. It gives way to the loop again and again, so that status updates go on
     in a replay as well, which is one item, however large (F14)."""
 
+    _clock_us = staticmethod(monotonic_us)
+
     def __init__(
         self,
         assembler: Assembler,
@@ -127,7 +130,7 @@ class Pump:
         self._commit_us = written_commit_us
         self._tx: TransactionContext | None = None
         self._rows = 0
-        self._gave_way_us = _monotonic_us()
+        self._gave_way_us = self._clock_us()
         self._handlers: dict[type, Callable[..., Awaitable[None]]] = {
             TransactionBegun: self._begun,
             Rows: self._row_run,
@@ -148,6 +151,8 @@ class Pump:
                 await self._feed_whole(item)
             else:
                 await self._feed_plain(item)
+        if self._is_time_to_give_way:
+            await self._give_way()
 
     async def _feed_whole(self, item: Transactions) -> None:
         """Hand on whole transactions in one go; one by one where any of them needs more than its own bytes."""
@@ -155,6 +160,7 @@ class Pump:
         while first is not None:
             found = encode_transactions(item, self._plans.by_relid, self._context_of, first, self._commit_lsn)
             if isinstance(found, Encoded):
+                self._assembler.passed_whole(item)
                 await self._passed(found, len(item.frames))
                 return
             if found is None:
@@ -193,7 +199,7 @@ class Pump:
         await self._ask_before(item)
         for event in self._assembler.feed(item):
             await self._handle(event)
-            if _monotonic_us() - self._gave_way_us > TURN_US:
+            if self._is_time_to_give_way:
                 await self._give_way()
         if self._buffers is not None and self._buffers.is_over:
             await self._buffers.relieve()
@@ -204,9 +210,13 @@ class Pump:
         if xids and self._any_rolled_back is not None and await self._any_rolled_back(xids):
             raise StreamUnsure("the server streamed a subtransaction, rolled it back and did not say so")
 
+    @property
+    def _is_time_to_give_way(self) -> bool:
+        return self._clock_us() - self._gave_way_us > TURN_US
+
     async def _give_way(self) -> None:
         await asyncio.sleep(0)
-        self._gave_way_us = _monotonic_us()
+        self._gave_way_us = self._clock_us()
 
     async def _handle(self, event: Event) -> None:
         await self._handlers[type(event)](event)
@@ -222,7 +232,7 @@ class Pump:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
 
     def _leave_at_shutdown(self, wal_end_lsn: Lsn) -> None:
-        if self._shutdown.asked(wal_end_lsn, _monotonic_us()):
+        if self._shutdown.asked(wal_end_lsn, self._clock_us()):
             raise SourceUnavailable(
                 "the server is shutting down and would wait for a position that a prepared transaction holds back",
                 hint="nothing: when the server is back, it sends what is prepared once more (F13, F33)",
@@ -341,10 +351,6 @@ class Pump:
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
         end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
         await self._add(Chunk(end, 256 * len(end), self._boundary(transactions=1)))
-
-
-def _monotonic_us() -> int:
-    return time.monotonic_ns() // 1000
 
 
 def _now_us() -> int:

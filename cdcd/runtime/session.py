@@ -27,7 +27,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, boundary_before
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
-from cdcd.runtime.buffers import Buffers, half_of
+from cdcd.runtime.buffers import Buffers, waiting_share
 from cdcd.runtime.closing import Closing, flush_in_time
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.dead_letters import DeadLetters
@@ -42,7 +42,7 @@ from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.status import Status
 from cdcd.runtime.watch import watch
-from cdcd.runtime.writer import Writer
+from cdcd.runtime.writer import KAFKA_REST_US, Writer
 from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
@@ -227,13 +227,14 @@ class Session:
             GroupLimits(
                 commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000, self._config.large_limits()
             ),
-            waiting_limit_bytes=half_of(self._config.buffer.memory),
+            waiting_limit_bytes=waiting_share(self._config.buffer.memory),
             confirm=_confirm_nothing,
             observer=self._status,
             durable_lsn=begun.durable_lsn,
             ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
             numbered_by=numbered_by(self._config),
+            rest_us=KAFKA_REST_US if self._sink_settings.is_exactly_once else 0,
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:
@@ -330,7 +331,7 @@ class Session:
                 )
             self._confirm_by(stream, writer)
             writer.begin_at(boundary_before(begin, begun, before, self._durable_us))
-            self._plans.is_sure = options.streaming == "off"
+            self._plans.begin_stream(is_sure=options.streaming == "off")
             assembler = Assembler(
                 options.protocol_version,
                 streaming_parallel=options.streaming == "parallel",
@@ -392,26 +393,30 @@ class Session:
     async def _pump_until_stopped(
         self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler, spill: SpillPool
     ) -> None:
+        # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait
+        # for it (what is cut off comes again).
+        with contextlib.suppress(Stopped):
+            await or_stop(self._pump(stream, pump, writer, assembler, spill), self._stop)
+
+    async def _pump(
+        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler, spill: SpillPool
+    ) -> None:
         counted_bytes = counted_aborted = 0
-        try:
-            while True:
-                if not stream.more and not stream.is_at_backlog_rate:
-                    await writer.lull()
-                items = await or_stop(stream.read(), self._stop)
-                reach("received")
-                self._status.received(stream.received_bytes - counted_bytes)
-                counted_bytes = stream.received_bytes
-                writer.note_backlog(stream.is_at_backlog_rate)
-                # Under back-pressure this waits for Kafka; a stop does not (what is cut off comes again).
-                await or_stop(pump.feed(items), self._stop)
-                open_transactions = assembler.open_streams + assembler.in_transaction
-                may_be_lost = len(assembler.prepared_before.undecided)
-                self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)
-                self._status.aborted(assembler.aborted - counted_aborted)
-                counted_aborted = assembler.aborted
-                self._status.spill(spill.usage)
-        except Stopped:
-            return
+        while True:
+            if not stream.more and not stream.is_at_backlog_rate:
+                await writer.lull()
+            items = await stream.read()
+            reach("received")
+            self._status.received(stream.received_bytes - counted_bytes)
+            counted_bytes = stream.received_bytes
+            writer.note_backlog(stream.is_at_backlog_rate)
+            await pump.feed(items)
+            open_transactions = assembler.open_streams + assembler.in_transaction
+            may_be_lost = len(assembler.prepared_before.undecided)
+            self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)
+            self._status.aborted(assembler.aborted - counted_aborted)
+            counted_aborted = assembler.aborted
+            self._status.spill(spill.usage)
 
     async def _close(self) -> None:
         self._start_lock.release()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.clock import monotonic_us
 from cdcd.crash_points import reach
 from cdcd.errors import RecordTooLarge, TransactionTooLarge
 from cdcd.lsn import Lsn
@@ -23,12 +24,15 @@ from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.threads import settled, start_in_thread
 
 QUEUE_FULL_PAUSE_S = 0.002
-BACKLOG_WAIT_US = 50_000
-"""Some thousand rows at the rates at which it is waited for."""
+BACKLOG_WAIT_US = 100_000
+"""Some thousand rows at the rates at which it is waited for: a commit costs the broker some milliseconds."""
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
 LULL_S = 0.01
+KAFKA_REST_US = 3_000
+"""A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
+meanwhile is refused, and librdkafka asks again 20 ms later."""
 STALL_US = 1_000_000
 """A producer that takes nothing for this long is not slow but stands still."""
 
@@ -76,15 +80,11 @@ class Errand:
     is_done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def _now_us() -> int:
-    """The loop's own clock: that of its time-outs too."""
-    return int(asyncio.get_running_loop().time() * 1e6)
-
-
 class Writer:
     """One producer epoch's writing side. `run()` ends only by an error or by cancellation."""
 
     _start = staticmethod(start_in_thread)
+    _clock_us = staticmethod(monotonic_us)
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Writer:
         ahead: Ahead | None = None,
         too_large: TooLarge | None = None,
         numbered_by: str = "",
+        rest_us: int = 0,
     ) -> None:
         self._sink = sink
         self._identity = identity
@@ -121,6 +122,8 @@ class Writer:
         self._errand: Errand | None = None
         self._idle_due_us = 0
         self._stalled_us = 0
+        self._rest_us = rest_us
+        self._rested_us = 0
         self.has_advanced = False
         """Whether anything of the stream has become durable: rows, a part of a transaction, or an idle position."""
 
@@ -224,7 +227,7 @@ class Writer:
     async def run(self) -> None:
         """Produce what comes, commit at boundaries, confirm what is durable."""
         while True:
-            timeout_us = self._wait_us(_now_us())
+            timeout_us = self._wait_us(self._clock_us())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if timeout_us is None else timeout_us / 1e6):
                     await self._wake.wait()
@@ -241,13 +244,13 @@ class Writer:
         while True:
             if self._errand is not None and not self._is_open:
                 await self._run_errand(self._errand)
-            while (chunk := self._group.take(_now_us())) is not None:
+            while (chunk := self._group.take(self._clock_us())) is not None:
                 self._room.set()
                 if chunk.records:
                     await self._produce(chunk)
                 self._refuse_too_large()
             self._refuse_too_large()
-            if self._group.ready(_now_us()) or self._idle_is_due():
+            if self._group.ready(self._clock_us()) or self._idle_is_due():
                 await self._commit_group()
             else:
                 break
@@ -256,6 +259,7 @@ class Writer:
 
     async def _produce(self, chunk: Chunk) -> None:
         if not self._is_open:
+            await self._rest()
             self._sink.begin()
             self._is_open = True
             self._stalled_us = 0
@@ -263,17 +267,23 @@ class Writer:
             self._announcing = self._start(self._ahead.announce)
             await asyncio.shield(self._announcing)
         records, done = self._taken(chunk, chunk.records, 0)
-        taken_us = _now_us()
+        taken_us = self._clock_us()
         while done < len(records):
             self._sink.poll(0)
             await asyncio.sleep(QUEUE_FULL_PAUSE_S)
             before = done
             records, done = self._taken(chunk, records, done)
             if done > before:
-                waited_us, taken_us = _now_us() - taken_us, _now_us()
+                waited_us, taken_us = self._clock_us() - taken_us, self._clock_us()
                 self._stalled_us += waited_us if waited_us >= STALL_US else 0
         self._sink.poll(0)
         await asyncio.sleep(0)
+
+    async def _rest(self) -> None:
+        """Leave the broker alone for a moment after a commit; in a backlog a group is longer than what it costs."""
+        rest_us = self._rested_us - self._clock_us()
+        if rest_us > 0 and self._group.patience_us == 0:
+            await asyncio.sleep(rest_us / 1e6)
 
     def _taken(self, chunk: Chunk, records: Sequence[Record], start: int) -> tuple[Sequence[Record], int]:
         """Hand over `records[start:]`; return what is to be written now and the index of the first not taken.
@@ -290,14 +300,14 @@ class Writer:
             return [*records[:at], *instead, *records[at + 1 :]], at
 
     def _refuse_too_large(self) -> None:
-        limit = self._group.refused(_now_us(), self._stalled_us)
+        limit = self._group.refused(self._clock_us(), self._stalled_us)
         if limit is not None:
             raise TransactionTooLarge(
                 f"a transaction is larger than one Kafka transaction may be: it has reached the limit in {limit}",
                 begins_after_lsn=self._safe.lsn,
                 rows=self._group.rows,
                 bytes=self._group.bytes,
-                seconds=(_now_us() - (self._group.opened_us or 0)) // 1_000_000,
+                seconds=(self._clock_us() - (self._group.opened_us or 0)) // 1_000_000,
             )
 
     def _has_idle_position(self) -> bool:
@@ -308,7 +318,7 @@ class Writer:
         return boundary.end_lsn > self._safe.lsn or self._phase not in (None, boundary.phase)
 
     def _idle_is_due(self) -> bool:
-        return self._has_idle_position() and (self._group.is_hurried or _now_us() >= self._idle_due_us)
+        return self._has_idle_position() and (self._group.is_hurried or self._clock_us() >= self._idle_due_us)
 
     async def _commit_group(self) -> None:
         """Commit in a thread; the loop goes on (F14), `run` waits for it, so groups stay in order (F7)."""
@@ -317,22 +327,23 @@ class Writer:
         if not self._is_open:
             self._sink.begin()
         self._is_open = True
-        started_us = _now_us()
+        started_us = self._clock_us()
         self._commit = self._start(self._sink.commit, self.progress(boundary))
         await asyncio.shield(self._commit)
         reach("committed")
         self._is_open = False
+        self._rested_us = self._clock_us() + self._rest_us
         self._phase = boundary.phase
         if self._ahead is not None:
             self._ahead.decided()
         if self._too_large is not None:
             self._too_large.durable()
-        self._idle_due_us = _now_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
+        self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         if boundary.phase == "streaming":  # a snapshot that was cut off counts for nothing, it begins anew
             self.has_advanced |= rows > 0 or boundary.end_lsn > self._safe.lsn
         self._confirm(self._safe.durable(boundary.end_lsn))
         reach("confirmed")
-        seconds = (_now_us() - started_us) / 1e6
+        seconds = (self._clock_us() - started_us) / 1e6
         self._observer.committed(boundary, rows=rows, transactions=transactions, seconds=seconds)
 
     def progress(self, boundary: Boundary) -> Progress:

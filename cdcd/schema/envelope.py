@@ -8,6 +8,7 @@ name. `timeline`, `commit_lsn` and `tx_seq` are the sequence, `special` and `unc
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from cdcd.schema.codec import AvroSchema
@@ -30,8 +31,9 @@ def _optional(name: str, avro: Any) -> dict[str, Any]:
     return {"name": name, "type": ["null", avro], "default": None}
 
 
+@cache
 def source_schema() -> AvroSchema:
-    """Return the `source` block, the same for every relation."""
+    """Return the `source` block, one for all relations."""
     name = "io.debezium.connector.postgresql.Source"
     fields = [
         {"name": "version", "type": "string"},
@@ -60,8 +62,9 @@ def source_schema() -> AvroSchema:
     return {"type": "record", "name": name, "connect.name": name, "fields": fields}
 
 
+@cache
 def transaction_schema() -> AvroSchema:
-    """Return the `transaction` block as Debezium names it."""
+    """Return the `transaction` block as Debezium names it, one for all relations."""
     fields = [
         {"name": "id", "type": "string"},
         {"name": "total_order", "type": "long"},

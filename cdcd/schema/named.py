@@ -47,7 +47,15 @@ def defined_once(avro: Any) -> Any:
 
 
 def _mapped(avro: Any, change: Any) -> Any:
-    """Return the type with `change` applied to each record in it, the outer ones first."""
+    """Return the type with `change` applied to each record in it, the outer ones first.
+
+    What nothing changes in is returned itself: what all tables have in common is in memory once.
+    """
+    found = _rebuilt(avro, change)
+    return avro if found == avro else found
+
+
+def _rebuilt(avro: Any, change: Any) -> Any:
     if isinstance(avro, list):
         return [_mapped(branch, change) for branch in avro]
     if not isinstance(avro, dict):
@@ -56,7 +64,11 @@ def _mapped(avro: Any, change: Any) -> Any:
         record = change(avro)
         if isinstance(record, str):
             return record
-        fields = [{**field, "type": _mapped(field["type"], change)} for field in record["fields"]]
+        fields = [_with(field, "type", change) for field in record["fields"]]
         return {**record, "fields": fields}
-    inside = {"array": "items", "map": "values"}.get(str(avro["type"]), "type")
-    return {**avro, inside: _mapped(avro[inside], change)}
+    return _with(avro, {"array": "items", "map": "values"}.get(str(avro["type"]), "type"), change)
+
+
+def _with(avro: dict[str, Any], inside: str, change: Any) -> dict[str, Any]:
+    found = _mapped(avro[inside], change)
+    return avro if found is avro[inside] else {**avro, inside: found}

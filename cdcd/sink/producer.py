@@ -15,16 +15,15 @@ import dataclasses
 import time
 from collections.abc import Container, Iterable, Sequence
 from functools import partial
-from itertools import count
-from operator import itemgetter
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
 from cdcd.model import Progress, Record
 from cdcd.sink.client import Client, not_open
 from cdcd.sink.faults import error_of
+from cdcd.sink.hand_over import hand_over, last_of_each
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.limits import Limits
 from cdcd.sink.progress import dump, key_of
@@ -36,7 +35,6 @@ __all__ = ["KafkaSink"]
 
 _ONE_PARTITION = 0
 _WRITING_TOPICS = "writing what is kept of the topics"
-_TOPIC_AND_PARTITION = itemgetter(0, 1)
 
 
 class KafkaSink:
@@ -49,7 +47,6 @@ class KafkaSink:
         self._properties = producer_properties(settings)
         self._client: Client | None = None
         self._begun_s: float | None = None
-        self._at = 0
         self.kept: KeptTopics | None = None
         """What the records count on in their topics; None: the progress record keeps what it says of it."""
         self.progress_offset = -1
@@ -156,20 +153,17 @@ class KafkaSink:
         """
         client = self._opened()
         producer = client.poll(0)
-        self._at = start - 1
-        try:
-            if client.reports_all or self._limits.known:
-                self._hand_over(client, producer, records, self._admitted(producer, records, start))
-            else:
-                self._hand_over_fast(client, producer, records, start)
-        except BufferError:
+        at, failure = self._given(client, producer, records, start)
+        if isinstance(failure, BufferError):
             if len(producer) == 0:
-                raise never_fits(records[self._at], self._at) from None
-            return self._at
-        except KafkaException as failure:
-            raise _refused(client, failure, records[self._at], self._at) from failure
+                raise never_fits(records[at], at) from None
+            return at
+        if isinstance(failure, KafkaException):
+            raise _refused(client, failure, records[at], at) from failure
+        if failure is not None:
+            raise failure
         client.raise_kept()
-        return self._at + 1
+        return at
 
     def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]], doing: str) -> int:
         """Write records of cdcd's own to a topic's one partition, within the open group, and wait for their delivery.
@@ -241,30 +235,25 @@ class KafkaSink:
         queued, packed = partial(len, producer), is_compressed(self._settings)
         return self._limits.admitted(records, start, queued, is_compressed=packed)
 
-    def _hand_over(
-        self, client: Client, producer: Producer, records: Sequence[Record], indexes: Iterable[int]
-    ) -> None:
-        """Produce the records with these indexes; `_at` is the one that is under way."""
-        produce, reported = producer.produce, client.reported
-        told: Container[int] = range(len(records)) if client.reports_all else _last_of_each(records, 0)
-        for self._at in indexes:
-            topic, partition, key, value = records[self._at]
-            if self._at in told:
-                produce(topic, value, key, partition, reported)
-            else:
-                produce(topic, value, key, partition)
-
-    def _hand_over_fast(
+    def _given(
         self, client: Client, producer: Producer, records: Sequence[Record], start: int
-    ) -> None:
-        """Produce `records[start:]`, with little to do for each; the last one of each partition is told of."""
-        produce, reported, first = producer.produce, client.reported, start
-        for last in sorted(_last_of_each(records, start)):
-            for self._at, (topic, partition, key, value) in enumerate(records[first:last], first):
-                produce(topic, value, key, partition)
-            self._at, first = last, last + 1
-            topic, partition, key, value = records[last]
-            produce(topic, value, key, partition, reported)
+    ) -> tuple[int, Exception | None]:
+        """Hand over `records[start:]`; return the first index that was not taken, and what was raised there."""
+        if not client.reports_all and not self._limits.known:
+            return hand_over(producer.produce, client.reported, records, start)
+        produce, reported = producer.produce, client.reported
+        told: Container[int] = range(len(records)) if client.reports_all else last_of_each(records, 0)
+        at = start - 1
+        try:
+            for at in self._admitted(producer, records, start):
+                topic, partition, key, value = records[at]
+                if at in told:
+                    produce(topic, value, key, partition, reported)
+                else:
+                    produce(topic, value, key, partition)
+        except (BufferError, KafkaException) as failure:
+            return at, failure
+        return at + 1, None
 
     def _opened(self) -> Client:
         if self._client is None:
@@ -293,12 +282,6 @@ class KafkaSink:
         self.progress_offset = max(self.progress_offset, next_offset - 1)
 
 
-def _last_of_each(records: Sequence[Record], start: int) -> set[int]:
-    """Return the indexes of the last record of each partition: their offsets are those of the group's end."""
-    rest = records[start:] if start else records
-    return set(dict(zip(map(_TOPIC_AND_PARTITION, rest), count(start), strict=False)).values())
-
-
 def _offsets(client: Client) -> dict[str, dict[int, int]]:
     offsets: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in client.next_offsets.items():
@@ -309,8 +292,11 @@ def _offsets(client: Client) -> dict[str, dict[int, int]]:
 def _refused(client: Client, failure: KafkaException, record: Record, at: int) -> SinkError:
     topic, partition = record.topic, record.partition
     refusal = client.translated(failure, "producing a record", topic=topic, partition=partition)
-    is_here = isinstance(refusal, RecordTooLarge) and not error_of(failure).txn_requires_abort()
-    return larger_than_producer(record, at) if is_here else refusal
+    error = error_of(failure)
+    is_of_another = error.code() == KafkaError._STATE or error.txn_requires_abort()
+    if isinstance(refusal, RecordTooLarge) and not is_of_another:
+        return larger_than_producer(record, at)
+    return refusal
 
 
 def _now_s() -> float:

@@ -31,6 +31,8 @@ _LOG = logging.getLogger("cdcd.sink.librdkafka")
 _FIRST_WINDOW = 1_000
 _WINDOW_GROWTH = 20
 _PARTITION = 0
+_END_AFTER_MS = 10
+"""How long a broker waits for more before it says that there is none: each reading here ends with that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,16 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
     if error is not None:
         raise translate(error, doing, topic=topic)
     partition = TopicPartition(topic, _PARTITION)
-    found = []
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        futures = admin.client.list_offsets(
+    asked = [
+        admin.client.list_offsets(
             {partition: spec},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=timeout_s,
         )
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+    ]
+    found = []
+    for futures in asked:
         try:
             found.append(int(futures[partition].result().offset))
         except KafkaException as failure:
@@ -121,12 +126,15 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
             if cause.code() == KafkaError._NOENT:  # the topic is there, its partition has no leader now
                 raise SinkUnavailable(f"{doing}: its partition has no leader", topic=topic) from failure
             raise translate(cause, doing, topic=topic) from failure
-    return found[0], found[1]
+    low, end = found
+    if low > end:  # two answers about two logs: the topic was made anew, or has another leader
+        raise SinkUnavailable(f"{doing}: it begins behind its end", topic=topic, low=low, end=end)
+    return low, end
 
 
 def _consumer(settings: SinkSettings) -> Consumer:
     with making_client():
-        return Consumer(reader_properties(settings), logger=_LOG)
+        return Consumer({"fetch.wait.max.ms": _END_AFTER_MS, **reader_properties(settings)}, logger=_LOG)
 
 
 def _last_in(

@@ -29,6 +29,8 @@ __all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES",
 _LOG = logging.getLogger("cdcd.sink.topics")
 _UNUSED = "has {partitions} partitions, of which the first is used and the others stay empty"
 _LOOK_AGAIN_S = 0.05
+_FIRST_LOOK_AGAIN_S = 0.002
+"""A broker hears of a topic that was made a few milliseconds later, and a table's first row waits for it."""
 _DESCRIBED_IN_A_LOOK = 20
 """The client never lets go of the id of a topic that it has described: about 100 bytes each time."""
 _HEARD_OF_WITHIN_S = 5.0
@@ -275,6 +277,7 @@ class Topics:
     def _await(self, wanted: Mapping[str, NewTopic]) -> dict[str, int]:
         """Wait until every broker that is asked knows the created topics."""
         deadline = time.monotonic() + self._settings.operation_timeout_s
+        pause_s = _FIRST_LOOK_AGAIN_S
         while True:
             found = self.partitions(wanted)
             absent = sorted(wanted.keys() - found.keys())
@@ -282,7 +285,8 @@ class Topics:
                 return found
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"created topics do not appear: {', '.join(absent)}")
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(pause_s)
+            pause_s = min(_LOOK_AGAIN_S, 2 * pause_s)
 
     def _metadata(self) -> ClusterMetadata:
         doing = "asking the brokers for their topics"

@@ -3,13 +3,13 @@
 In: what each drain brought, the clock in microseconds.  Out: for how long not to read.
 Why: a walsender makes one send() per message. Each goes all the way to the reader while the receive window is open,
 and wakes an eager one; when the window is full, it is a copy to the end of a buffer. A pause saves the server's time
-only if it lasts well beyond the moment at which the window is full, some 350 rows; a shorter one saves the reader's.
+only if it lasts well beyond the moment at which the window is full; a shorter one saves the reader's.
 Invariant: never a pause while there is more, nor below a rate of arrivals, where latency is what matters.
 """
 
 from __future__ import annotations
 
-PAUSES_US = ((40_000, 10_000), (20_000, 2_000))
+PAUSES_US = ((40_000, 20_000), (10_000, 2_000))
 """From so many messages a second on: the pause, counted from the end of the drain, work on it included."""
 
 _WINDOW_US = 100_000

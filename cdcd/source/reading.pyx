@@ -36,6 +36,16 @@ cdef enum:
     FIRST_BYTES = 65536
     DOUBLED_BYTES = 4194304  # from here on the buffer grows by a quarter; a larger one is not kept either
 
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__
+    #define CDCD_IS_CHECKED 1
+    #else
+    #define CDCD_IS_CHECKED 0
+    #endif
+    """
+    bint IS_CHECKED "CDCD_IS_CHECKED"  # a buffer is as large as was asked for, so that a byte too many is seen
+
 # The last batch's buffer, for the next one: its pages are there. Taken and given back under the GIL.
 cdef uint8_t *_spare = NULL
 cdef size_t _spare_bytes = 0
@@ -80,15 +90,17 @@ cdef class Batch:
     """What one drain reads. `in_stream`: the first message is inside a stream segment. `gathers`: whole transactions
     are one item.
 
-    `_frames` holds, in this order: whole transactions; the frame of a Begin whose Commit may come; rows.
+    `_frames` holds, in this order: whole transactions; the frame of a Begin whose Commit may come; rows. Between the
+    transactions and the Begin stands a keepalive, if `_has_idle`: another one, or that Begin's Commit, makes it needless.
     """
 
     cdef uint8_t *_frames
     cdef size_t _used, _capacity
     cdef size_t _whole_bytes
     cdef Py_ssize_t _whole, _rows
-    cdef bint _has_begin, _in_stream, _gathers
-    cdef int64_t _begin_sent_at
+    cdef bint _has_begin, _has_idle, _in_stream, _gathers
+    cdef int64_t _begin_sent_at, _idle_sent_at
+    cdef uint64_t _idle_lsn
     cdef uint32_t _xid
     cdef list _items
     cdef bytes _odd
@@ -101,7 +113,7 @@ cdef class Batch:
 
     def __dealloc__(self):
         global _spare, _spare_bytes
-        if _spare == NULL and self._capacity <= DOUBLED_BYTES:
+        if _spare == NULL and self._capacity <= DOUBLED_BYTES and not IS_CHECKED:
             _spare, _spare_bytes = self._frames, self._capacity
         else:
             PyMem_Free(self._frames)
@@ -172,10 +184,19 @@ cdef class Batch:
         if size > XLOG_BYTES and data[0] == b"w" and size - XLOG_BYTES <= UINT32_MAX:
             return self._payload(data, size - XLOG_BYTES)
         if size == KEEPALIVE_BYTES and data[0] == b"k" and data[REPLY] <= 1:
-            self._flush()
-            self._items.append(Keepalive(_uint64(data + 1), <int64_t> _uint64(data + 9), data[REPLY] == 1))
-            return 0
+            return self._keepalive(data)
         self._odd = _bytes(data, size)
+        return 0
+
+    cdef int _keepalive(self, const uint8_t *data) except -1:
+        cdef uint64_t lsn = _uint64(data + 1)
+        cdef int64_t sent_at = <int64_t> _uint64(data + 9)
+        cdef bint is_before = self._has_idle and lsn < self._idle_lsn
+        if data[REPLY] or not self._whole or is_before or self._has_begin or self._rows:
+            self._flush()
+            self._items.append(Keepalive(lsn, sent_at, data[REPLY] == 1))
+        else:
+            self._has_idle, self._idle_lsn, self._idle_sent_at = True, lsn, sent_at
         return 0
 
     cdef int _payload(self, const uint8_t *data, size_t size) except -1:
@@ -186,7 +207,7 @@ cdef class Batch:
             return self._row(data, size)
         if self._gathers:
             if kind == b"B" and size == BEGIN_BYTES:
-                if self._has_begin or self._rows:
+                if self._has_begin or self._rows or (self._has_idle and _uint64(payload + 1) < self._idle_lsn):
                     self._flush()
                 self._append(data, size)
                 self._has_begin = True
@@ -196,7 +217,7 @@ cdef class Batch:
                 self._append(data, size)
                 self._whole += 1
                 self._whole_bytes = self._used
-                self._has_begin = False
+                self._has_begin = self._has_idle = False
                 self._rows = 0
                 return 0
         self._flush()
@@ -241,7 +262,7 @@ cdef class Batch:
     cdef int _grow(self, size_t needed) except -1:
         cdef size_t capacity = self._capacity
         capacity += capacity if capacity < DOUBLED_BYTES else capacity // 4
-        capacity = max(capacity, needed, <size_t> FIRST_BYTES)
+        capacity = needed if IS_CHECKED else max(capacity, needed, <size_t> FIRST_BYTES)
         cdef void *grown = PyMem_Realloc(self._frames, capacity)
         if grown == NULL:
             raise MemoryError
@@ -254,6 +275,8 @@ cdef class Batch:
         cdef size_t at = self._whole_bytes
         if self._whole:
             self._items.append(Transactions(_bytes(self._frames, at), self._whole))
+        if self._has_idle:
+            self._items.append(Keepalive(self._idle_lsn, self._idle_sent_at, False))
         if self._has_begin:
             lsn = _uint64(self._frames + at + 4)
             self._items.append(Control(lsn, _bytes(self._frames + at + FRAME_BYTES, BEGIN_BYTES), self._begin_sent_at))
@@ -263,5 +286,5 @@ cdef class Batch:
             self._items.append(Run(_bytes(self._frames + at, self._used - at), self._rows, xid))
         self._used = self._whole_bytes = 0
         self._whole = self._rows = 0
-        self._has_begin = False
+        self._has_begin = self._has_idle = False
         return 0

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from cdcd.spark.manifest import (
 )
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.schemas import HEADER_BYTES, schema_by_id
-from cdcd.spark.session import session
+from cdcd.spark.session import run_to_end, session
 from cdcd.spark.source import register
 from cdcd.spark.tasks import WHOLE, Folded, fold_frame
 
@@ -318,7 +319,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: stopping.set())
     spark = session("cdcd mirror", options.cores, memory=options.memory)
     try:
-        query = mirror(
+        start = partial(
+            mirror,
             spark,
             options.brokers,
             options.prefix,
@@ -329,10 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_rows=options.max_rows,
             accept_gaps=options.accept_gaps,
         )
-        while query.isActive and not stopping.wait(0.2):
-            pass
-        failure = query.exception()
-        query.stop()
+        failure = run_to_end(start, stopping)
     finally:
         spark.stop()
     if failure is not None:

@@ -1,15 +1,25 @@
-"""A local Spark session for demos and tests.
+"""A local Spark session for demos and tests, and the running of a query to its end.
 
 In: a name and a number of cores.  Out: a session on 127.0.0.1, without a UI, with little memory.
+In: what starts a query.  Out: what it failed of, if it did (`run_to_end`, for any session).
 Invariant: the workers run this very Python.  Must not: be needed on a cluster; any session will do for `mirror`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import threading
+from collections.abc import Callable
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+LATE_WORKER = "Python worker failed to connect back"
+STARTS = 6
+log = logging.getLogger("cdcd.spark.session")
 
 
 def session(app: str, cores: str = "2", *, memory: str = "1g", shuffle_partitions: int = 4) -> SparkSession:
@@ -34,3 +44,25 @@ def session(app: str, cores: str = "2", *, memory: str = "1g", shuffle_partition
         .config("spark.log.level", "WARN")
         .getOrCreate()
     )
+
+
+def run_to_end(
+    start: Callable[[], StreamingQuery], stopping: threading.Event | None = None
+) -> StreamingQueryException | None:
+    """Run a query until it ends by itself or `stopping` is set; return what it failed of.
+
+    Spark gives the driver's Python worker of a source 10 seconds to start, and has no setting for that; a busy
+    machine needs longer now and then. Such a query has done nothing yet: it is started again, a few times.
+    """
+    asked = stopping or threading.Event()
+    failure = None
+    for _ in range(STARTS):
+        query = start()
+        while query.isActive and not asked.wait(0.2):
+            pass
+        failure = query.exception()
+        query.stop()
+        if failure is None or LATE_WORKER not in str(failure) or asked.is_set():
+            break
+        log.warning("Spark's Python worker did not start within 10 s; the query begins again")
+    return failure

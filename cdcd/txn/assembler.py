@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, StreamUnsure
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Control, PlainItem, PreparedBefore, Run, TransactionInfo
+from cdcd.model import Control, PlainItem, PreparedBefore, Run, TransactionInfo, Transactions
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
@@ -37,6 +37,7 @@ from cdcd.txn.relations import RelationCache
 from cdcd.txn.states import ROW_TYPES, STEPS, TWO_PHASE, Action, State, out_of_order, step
 from cdcd.txn.store import ChangeStore, MemoryStore
 from cdcd.txn.waiting import Held, Prepared, Streams, Undecided, Waiting
+from cdcd.txn.whole import xids_of
 
 _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
@@ -112,6 +113,11 @@ class Assembler:
     def takes_whole(self) -> bool:
         """Whether whole transactions may pass it by now: nothing that it keeps depends on them."""
         return self._state is State.OUTSIDE and not self._is_replaying
+
+    def passed_whole(self, transactions: Transactions) -> None:
+        """Take note of whole transactions that have passed it by: their Begin forgets what a fed one does."""
+        if self._strays:
+            self._strays.difference_update(xids_of(transactions))
 
     def feed(self, item: PlainItem) -> Iterator[Event]:
         """Return the events of one item; they have to be consumed before the next item is fed.

@@ -3,7 +3,8 @@
 In: items in the order of the wire.  Out: the same, where Begin, rows and Commit that follow each other are one
 `Transactions`; and back.
 Invariant: `expanded` of what `gathered` returns is what it was given, but for the time of sending, which nobody asks
-of a Begin or a Commit. Whatever is not exactly of that form stays as it is.
+of a Begin or a Commit, and for keepalives between them that what follows makes needless (`_is_needless`). Whatever
+is not exactly of that form stays as it is.
 Wire source: protocol messages Begin (21 bytes) and Commit (26 bytes, flags 0).
 """
 
@@ -13,11 +14,12 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from cdcd.errors import MessageTruncated
-from cdcd.model import Control, Item, PlainItem, Run, Transactions
+from cdcd.model import Control, Item, Keepalive, PlainItem, Run, Transactions
 
 _header = struct.Struct(">IQ")
 _BEGIN, _COMMIT = b"B", b"C"
 _BEGIN_BYTES, _COMMIT_BYTES = 21, 26
+_BEGIN_XID = 17
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
@@ -33,6 +35,9 @@ def gathered(items: Sequence[Item]) -> list[Item]:
             count += 1
             at += length
             continue
+        if count and _is_needless(items, at):
+            at += 1
+            continue
         if count:
             found.append(Transactions(b"".join(pieces), count))
             pieces, count = [], 0
@@ -41,6 +46,30 @@ def gathered(items: Sequence[Item]) -> list[Item]:
     if count:
         found.append(Transactions(b"".join(pieces), count))
     return found
+
+
+def xids_of(transactions: Transactions) -> Iterator[int]:
+    """Yield the transactions' ids. Raises MessageTruncated."""
+    for item in expanded(transactions):
+        if isinstance(item, Control) and item.payload[:1] == _BEGIN:
+            yield int.from_bytes(item.payload[_BEGIN_XID:_BEGIN_BYTES], "big")
+
+
+def _is_needless(items: Sequence[Item], at: int) -> bool:
+    """Tell whether a keepalive asks for nothing, and what follows says as much: a keepalive, or a whole transaction
+    that commits no earlier than its position.
+
+    A walsender with nothing left to send says so by keepalives (F11): at a steady rate, by two a transaction.
+    """
+    keepalive = items[at]
+    if not isinstance(keepalive, Keepalive) or keepalive.reply_requested or at + 1 == len(items):
+        return False
+    behind = items[at + 1]
+    if isinstance(behind, Keepalive):
+        return not behind.reply_requested and behind.wal_end_lsn >= keepalive.wal_end_lsn
+    if not isinstance(behind, Control) or not _whole_at(items, at + 1):
+        return False
+    return int.from_bytes(behind.payload[1:9], "big") >= keepalive.wal_end_lsn
 
 
 def _whole_at(items: Sequence[Item], at: int) -> int:

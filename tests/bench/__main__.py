@@ -94,6 +94,7 @@ def _run(
             session.latency(item, there, options.seconds)
         else:
             session.restart(item, options.pairs)
+    session.end()
     return 1 if session.failures else 0
 
 

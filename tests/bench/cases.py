@@ -90,7 +90,8 @@ KILOBYTE_TEXT: Columns = (_ID, ("body", "text", f"rpad('row ' || g || ' ', {KILO
 TOASTED: Columns = (
     _ID,
     ("counter", "integer", "0"),
-    ("body", "text", "rpad('row ' || g || ' ', 4000, md5(g::text))"),
+    # Not compressed: else it is so small that it stays in the row, and is sent.
+    ("body", "text STORAGE EXTERNAL", "rpad('row ' || g || ' ', 4000, md5(g::text))"),
 )
 NUMERICS: Columns = (
     _ID,

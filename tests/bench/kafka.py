@@ -111,6 +111,13 @@ def count_committed(bootstrap: str, topics: Collection[str], at_least: int) -> i
         reader.close()
 
 
+_BEING_MADE = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+
+
 class Watermarks:
     """How many records there are in topics that are written without transactions, without reading them."""
 
@@ -129,7 +136,16 @@ class Watermarks:
                 if topic in known
                 for number in known[topic].partitions
             ]
-        return sum(self._consumer.get_watermark_offsets(part, timeout=10)[1] for part in self._parts)
+        return sum(map(self._end_of, self._parts))
+
+    def _end_of(self, part: TopicPartition) -> int:
+        try:
+            end: int = self._consumer.get_watermark_offsets(part, timeout=10)[1]
+        except KafkaException as failure:
+            if failure.args[0].code() not in _BEING_MADE:
+                raise
+            return 0
+        return end
 
     def close(self) -> None:
         """Leave."""

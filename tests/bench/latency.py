@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.bench.cases import TEN, Case
 from tests.bench.measure import Meter, Sample, asking, await_stream, others_share
 from tests.bench.runners import Runner
 from tests.bench.servers import Servers
+from tests.faults.watched import MIB, PART_S, PARTS, Held, Watch, median
 
 CLIENTS = 4
 CLIENT_ROWS = 1_000_000_000
@@ -73,6 +75,8 @@ class Latency:
     daemon_cores: float
     peak_memory_bytes: int
     others_share: float
+    memory_mib: list[float]
+    """What the daemon had resident in each sixth of a long run: medians, that may not grow."""
     settings: dict[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
@@ -100,12 +104,12 @@ def measure_latency(
         with _reading(servers, topic, writer) as reader:
             meter.watch("reader", reader.pid)
             begin = meter.sample()
-            with writer.writing(rate.per_second, seconds) as pid:
+            with Watch(running.pid, writer.folder) as watch, writer.writing(rate.per_second, seconds) as pid:
                 meter.watch("writer", pid)
             end = meter.sample()
             committed = committed_at(writer.log(), CLIENT_ROWS)
             seen = reader.rows(len(committed))
-        return _result(rate, runner, committed, seen, meter, begin, end)
+        return _result(rate, runner, committed, seen, meter, (begin, end), memory_mib(watch.samples))
 
 
 def _result(
@@ -114,9 +118,10 @@ def _result(
     committed: Mapping[int, int],
     seen: Sequence[tuple[int, int]],
     meter: Meter,
-    begin: Sample,
-    end: Sample,
+    between: tuple[Sample, Sample],
+    memory_mib: list[float],
 ) -> Latency:
+    begin, end = between
     late_ms = sorted(latencies_ms(committed, seen))
     rows, elapsed_s = len(committed), end.at_s - begin.at_s
     spent = {name: (cpu - begin.cpu[name]).total_s for name, cpu in end.cpu.items() if name in begin.cpu}
@@ -133,6 +138,7 @@ def _result(
         daemon_cores=round(spent["receiver"] / elapsed_s, 3),
         peak_memory_bytes=meter.peak_memory_bytes,
         others_share=round(others_share(begin, end, os.cpu_count() or 1), 3),
+        memory_mib=memory_mib,
         settings=dict(runner.settings),
     )
 
@@ -161,6 +167,14 @@ def latencies_ms(committed: Mapping[int, int], seen: Sequence[tuple[int, int]]) 
             repeated=len(seen) - len(ids),
         )
     return [(at_us - committed[row]) / 1000 for row, at_us in seen]
+
+
+def memory_mib(samples: Sequence[Held]) -> list[float]:
+    """The median of each sixth of the time; nothing of a time so short that it says nothing. Pure."""
+    if len(samples) < 2 or samples[-1].at_s - samples[0].at_s < PARTS * PART_S:
+        return []
+    edges = pairwise(part / PARTS for part in range(PARTS + 1))
+    return [round(median(samples, lambda one: one.memory_bytes / MIB, *edge), 1) for edge in edges]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.bench.figures import HEAD as FIGURES_HEAD
+from tests.bench.figures import figures, together
 from tests.bench.table import (
     HEAD,
     LATENCY_HEAD,
@@ -40,6 +42,9 @@ def main() -> None:
 def document(introduction: str, results: Sequence[Mapping[str, Any]]) -> str:
     """Return the whole document. Pure."""
     parts = [introduction]
+    if found := figures(together(results)):
+        table = markdown_table(FIGURES_HEAD, [one.cells() for one in found])
+        parts.append(f"## Figures\n\nWhat is wanted, and what was measured below.\n\n{table}")
     for number, result in enumerate(results, start=1):
         title = (
             f"## Run {number}, {result['began']}" if len(results) > 1 else f"## Measured {result['began']}"

@@ -170,6 +170,8 @@ class Cdcd:
     over: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     is_unix: bool = False
+    module: str = "cdcd"
+    """What Python runs."""
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -216,6 +218,7 @@ class Cdcd:
         daemon.slot = slot
         merge(daemon.config, dict(self.over))
         daemon.environment = dict(self.environment)
+        daemon.entry = ("-m", self.module)
         try:
             with daemon:
                 yield daemon
@@ -271,10 +274,11 @@ OWN: tuple[Runner, ...] = (
     RecvLogical("unix", "pg_recvlogical to a null device, Unix socket: the limit", is_unix=True),
     RecvLogical("tcp", "pg_recvlogical to a null device, TCP", is_unix=False),
     Cdcd("cdcd", "cdcd, exactly once, acks=all, Avro, registry, TCP"),
+    Cdcd("cdcd_eager", "cdcd, exactly once, reading without a pause", module="tests.bench.eager"),
     Cdcd("cdcd_unix", "cdcd, exactly once, over the Unix socket", is_unix=True),
     Cdcd("at_least_once", "cdcd, at least once", {"sink": {"delivery": "at_least_once"}}),
     Cdcd("python", "cdcd, exactly once, without compiled kernels", environment={"CDCD_KERNELS": "python"}),
 )
-DEFAULT_RUNNERS = ("unix", "tcp", "cdcd", "at_least_once")
+DEFAULT_RUNNERS = ("unix", "tcp", "cdcd", "cdcd_eager", "at_least_once", "debezium", "debezium_tuned")
 LIMIT = "unix"
 """What the others are compared with."""

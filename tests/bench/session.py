@@ -17,13 +17,14 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.errors import StackError
 from tests.bench.backlog import Backlog
 from tests.bench.cases import CASES, Case
+from tests.bench.figures import HEAD, figures
 from tests.bench.latency import COLD_WARM_UP_S, WARM_UP_S, Rate, empty_case, measure_latency
 from tests.bench.pairs import Failure, drain_case
 from tests.bench.peer import PEERS, Debezium, debezium_artefact
 from tests.bench.restart import Start, measure_restarts
 from tests.bench.runners import LIMIT, OWN, Cdcd, RecvLogical, Runner
 from tests.bench.servers import Servers, cdcd_version
-from tests.bench.table import case_table, latency_table, restart_table
+from tests.bench.table import case_table, latency_table, restart_table, text_table
 
 FORMAT = 1
 WARM_UP_SHARE = 0.5
@@ -129,6 +130,11 @@ class Session:
             self._failed(start.name, "cdcd", str(error))
         if found:
             _show(start.name, start.about, restart_table(found))
+
+    def end(self) -> None:
+        """Say what is wanted beside what was measured."""
+        if found := figures(self._document):
+            _show("figures", "what is wanted of them", text_table(HEAD, [one.cells() for one in found]))
 
     def _about(self, name: str, about: str, **more: object) -> None:
         self._document["cases"][name] = {"about": about, **more}

@@ -17,13 +17,15 @@ HEAD = (
     "runner", "rows/s", "of unix", "walsender", "receiver", "broker", "MiB", "ready s", "first s", "others", "",
 )  # fmt: skip
 
-LATENCY_HEAD = ("runner", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms", "cores", "MiB", "others")
+LATENCY_HEAD = (
+    "runner", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms", "cores", "MiB", "others", "MiB by sixths",
+)  # fmt: skip
 RESTART_HEAD = ("after", "starts", "ready s", "first s")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One runner in one case. CPU in seconds per million rows."""
+    """One runner in one case: medians, but the most memory of any run. CPU in seconds per million rows."""
 
     runner: str
     runs: int
@@ -59,7 +61,7 @@ def _summary(name: str, runs: Sequence[Mapping[str, Any]], limits: Sequence[Mapp
             for process in runs[0]["cpu"]
         },
         threads=_threads(runs),
-        peak_memory_bytes=int(statistics.median(run["peak_memory_bytes"] for run in runs)),
+        peak_memory_bytes=max(run["peak_memory_bytes"] for run in runs),
         ready_seconds=statistics.median(run["ready_seconds"] for run in runs),
         first_seconds=statistics.median(run["first_seconds"] for run in runs),
         others_share=max(run["others_share"] for run in runs),
@@ -144,6 +146,7 @@ def latency_cells(one: Mapping[str, Any]) -> list[str]:
         f"{one['daemon_cores']:.2f}",
         f"{one['peak_memory_bytes'] / MIB:.0f}",
         f"{one['others_share']:.0%}",
+        " ".join(f"{part:.0f}" for part in one["memory_mib"]),
     ]
 
 

@@ -41,11 +41,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Transaction:
-    """One committed transaction, its published changes in order; `end_lsn` is what test_decoding says of its end."""
+    """One committed transaction, its published changes in order; `end_lsn` and `committed_s` (since the epoch, by the
+    server's clock) are what test_decoding says of its end."""
 
     xid: int
     end_lsn: int
     changes: tuple[Change, ...]
+    committed_s: float
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,10 @@ class Sample:
 class Lag:
     """What cdcd's metrics said of its lag, and what was true around it, looked up in this order.
 
-    `at_s`; PostgreSQL's WAL (what is flushed is committed, what is not inserted is not) and the slot; `said_s`; the
+    PostgreSQL's WAL (what is flushed is committed, what is not inserted is not) and the slot; `said_s`; the
     status page's `received_lsn`; the metrics, bytes None where they are absent; `until_s`; the progress topic's end.
     """
 
-    at_s: float
     flushed_lsn: int
     inserted_lsn: int
     confirmed_lsn: int

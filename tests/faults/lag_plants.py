@@ -16,7 +16,7 @@ def nobody_looked_at_the_lag(block: Block) -> Block:
 
 
 def _later(lag: Lag, by_s: float, **other: Any) -> Lag:
-    return replace(lag, at_s=lag.at_s + by_s, said_s=lag.said_s + by_s, until_s=lag.until_s + by_s, **other)
+    return replace(lag, said_s=lag.said_s + by_s, until_s=lag.until_s + by_s, **other)
 
 
 def lag_stuck_at_zero(block: Block) -> Block:

@@ -55,7 +55,6 @@ class LagSampler(threading.Thread):
             reader.close()
 
     def _sample(self, reader: Consumer) -> Lag | None:
-        at_s = time.time()
         positions = self._positions()
         said_s = time.time()
         before = self._daemon.status(ANSWERS_WITHIN_S)
@@ -68,7 +67,6 @@ class LagSampler(threading.Thread):
             return None
         said = {name: float(value) for name, value in _METRIC.findall(text)}
         return Lag(
-            at_s,
             *positions,
             said_s,
             lsn_of(before["received_lsn"]),

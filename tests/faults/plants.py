@@ -109,7 +109,9 @@ def aborted_let_through(block: Block) -> Block:
     committed = {one.xid for one in block.transactions}
     xid = next(xid for xid in range(min(committed), max(committed)) if xid not in committed)
     last = max(one.offset for one in block.events if one.place == event.place)
-    invented = replace(event, xid=xid, offset=last + 1, tx_seq=event.tx_seq + 1)
+    # A number that the transaction has not: else it is another change told once more, and otherwise.
+    tx_seq = max(one.tx_seq for one in block.events if one.commit_lsn == event.commit_lsn) + 1
+    invented = replace(event, xid=xid, offset=last + 1, tx_seq=tx_seq)
     return _with(block, [*block.events, invented])
 
 

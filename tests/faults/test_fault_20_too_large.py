@@ -17,7 +17,7 @@ from cdcd.lsn import Lsn, format_lsn
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, assert_metadata_counts
-from tests.support.stack import confirmed_position, wal_position
+from tests.support.stack import commit_behind, confirmed_position
 from tests.support.topics import committed_records, set_topic_config
 
 LARGE = (
@@ -49,8 +49,7 @@ def test_a_halt_that_says_where_until_somebody_raises_the_limit(
     with new_daemon(postgres, database, sink=LIMITS[whose]) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
-        before = wal_position(postgres)
-        postgres.execute(LARGE, dbname=database)
+        before = commit_behind(postgres, database, LARGE)
         page = daemon.wait_state("halted")
         assert "CDCD-RECORD-TOO-LARGE" in page["reason"]
         assert topic in page["reason"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
-import psycopg2
-
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Event, Reader, assert_each_once
-from tests.support.stack import confirmed_position, wal_position
+from tests.support.stack import commit_behind, confirmed_position
 from tests.support.topics import set_topic_config
 
 COMPACTED = {"topics": {"properties": {"cleanup.policy": "compact"}}}
@@ -38,10 +34,9 @@ def test_a_truncate_of_a_table_whose_topic_is_compacted(
         postgres.execute("INSERT INTO t VALUES (1), (2)", dbname=database)
         postgres.execute("DELETE FROM t WHERE id = 1", dbname=database)
         await_confirmed(postgres, daemon)
-        before = wal_position(postgres)
-        with closing(psycopg2.connect(postgres.dsn(database))) as connection, connection.cursor() as cursor:
-            cursor.execute("INSERT INTO t VALUES (3); TRUNCATE t; INSERT INTO t VALUES (4)")
-            connection.commit()
+        before = commit_behind(
+            postgres, database, "INSERT INTO t VALUES (3); TRUNCATE t; INSERT INTO t VALUES (4)"
+        )
         page = daemon.wait_state("halted")
         assert topic in page["reason"]
         assert "cleanup.policy=compact" in page["reason"]

@@ -24,7 +24,7 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.registry_door import Door
-from tests.support.stack import confirmed_position, run, wal_position
+from tests.support.stack import commit_behind, confirmed_position, run
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
@@ -94,8 +94,8 @@ def test_what_is_known_flows_and_what_is_new_waits(
         await_confirmed(postgres, daemon)
         run(postgres, database, U)
         await_confirmed(postgres, daemon)
-        before = wal_position(postgres)
-        run(postgres, database, "INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (4, 'd')")
+        before = commit_behind(postgres, database, "INSERT INTO u VALUES (1)")
+        run(postgres, database, "INSERT INTO t VALUES (4, 'd')")
         page = daemon.wait_state("backoff")
         assert "CDCD-REGISTRY-UNAVAILABLE" in page["reason"]
         eventually(lambda: len(daemon.events("retrying")) >= 3, "it has tried again, with growing pauses")
@@ -150,8 +150,8 @@ def test_401_halts_until_it_is_mended(
         run(postgres, database, U, "INSERT INTO t VALUES (2, 'b')")
         wait_rows(reader, daemon, "t", 1, 2)
         await_confirmed(postgres, daemon)
-        before = wal_position(postgres)
-        run(postgres, database, "INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (3, 'c')")
+        before = commit_behind(postgres, database, "INSERT INTO u VALUES (1)")
+        run(postgres, database, "INSERT INTO t VALUES (3, 'c')")
         page = daemon.wait_state("halted")
         assert "CDCD-REGISTRY-REFUSED" in page["reason"]
         assert "credentials" in page["reason"]
@@ -176,8 +176,7 @@ def test_409_halts_and_an_operator_decides(
         daemon.start().wait_state("streaming")
         run(postgres, database, "ALTER TABLE t ALTER v TYPE int USING 7")
         await_confirmed(postgres, daemon)
-        before = wal_position(postgres)
-        run(postgres, database, "INSERT INTO t VALUES (2, 8)")
+        before = commit_behind(postgres, database, "INSERT INTO t VALUES (2, 8)")
         page = daemon.wait_state("halted")
         assert "status=409" in page["reason"]
         assert (confirmed_position(postgres, daemon.slot) or 0) <= before

@@ -23,7 +23,7 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once
 from tests.support.sinks import make_topics, progress, sink_settings
-from tests.support.stack import confirmed_position, wal_position
+from tests.support.stack import commit_behind, confirmed_position
 from tests.support.topics import committed_values, new_name, transactional_producer
 from tests.support.waiting import eventually
 
@@ -160,8 +160,7 @@ def test_a_young_transaction_that_is_fenced_was_taken_over(
     with new_daemon(postgres, database) as daemon:
         daemon.start().wait_state("streaming")
         transactional_producer(kafka.bootstrap, f"cdcd-{daemon.slot}")
-        before = wal_position(postgres)
-        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        before = commit_behind(postgres, database, "INSERT INTO t VALUES (1)")
         assert daemon.wait_exit() == 75
         assert "CDCD-SINK-FENCED" in daemon.log()
         assert reader.read(f"{daemon.name}.public.t") == []

@@ -90,15 +90,16 @@ class Truth:
         """What was committed since the last call, in commit order. No transaction may be open meanwhile."""
         changes = self._history()
         committed = self._rows(
-            "SELECT lsn - '0/0'::pg_lsn, split_part(data, ' ', 2)::bigint FROM"
-            " pg_logical_slot_get_changes(%s, NULL, NULL, 'skip-empty-xacts', 'on')"
+            "SELECT lsn - '0/0'::pg_lsn, split_part(data, ' ', 2)::bigint,"
+            " extract(epoch FROM substring(data FROM '\\(at (.*)\\)')::timestamptz)::float8 FROM"
+            " pg_logical_slot_get_changes(%s, NULL, NULL, 'skip-empty-xacts', 'on', 'include-timestamp', 'on')"
             " WITH ORDINALITY AS d(lsn, xid, data, n) WHERE data ~ '^COMMIT \\d+' ORDER BY n",
             self.slot,
         )
         found = []
-        for end_lsn, xid in committed:
+        for end_lsn, xid, committed_s in committed:
             if end_lsn > self._last_end_lsn and xid in changes:  # a crash of the server takes the slot back
-                found.append(Transaction(int(xid), int(end_lsn), tuple(changes.pop(xid))))
+                found.append(Transaction(int(xid), int(end_lsn), tuple(changes.pop(xid)), committed_s))
                 self._last_end_lsn = int(end_lsn)
         assert not changes, f"in the history, and test_decoding has not seen their commits: {sorted(changes)}"
         return tuple(found)

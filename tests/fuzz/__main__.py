@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
+from cdcd.kernels import compiled
 from tests.fuzz.compiled import KERNELS, build, load, sanitizers
 
 MEMORY_LIMIT_BYTES = 1 << 30
@@ -47,6 +48,17 @@ def main() -> int:
     return _mutated(options)
 
 
+def _refuse_in_vain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """A kernel is compared with its twin: without one, or of a target without, a run says nothing."""
+    kernel = KERNELS.get(options.target)
+    if kernel is None and options.asan:
+        parser.error(f"--asan: the target {options.target} has no kernel; one of {', '.join(KERNELS)}")
+    if kernel is not None and not options.asan and options.kernel is None and compiled(kernel) is None:
+        parser.error(
+            f"the target {options.target} compares {kernel} with its twin, and it is not compiled here"
+        )
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument(
@@ -61,7 +73,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--crashes", type=Path, default=Path("."), help="where crashing inputs are written")
     parser.add_argument("--asan", action="store_true", help="the target's kernel under AddressSanitizer")
     parser.add_argument("--kernel", type=Path, help=argparse.SUPPRESS)  # what --asan has built
-    return parser.parse_args()
+    options = parser.parse_args()
+    _refuse_in_vain(parser, options)
+    return options
 
 
 def _sanitized(options: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from random import Random
 from types import ModuleType
 
@@ -17,7 +16,7 @@ from cdcd.avro.encode import Encoded, encode_run, encode_run_in_python, encode_t
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
-from cdcd.model import Control, Run, TransactionInfo, Transactions
+from cdcd.model import Run, TransactionInfo, Transactions
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.encode import encode
 from cdcd.pgoutput.messages import MESSAGES
@@ -25,11 +24,10 @@ from cdcd.source.copyboth import cut_items, read_frame, write_frame
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Rows
 from cdcd.txn.frames import count_operations
-from cdcd.txn.whole import expanded
 from tests.support.played import Played
 from tests.support.some_rows import LSN, Table, context, outcome
 from tests.support.twins import READING, is_wanted, loaded
-from tests.support.whole import one_by_one
+from tests.support.whole import gathered_back, one_by_one, without_needless
 
 MAX_INPUT_BYTES = 4096
 TABLES = 32
@@ -128,7 +126,7 @@ def reading(data: bytes) -> None:
     twin, kernel = READING
     expected = _drained(loaded(twin), messages, in_stream, gathers, max_bytes)
     plain = _drained(loaded(twin), messages, in_stream, False, max_bytes)
-    if gathers and list(map(_ungathered, expected)) != list(map(_ungathered, plain)):
+    if gathers and not all(_is_the_same(*each) for each in zip(expected, plain, strict=True)):
         raise AssertionError("whole transactions that are not what they were gathered from")
     if is_wanted(kernel):
         found = _drained(loaded(kernel), messages, in_stream, gathers, max_bytes)
@@ -155,13 +153,14 @@ def _drained(
     return found
 
 
-def _ungathered(found: tuple[object, ...]) -> tuple[object, ...]:
-    """A batch as if nothing were gathered, without the time of sending, which what is gathered does not know."""
-    *facts, items = found
-    if not isinstance(items, list):
-        return found
-    plain = (one for item in items for one in (expanded(item) if isinstance(item, Transactions) else [item]))
-    return (*facts, [replace(one, sent_at_pg_us=0) if isinstance(one, Control) else one for one in plain])
+def _is_the_same(gathered: tuple[object, ...], plain: tuple[object, ...]) -> bool:
+    """Whether two batches say the same, one of them in whole transactions."""
+    *facts, items = gathered
+    *others, all_items = plain
+    if not isinstance(items, list) or not isinstance(all_items, list):
+        return gathered == plain
+    kept = gathered_back(items)
+    return facts == others and kept == without_needless(gathered_back(all_items), kept)
 
 
 def rows(data: bytes) -> None:

@@ -18,9 +18,10 @@ async def test_a_row_whose_commit_follows_a_message_at_once_is_not_dropped(
     """F1: a message outside the transaction ends where the transaction's commit record begins."""
     with source_database(pg_server(18), *SCHEMA) as settings:
         start_lsn = make_slot(settings)
+        # In a segment of its own: behind a record that ends with its page comes the header of the next one.
         run_script(
             plain(settings),
-            "BEGIN; INSERT INTO public.items VALUES ('a');"
+            "SELECT pg_switch_wal(); BEGIN; INSERT INTO public.items VALUES ('a');"
             " SELECT pg_logical_emit_message(false, 'audit', 'text'); COMMIT",
         )
         async with streaming(settings, start_lsn, server_version_num=180_000, messages=True) as stream:

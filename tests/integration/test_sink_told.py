@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkError, SinkUnavailable
 from cdcd.model import Record
+from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import Topics
 from tests.integration.test_sink_exactly_once import Place, produce_all, records, write
@@ -83,3 +87,50 @@ def test_without_transactions_every_record_is_told_of(place: Place) -> None:
     with pytest.raises(SinkError) as caught:
         write(sink, [large, small], progress(place.slot))
     assert caught.value.context["topic"] == topic
+
+
+class _LookedAtLate(list[Record]):
+    """Records, of which the second is looked at when the transaction has to be aborted for the first one."""
+
+    def __init__(self, sink: KafkaSink, records: list[Record]) -> None:
+        super().__init__(records)
+        self._sink = sink
+
+    def __getitem__(self, at: Any) -> Any:
+        if at == 1:
+            give_up_s = time.monotonic() + 30
+            while not self._is_refused():
+                assert time.monotonic() < give_up_s, "the broker has not refused the first one"
+        return super().__getitem__(at)
+
+    def _is_refused(self) -> bool:
+        """Whatever is asked of such a transaction is refused with the reason for it."""
+        assert self._sink._client is not None
+        assert self._sink._client._producer is not None
+        with pytest.raises(KafkaException) as caught:
+            self._sink._client._producer.begin_transaction()
+        return caught.value.args[0].code() != KafkaError._STATE
+
+
+@pytest.mark.parametrize("is_first_group", [True, False])
+def test_a_record_behind_one_that_was_refused_meanwhile_is_told_of_that_one(
+    place: Place, is_first_group: bool
+) -> None:
+    """F63: the client takes nothing more then, and says no more than that; nobody was told of the first one yet."""
+    topic = new_name("small")
+    settings = TopicSettings(True, 1, 1, {"max.message.bytes": "1000"})
+    Topics(place.settings(), settings).ensure([topic])
+    sink = place.opened(properties={"message.max.bytes": "10000000", "batch.num.messages": "1"})
+    if not is_first_group:
+        sink.begin()
+        write(sink, records(place.topic, 5), progress(place.slot))
+    large, small = Record(topic, 0, b"k", b"canary" * 40_000), Record(place.topic, 0, b"k", b"v")
+    sink.begin()
+    with pytest.raises((RecordTooLarge, BatchTooLarge)) as caught:
+        sink.produce(_LookedAtLate(sink, [large, small]), 0)
+    if is_first_group:
+        assert caught.value.context["topic"] == topic
+    else:
+        assert caught.value.retry is not Retry.OPERATOR, "the next client tells of which record it is"
+    assert "canary" not in str(caught.value)
+    sink.abort()

@@ -82,11 +82,11 @@ def test_other_slots_have_other_locks(locks: Locks) -> None:
 
 
 def test_it_is_kept_for_longer_than_the_server_waits_for_a_silent_one(locks: Locks) -> None:
-    """It says something in time: an owner that works keeps it."""
-    lock = locks.new(options="?options=-c%20wal_sender_timeout%3D300ms")
+    """It says something in time: an owner that works keeps it. Three seconds are also a busy machine's."""
+    lock = locks.new(options="?options=-c%20wal_sender_timeout%3D3s")
     lock.acquire()
     (pid,) = locks.owners()
-    assert not locks.is_lost.wait(1.5)
+    assert not locks.is_lost.wait(7)
     assert locks.owners() == [pid]
     lock.release()
 

@@ -19,7 +19,14 @@ CRASHES = Path(fuzz.__file__).parent / "crashes"
 
 @pytest.mark.parametrize(
     ("target", "runs"),
-    [("decoder", 40_000), ("frames", 20_000), ("assembler", 4_000), ("reading", 4_000), ("rows", 1_500)],
+    [
+        ("decoder", 40_000),
+        ("frames", 20_000),
+        ("assembler", 4_000),
+        ("reading", 4_000),
+        ("rows", 1_500),
+        ("transactions", 1_500),
+    ],
 )
 def test_no_input_raises_anything_but_the_documented_errors(target: str, runs: int) -> None:
     for data in itertools.islice(inputs(corpus(target), Random(1)), runs):

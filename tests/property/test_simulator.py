@@ -125,6 +125,17 @@ def test_it_would_notice(
     assert len(small.breaks) <= len(failing.breaks)
 
 
+def test_a_case_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How busy the machine is decides nothing: what failed once can be looked at again."""
+
+    def asked() -> int:
+        raise AssertionError("the machine's clock is asked")
+
+    monkeypatch.setattr("time.monotonic_ns", asked)
+    for seed in range(20):
+        run(drawn(seed, is_daemon=True))
+
+
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: str(case.seed))
 def test_what_failed_once(case: Case) -> None:
     """Cases that a mistake was found by, made smaller."""

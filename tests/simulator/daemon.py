@@ -69,9 +69,15 @@ class _Watched(Assembler):
             yield event
 
 
+def _clock_us() -> int:
+    """The model's clock: the machine's would make each run another one, and no pause would be as long as it is."""
+    return int(asyncio.get_running_loop().time() * 1e6)
+
+
 class _Pump(Pump):
     """The pump, where a record is (the transaction, what a row says with the columns in force then)."""
 
+    _clock_us = staticmethod(_clock_us)
     relations: dict[int, Relation]
 
     async def _relation(self, event: RelationSeen) -> None:
@@ -127,7 +133,9 @@ class Daemon:
 
 
 class _Writer(Writer):
-    """The daemon's writer; its progress is the boundary itself, and its threads are the model's."""
+    """The daemon's writer; its progress is the boundary itself, its threads and its clock are the model's."""
+
+    _clock_us = staticmethod(_clock_us)
 
     def __init__(self, sink: Sink, *arguments: Any, **named: Any) -> None:
         self._start = sink.start

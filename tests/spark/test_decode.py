@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.decode import decode
+from cdcd.spark.session import run_to_end
 from cdcd.spark.source import register
 from cdcd.spark.testing import column
 from tests.spark.topics import TopicsWriter
@@ -74,12 +75,11 @@ def test_a_stream_decodes_as_a_batch_does(spark: SparkSession, topics: TopicsWri
     table = topics.table("kinds", FIELDS)
     topics.commit(10, topics.change(table, "c", 10, 1, after=ROW))
     df = decode(_raw(spark, topics, stream=True), registry_url=topics.registry_url, topic=table.topic)
-    query = (
+    stream = (
         df.writeStream.format("memory")
         .queryName(f"decoded_{topics.prefix}")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination(120)
+    assert run_to_end(stream.start) is None
     assert [row["id"] for row in spark.sql(f"select key.id from decoded_{topics.prefix}").collect()] == [7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from decimal import Decimal
 from pathlib import Path
 
@@ -318,3 +319,22 @@ def test_files_left_by_a_crash_are_removed_at_the_next_start(
     opened = run_mirror(spark, topics, target)
     assert not left.exists()
     assert rows_of(opened, items) == [_row(1, "x")]
+
+
+def test_a_worker_that_starts_later_than_spark_waits_is_started_again(
+    spark: SparkSession, topics: TopicsWriter, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's 10 seconds are fixed; a busy machine may need longer (the fault made: the first start takes 20 s)."""
+    started = tmp_path / "started"
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *source_runner*) echo >> {started}; [ "$(wc -l < {started})" -gt 1 ] || sleep 20;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "s")))
+    assert rows_of(run_mirror(spark, topics, target), items) == [_row(1, "s")]
+    assert len(started.read_text().splitlines()) == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.spark.mirror import mirror
 from cdcd.spark.reading import Mirror, read_mirror
+from cdcd.spark.session import run_to_end
 from cdcd.spark.testing import Table, progress_value
 
 PARTITIONS = 3
@@ -104,10 +106,17 @@ class TopicsWriter:
 
 def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:
     """Run the mirror until it is up to date, and open it."""
-    query = mirror(
-        spark, topics.bootstrap, topics.prefix, str(target), registry_url=topics.registry_url, **options
+    start = partial(
+        mirror,
+        spark,
+        topics.bootstrap,
+        topics.prefix,
+        str(target),
+        registry_url=topics.registry_url,
+        **options,
     )
-    query.awaitTermination(120)
+    if failure := run_to_end(start):
+        raise failure
     return read_mirror(target)
 
 

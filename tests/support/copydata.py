@@ -39,8 +39,9 @@ def session(random: Random, transactions: int) -> Iterator[bytes]:
     for _ in range(transactions):
         lsn += random.randrange(1, 1 << 20)
         yield from (_stream if random.random() < 0.2 else _transaction)(random, lsn)
-        if random.random() < 0.2:
-            yield keepalive(lsn, random.randrange(-(1 << 40), 1 << 40), random.randrange(2))
+        for _ in range(random.choice([0, 0, 1, 2])):
+            at = lsn + random.randrange(9)
+            yield keepalive(at, random.randrange(-(1 << 40), 1 << 40), int(random.random() < 0.2))
 
 
 def _transaction(random: Random, lsn: int) -> Iterator[bytes]:

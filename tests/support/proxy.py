@@ -3,7 +3,7 @@
 In: where the server is, and at which port to be (one on 127.0.0.1).  Out: the faults to put on connections to it.
 Invariant: what was lost in the middle of a connection never lets later bytes through: such a connection is cut when
 the link heals, as nothing else would be TCP. What was only held arrives in order.
-Must not: look at the bytes, except through `lose_when` and `change`.
+Must not: look at the bytes, except through `lose_when`, `hold_when` and `change`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Proxy:
         self._delay_s = 0.0
         self._bytes_per_s: float | None = None
         self._lose_when: Callable[[Way, bytes], bool] | None = None
+        self._hold_when: Callable[[Way, bytes], bool] | None = None
         self._change: Callable[[Way, bytes], bytes] | None = None
         self._slice_bytes: int | None = None
         self._budget_bytes: dict[Way, int] = {}
@@ -82,6 +83,10 @@ class Proxy:
         """Make both ways a black hole from the first piece of bytes on that `is_met` says yes to."""
         self._lose_when = is_met
 
+    def hold_when(self, is_met: Callable[[Way, bytes], bool] | None) -> None:
+        """Hold both ways from the first piece of bytes on that `is_met` says yes to: this one waits too."""
+        self._hold_when = is_met
+
     def change(self, changed: Callable[[Way, bytes], bytes] | None) -> None:
         """Send on what `changed` makes of each piece: it may only look, corrupt it, or swallow it (b"")."""
         self._change = changed
@@ -121,7 +126,7 @@ class Proxy:
     def heal(self) -> None:
         """Let everything through again, at full speed and as it is; connections that lost bytes are cut."""
         self._delay_s, self._bytes_per_s, self._lose_when = 0.0, None, None
-        self._change = self._slice_bytes = None
+        self._hold_when = self._change = self._slice_bytes = None
         self._budget_bytes = {}
         self._set("open", BOTH)
         self._do(self._cut(only_torn=True))
@@ -225,6 +230,8 @@ class Proxy:
                 came_s, data = await queue.get()
                 if data and self._lose_when is not None and self._lose_when(way, data):
                     self._mode["up"] = self._mode["down"] = "lost"
+                if data and self._hold_when is not None and self._hold_when(way, data):
+                    self._mode["up"] = self._mode["down"] = "held"
                 await asyncio.sleep(max(0.0, came_s + self._delay_s - self._loop.time()))
                 self.met += self._mode[way] != "open"
                 await self._passable(way)

@@ -112,6 +112,24 @@ def in_one_transaction(dsn: str, *statements: str) -> int:
         connection.close()
 
 
+def commit_behind(server: PostgresServer, database: str, *statements: str) -> int:
+    """Run statements in one transaction; a position before its commit, and behind whatever else was written by then.
+
+    A slot that has confirmed no more than this has not confirmed the transaction.
+    """
+    connection = psycopg2.connect(server.dsn(database))
+    try:
+        with connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+            row = cursor.fetchone()
+            assert row is not None
+            return int(row[0])
+    finally:
+        connection.close()
+
+
 def rows_as_text(dsn: str, table: str, order_by: str) -> list[tuple[str | None, ...]]:
     """All rows of a table with every value as PostgreSQL's own text."""
     connection = psycopg2.connect(dsn)

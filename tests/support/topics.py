@@ -77,6 +77,8 @@ def committed_records(
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            # An end is told when nothing comes for so long: also while some are being written.
+            "fetch.wait.max.ms": 20,
         }
     )
     try:

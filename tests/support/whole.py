@@ -1,13 +1,16 @@
-"""The specification of how whole transactions are encoded in one go: one after the other, by the row codec's twin."""
+"""Whole transactions, for who judges them: how they are encoded in one go, which is one after the other, by the row
+codec's twin; and what gathering may take away."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from cdcd.avro.encode import encode_run_in_python
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import POSTGRES_EPOCH_US, Record, Run, Transactions
+from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, PlainItem, Record, Run, Transactions
 from cdcd.txn.frames import count_operations_in_python
 from cdcd.txn.whole import expanded
 
@@ -47,3 +50,33 @@ def one_by_one(
         commit_lsn, end_lsn = lsn, int.from_bytes(commit.payload[10:18], "big")
     first_us, last_us = (times[0], times[-1]) if times else (0, 0)
     return records, operations, first_us, last_us, commit_lsn, end_lsn, with_rows, empty, dropped
+
+
+def gathered_back(items: Sequence[Item]) -> list[PlainItem]:
+    """The items as if nothing were gathered, without the time of sending, which what is gathered does not know."""
+    plain = (one for item in items for one in (expanded(item) if isinstance(item, Transactions) else [item]))
+    return [replace(one, sent_at_pg_us=0) if isinstance(one, Control) else one for one in plain]
+
+
+def without_needless(plain: Sequence[PlainItem], kept: Sequence[PlainItem]) -> list[PlainItem]:
+    """`plain` without those keepalives that `kept` does not have and may do without (F11): they ask for no answer,
+    behind a Commit, and what follows is a keepalive that says as much, or a Begin that commits no earlier."""
+    found: list[PlainItem] = []
+    for at in reversed(range(len(plain))):  # of equal ones the last is kept
+        is_kept = len(found) < len(kept) and kept[-1 - len(found)] == plain[at]
+        if is_kept or not (0 < at < len(plain) - 1 and _may_go(*plain[at - 1 : at + 2])):
+            found.append(plain[at])
+    return found[::-1]
+
+
+def _may_go(before: PlainItem, item: PlainItem, behind: PlainItem) -> bool:
+    if not isinstance(item, Keepalive) or item.reply_requested:
+        return False
+    if not isinstance(before, Keepalive) and not (isinstance(before, Control) and before.payload[:1] == b"C"):
+        return False
+    if isinstance(behind, Keepalive):
+        return not behind.reply_requested and behind.wal_end_lsn >= item.wal_end_lsn
+    if not isinstance(behind, Control) or behind.payload[:1] != b"B":
+        return False
+    (commit_lsn,) = struct.unpack_from(">Q", behind.payload, 1)
+    return bool(commit_lsn >= item.wal_end_lsn)

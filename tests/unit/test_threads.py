@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,15 @@ from cdcd import threads
 from cdcd.threads import in_thread
 
 
+@pytest.fixture
+def little_garbage() -> Iterator[None]:
+    """What other tests have left is not looked through at each collection."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("little_garbage")
 async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -> None:
     """The loop would log it with all that it says, which may be anything: a row's value too."""
     told: list[dict[str, Any]] = []

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, LargeLimits, SafeLsn
+from cdcd.ack.group import ENOUGH_ROWS, Boundary, Chunk, Group, GroupLimits, LargeLimits, SafeLsn
 from cdcd.model import Part, Record
 
 RECORD = Record("shop.public.t", 0, b"k", b"v")
@@ -391,3 +391,17 @@ def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
     assert one.ready(50)
     one.is_hurried = True
     assert one.ready(10)
+
+
+@pytest.mark.parametrize("max_wait_us", [0, 30])
+def test_in_a_backlog_a_group_does_not_wait_for_more_than_enough(max_wait_us: int) -> None:
+    """What the configuration asks for is waited for all the same."""
+    one = group(rows(ENOUGH_ROWS - 1), end(10), max_rows=10**9, max_bytes=10**9, max_wait_us=max_wait_us)
+    one.patience_us = 50
+    take_all(one)
+    assert not one.ready(49)
+    one.add(rows(1))
+    one.add(end(20))
+    take_all(one)
+    assert one.ready(max_wait_us)
+    assert max_wait_us == 0 or not one.ready(max_wait_us - 1)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
+import struct
 
 import pytest
 
 from cdcd.avro import encode
-from cdcd.avro.encode import encode_run, encode_run_in_python, encode_transactions
+from cdcd.avro.encode import encode_run, encode_run_in_python, encode_transactions, taken_tally
+from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.kernels import compiled
-from cdcd.model import TransactionInfo
-from tests.support.some_rows import LSN, Table, context, outcome, run_of, transactions_of
+from cdcd.model import Column, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.schema.keys import key_of
+from cdcd.schema.policy import Policies, Policy
+from cdcd.schema.relation_schema import relation_schemas
+from tests.support.some_rows import LSN, TYPES, Table, context, frame, outcome, run_of, transactions_of
 from tests.support.whole import one_by_one
 
 ROWS = compiled("cdcd.avro.rows")
 needs_kernel = pytest.mark.skipif(ROWS is None, reason="the kernels in Python were asked for")
 SEEDS = range(2000)
 WRITTEN = LSN + 1500
+FLOAT8, TIMESTAMPTZ, INTERVAL = 701, 1184, 1186
 
 
 def _context(xid: int, commit_lsn: int, commit_pg_us: int) -> TransactionContext:
@@ -87,3 +94,73 @@ def test_without_a_kernel_they_go_one_by_one(monkeypatch: pytest.MonkeyPatch) ->
     chance = random.Random(4)
     transactions = transactions_of([Table(chance, 8)], chance)
     assert encode_transactions(transactions, {}, _context, FIRST, 0) is None
+
+
+def _one_column(type_oid: int) -> dict[int, RelationPlan]:
+    column = Column("ratio", type_oid, -1, is_key=False)
+    relation = Relation(7, "public", "t7", ReplicaIdentity.NOTHING, (column,))
+    policies = Policies(Policy())
+    key = key_of(relation, (), None, policies.table("public.t7"))
+    schemas = relation_schemas(relation, TYPES, key, "shop", policies, is_key_required=False)
+    plan = compile_plan(
+        relation, schemas, topic="t", partitions=1, key_schema_id=None, value_schema_id=12, tombstones=False
+    )
+    return {7: plan}
+
+
+def _one_row(text: str) -> Run:
+    tuple_data = struct.pack(">HcI", 1, b"t", len(text)) + text.encode()
+    return Run(frame(b"I" + struct.pack(">I", 7) + b"N" + tuple_data), 1)
+
+
+@needs_kernel
+def test_two_relations_of_one_name_are_counted_together() -> None:
+    """The tables "a.b"."c" and "a"."b.c" are told by one name."""
+    for seed in range(50):
+        chance = random.Random(seed)
+        tables = [Table(chance, relid) for relid in (7, 8)]
+        plans = {one.relid: dataclasses.replace(one.plan, table="a.b.c", compiled=None) for one in tables}
+        tx, run = context(chance, has_block=True), run_of(tables, chance)
+        one, other = copy.deepcopy(tx), copy.deepcopy(tx)
+        assert outcome(encode_run, run, plans, other) == outcome(encode_run_in_python, run, plans, one)
+        assert (other.tx_seq, other.counts) == (one.tx_seq, one.counts), seed
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("type_oid", "text", "tally"),
+    [(FLOAT8, "1.5", (0, 0)), (INTERVAL, "1 day", (1, 0)), (TIMESTAMPTZ, "infinity", (0, 1))],
+)
+def test_what_the_kernel_leaves_to_python_is_counted(
+    type_oid: int, text: str, tally: tuple[int, int]
+) -> None:
+    """A column of a rare type, or a row with a value that is not native."""
+    taken_tally()
+    assert len(encode_run(_one_row(text), _one_column(type_oid), context(random.Random(1)))) == 1
+    assert taken_tally() == tally
+    assert taken_tally() == (0, 0)
+
+
+def _float_texts(chance: random.Random, count: int) -> list[str]:
+    """What PostgreSQL writes (the shortest text of a double), and numbers beside the middle between two doubles."""
+    written = [repr(chance.choice((1, -1)) * 10 ** chance.uniform(-4, 15)) for _ in range(count)]
+    middles = []
+    for _ in range(count):
+        bits = chance.randint(54, 63)
+        middle = (chance.getrandbits(52) | 1 << 52) << 1 | 1  # 54 bits, of which a double has 53
+        digits = str((middle << (bits - 54)) + chance.choice((-1, 0, 0, 1)))
+        point = chance.randint(1, len(digits))
+        middles += [digits, digits[:point] + "." + digits[point:]]
+    return [text for text in (*written, *middles) if "e" not in text]
+
+
+def test_a_text_becomes_the_nearest_double() -> None:
+    """Python's own `float`, which is correctly rounded, is the judge, of the kernel and of its twin."""
+    plans = _one_column(FLOAT8)
+    tx = context(random.Random(1))
+    texts = _float_texts(random.Random(2), 4000)
+    for text in texts:
+        (record,) = encode_run(_one_row(text), plans, tx)
+        assert record.value is not None
+        assert b"\x02" + struct.pack("<d", float(text)) in record.value, text
+    assert sum(len(text.strip("-").replace(".", "")) >= 17 for text in texts) > 4000, "most are hard ones"

@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from cdcd.errors import StackError
-from tests.bench.latency import committed_at, id_of_key, insert_script, latencies_ms, quantile
+from tests.bench.latency import committed_at, id_of_key, insert_script, latencies_ms, memory_mib, quantile
+from tests.faults.watched import MIB, Held
 
 
 def test_a_line_of_pgbench_s_log_says_when_a_row_was_committed() -> None:
@@ -31,6 +32,12 @@ def test_quantiles_are_values_that_were_measured() -> None:
     ordered = [float(n) for n in range(1, 101)]
     assert [quantile(ordered, share) for share in (0.5, 0.95, 0.99, 1.0)] == [51.0, 96.0, 100.0, 100.0]
     assert quantile([7.0], 0.99) == 7.0
+
+
+@pytest.mark.parametrize(("length_s", "parts"), [(600, [50, 60, 70, 80, 90, 100]), (60, [])])
+def test_memory_is_told_for_each_sixth_of_a_long_run(length_s: int, parts: list[float]) -> None:
+    samples = [Held(float(at), (50 + at * 6 // length_s * 10) * MIB, 9, 9, 0) for at in range(length_s)]
+    assert memory_mib(samples) == parts
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 63, 64, -65, 1_000_000_001, -4_000_000_000, 2**63 - 1])

@@ -7,6 +7,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cdcd.kernels import running
 from cdcd.ops.health import STATES
 from cdcd.ops.metrics import Metrics, SlotReading
 
@@ -144,11 +145,29 @@ def test_backpressure_seconds_are_those_between_on_and_off(metrics: Metrics, clo
     assert metrics.snapshot()['cdcd_backpressure_seconds_total{cause="producer"}'] == pytest.approx(3)
 
 
+def test_what_is_left_to_python_is_counted(metrics: Metrics) -> None:
+    metrics.in_python(3, 0)
+    metrics.in_python(1, 2)
+    exposition = metrics.exposition().decode()
+    assert "cdcd_encoded_in_python_columns_total 4.0" in exposition
+    assert "cdcd_encoded_in_python_rows_total 2.0" in exposition
+
+
 def test_registrations_are_requests_that_registered(metrics: Metrics) -> None:
     metrics.registry_request("lookup", "404")
     metrics.registry_request("register", "409")
     metrics.registry_request("register", "200")
     assert metrics.snapshot()["cdcd_schema_registrations_total"] == 1
+
+
+@pytest.mark.parametrize("choice", ["auto", "python"])
+def test_the_build_says_which_kernels_run(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDCD_KERNELS", choice)
+    exposition = Metrics("0.1.0", with_process=False).exposition().decode()
+    (line,) = [one for one in exposition.splitlines() if one.startswith("cdcd_build_info{")]
+    assert f'kernels="{running()}"' in line
+    if choice == "python":
+        assert "cdcd.avro.rows" in line
 
 
 def test_process_metrics_are_there() -> None:

@@ -183,6 +183,7 @@ class Flow:
         buffers: Buffers | None = None,
         prepared_before: PreparedBefore | None = None,
         part: Part | None = None,
+        refuse_doubtful: bool = False,
     ) -> None:
         self.chunks: list[Chunk] = []
         self.idles: list[tuple[Boundary, bool]] = []
@@ -190,7 +191,11 @@ class Flow:
         self.tally = Tally()
         self.pump = Pump(
             Assembler(
-                4, two_phase=True, written_commit_lsn=written_commit_lsn, prepared_before=prepared_before
+                4,
+                two_phase=True,
+                refuse_doubtful=refuse_doubtful,
+                written_commit_lsn=written_commit_lsn,
+                prepared_before=prepared_before,
             ),
             self.plans,
             self._add,

@@ -340,7 +340,7 @@ async def test_a_replay_gives_way_to_the_loop(what: str, monkeypatch: pytest.Mon
 
 def test_it_gives_way_no_more_often_than_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_us = iter(range(0, 10_000_000, pump.TURN_US // 4))
-    monkeypatch.setattr(pump, "_monotonic_us", lambda: next(clock_us))
+    monkeypatch.setattr(pump.Pump, "_clock_us", staticmethod(lambda: next(clock_us)))
     flow = Flow()
     one = relation(xid=7)
     feeding = flow.pump.feed(streamed(7, 100, *[one] * 50))

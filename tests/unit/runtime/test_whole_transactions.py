@@ -10,7 +10,7 @@ import pytest
 
 from cdcd.ack.group import Boundary
 from cdcd.avro.encode import TAKES_WHOLE
-from cdcd.errors import MessageOutOfOrder, PartMissing, RelationUnknown
+from cdcd.errors import MessageOutOfOrder, PartMissing, RelationUnknown, StreamUnsure
 from cdcd.model import Control, Item, Part, PreparedBefore, Run, Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.txn.whole import expanded, gathered
@@ -165,6 +165,17 @@ async def test_the_rest_of_a_part_is_written_once() -> None:
     ]
     _, other = await _alike(items, start_lsn=108, written_commit_lsn=100, part=Part(500, 2))
     assert other.changes() == [("c", 500, 3), ("c", 600, 1)]
+
+
+async def test_what_was_rolled_back_of_them_before_is_forgotten() -> None:
+    """Their xid, 7, may be another's after a wraparound: one by one as well as together."""
+    rolled_back = control(m.StreamAbort(7, 8))
+    behind = streamed(7, 600, relation(xid=7), inserts("x", xid=7))
+    for items in (SMALL, gathered(SMALL)):
+        flow = await Flow(refuse_doubtful=True).feed(*DESCRIBED, rolled_back, *items, *behind)
+        assert flow.changes()[-1] == ("c", 600, 1)
+    with pytest.raises(StreamUnsure):
+        await Flow(refuse_doubtful=True).feed(*DESCRIBED, rolled_back, *behind)
 
 
 async def test_after_a_message_outside_of_transactions() -> None:

@@ -123,6 +123,7 @@ class World:
         waiting_limit_bytes: int = 1000,
         has_schemas: bool = False,
         durable_lsn: int = 0,
+        rest_us: int = 0,
     ) -> None:
         self.sink = MemorySink()
         self.schemas = MemorySchemas(self.sink) if has_schemas else None
@@ -140,6 +141,7 @@ class World:
             observer=self,
             durable_lsn=durable_lsn,
             ahead=self.schemas,
+            rest_us=rest_us,
         )
         self.task = asyncio.ensure_future(self.writer.run())
 
@@ -282,6 +284,28 @@ async def test_a_lull_ends_before_a_long_commit() -> None:
         await asyncio.wait_for(one.writer.lull(), DEADLINE_S)
         assert one.confirmed == []
         one.sink.gate.set()
+
+
+async def test_after_a_commit_the_broker_is_left_alone_unless_there_is_a_backlog() -> None:
+    async with world(rest_us=HOUR_US) as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        one.writer.note_backlog(True)
+        await one.transaction(200, b"b")
+        await one.until_confirmed(208)
+        one.writer.note_backlog(False)
+        await one.transaction(300, b"c")
+        await turns()
+        assert one.sink.open is None
+        assert one.sink.keys == [[b"a"], [b"b"]]
+
+
+async def test_a_rest_after_a_commit_ends() -> None:
+    async with world(rest_us=1_000) as one:
+        for lsn in (100, 200, 300):
+            await one.transaction(lsn, b"%d" % lsn)
+            await one.until_confirmed(lsn + 8)
+        assert one.sink.keys == [[b"100"], [b"200"], [b"300"]]
 
 
 async def test_groups_are_committed_and_confirmed_in_order() -> None:

@@ -79,6 +79,16 @@ def test_the_same_relation_gives_the_same_bytes() -> None:
     assert json.dumps(schema_of(*columns)) == json.dumps(schema_of(*columns))
 
 
+def test_what_all_tables_have_in_common_is_in_memory_once() -> None:
+    """There may be thousands of tables, and most of an envelope's schema is the same in all of them."""
+    one, other = (
+        {field["name"]: field["type"] for field in schema_of(("a", oid))["fields"]}
+        for oid in (PERSON, ADDRESS)
+    )
+    assert one["source"] is other["source"]
+    assert one["transaction"][1] is other["transaction"][1]
+
+
 def test_two_records_of_one_name_are_a_schema_error() -> None:
     one = {"type": "record", "name": "a.b", "fields": []}
     other = {"type": "record", "name": "a.b", "fields": [{"name": "x", "type": "int"}]}

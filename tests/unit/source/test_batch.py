@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from cdcd.errors import MessageUnknown, ProtocolError
 from cdcd.model import Control, Keepalive, Run, Transactions
 from cdcd.source import batch as twin
-from cdcd.txn.whole import expanded
 from tests.support.copydata import begin, commit, keepalive, mutated, session, xlog
 from tests.support.played import Played
 from tests.support.twins import READING, is_wanted, loaded, twins
+from tests.support.whole import gathered_back, without_needless
 
 ROW = xlog(b"I\0\0\0\1N")
 
@@ -164,6 +164,44 @@ def test_what_is_not_exactly_a_whole_transaction_stays_as_it_is(
     assert cut(reading, messages, False, True) == (items, False)
 
 
+@pytest.mark.parametrize(
+    ("between", "items"),
+    [
+        ([keepalive(100)], []),
+        ([keepalive(200)], []),
+        ([keepalive(201)], [Keepalive(201, -5, False)]),  # it would tell more than the transaction behind it
+        ([keepalive(100, reply=1)], [Keepalive(100, -5, True)]),
+        ([keepalive(100), keepalive(100), keepalive(150)], []),
+        ([keepalive(150), keepalive(100)], [Keepalive(150, -5, False), Keepalive(100, -5, False)]),
+        ([keepalive(100), keepalive(100, reply=1)], [Keepalive(100, -5, False), Keepalive(100, -5, True)]),
+        ([keepalive(100), keepalive(201)], [Keepalive(201, -5, False)]),
+        ([keepalive(100), xlog(b"R", 1)], [Keepalive(100, -5, False), Control(1, b"R", 77)]),
+        ([keepalive(100), ROW], [Keepalive(100, -5, False), RUN]),
+        ([keepalive(100), xlog(begin(150), 1)], [Keepalive(100, -5, False), Control(1, begin(150), 77)]),
+    ],
+)
+def test_a_keepalive_before_a_transaction_behind_its_position_is_needless(
+    reading: ModuleType, between: list[bytes], items: list[object]
+) -> None:
+    """F11: an idle walsender sends some after each transaction; the next commit says the same and more."""
+    one, other = whole(100, ROW), whole(200, ROW)
+    alone = [Transactions(b"".join(map(frame, each)), 1) for each in (one, other)]
+    together = [Transactions(alone[0].frames + alone[1].frames, 2)]
+    found, _ = cut(reading, [*one, *between, *other], False, True)
+    assert found == ([alone[0], *items, alone[1]] if items else together)
+
+
+def test_a_keepalive_is_kept_where_no_transaction_is_whole_behind_it(reading: ModuleType) -> None:
+    one, other = whole(100, ROW), whole(200, ROW)
+    idle = Keepalive(150, -5, False)
+    for rest, items in (([], []), (other[:2], [Control(1, begin(200), 77), RUN])):
+        found, _ = cut(reading, [*one, keepalive(150), *rest], False, True)
+        assert found == [Transactions(b"".join(map(frame, one)), 1), idle, *items]
+    found, _ = cut(reading, [keepalive(150), *other], False, True)
+    assert found == [idle, Transactions(b"".join(map(frame, other)), 1)]
+    assert cut(reading, [keepalive(150), *one, keepalive(160), *other], False, False)[0].count(idle) == 1
+
+
 def test_rows_of_a_stream_are_in_no_whole_transaction(reading: ModuleType) -> None:
     row = xlog(b"I\0\0\0\7....")
     items, _ = cut(reading, [*whole(100), row, *whole(100, row)], True, True)
@@ -204,25 +242,17 @@ def assert_equal(kernel: ModuleType, messages: Sequence[bytes], in_stream: bool,
 
 @both
 def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(kernel: str) -> None:
-    kinds: set[type] = set()
+    needless, kinds = 0, set[type]()
     for seed in range(300):
         messages = list(session(Random(seed), 20))
         plain = assert_equal(loaded(kernel), messages, False, False)
         found = assert_equal(loaded(kernel), messages, False, True)
         kinds |= set(map(type, found[0]))
-        assert unsent(gathered_back(found[0])) == unsent(plain[0])
+        kept, all_items = gathered_back(found[0]), gathered_back(plain[0])
+        assert kept == without_needless(all_items, kept)
+        needless += len(all_items) - len(kept)
+    assert needless > 100
     assert kinds == {Run, Transactions, Control, Keepalive}
-
-
-def gathered_back(items: list[object]) -> list[object]:
-    return [
-        plain for item in items for plain in (expanded(item) if isinstance(item, Transactions) else [item])
-    ]
-
-
-def unsent(items: list[object]) -> list[object]:
-    """The items without the time of sending."""
-    return [Control(item.lsn, item.payload) if isinstance(item, Control) else item for item in items]
 
 
 @both

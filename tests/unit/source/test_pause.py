@@ -21,7 +21,7 @@ def run(pause: Pause, messages: int, steps: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("messages_per_ms", "pause_us"),
-    [(5, 0), (19, 0), (20, SHORT_US), (39, SHORT_US), (40, LONG_US), (200, LONG_US)],
+    [(5, 0), (9, 0), (10, SHORT_US), (39, SHORT_US), (40, LONG_US), (200, LONG_US)],
 )
 def test_the_rate_decides_on_the_pause_and_a_trickle_is_never_held_up(
     messages_per_ms: int, pause_us: int

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, StreamUnsure
-from cdcd.model import Control, Item, Run, TransactionInfo
+from cdcd.model import Control, Item, Run, TransactionInfo, Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode
 from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
@@ -20,6 +20,7 @@ from cdcd.txn.events import (
     Truncated,
 )
 from cdcd.txn.store import MemoryStore
+from cdcd.txn.whole import gathered
 
 from . import wire
 from .wire import segment
@@ -355,10 +356,18 @@ def test_a_rollback_before_the_first_segment_is_doubtful() -> None:
         wire.feed(assembler, wire.stream_start(7, first=True))
 
 
-def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten() -> None:
+@pytest.mark.parametrize("is_whole", [False, True], ids=["one by one", "whole"])
+def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_whole: bool) -> None:
     """Its xid may be another's after a wraparound."""
     assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
-    wire.feed(assembler, _aborted(7, 8, 50), wire.begin(7, 0x100), wire.commit(0x100))
+    wire.feed(assembler, _aborted(7, 8, 50))
+    items = [wire.begin(6, 0x80), wire.commit(0x80), wire.begin(7, 0x100), wire.commit(0x100)]
+    if is_whole:
+        (whole,) = gathered(items)
+        assert isinstance(whole, Transactions)
+        assembler.passed_whole(whole)
+    else:
+        wire.feed(assembler, *items)
     wire.feed(assembler, wire.stream_start(7, first=True))
 
 

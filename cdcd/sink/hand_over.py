@@ -1,0 +1,60 @@
+"""Give records to the producer, one call each and next to nothing besides.
+
+In: the producer's `produce`, records in order.  Out: how many it took, and what it raised at the next one.
+Invariant: records are given in order and none is left out; the last one of each partition asks for its delivery
+report, whose offset is that of the group's end there.
+Must not: block, or look into a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from operator import itemgetter
+
+from cdcd.kernels import compiled
+from cdcd.model import Record
+
+_KERNEL = compiled("cdcd.avro.rows")
+_TOPIC_AND_PARTITION = itemgetter(0, 1)
+
+Call = Callable[..., None]
+
+
+def hand_over(
+    produce: Call, reported: Call, records: Sequence[Record], start: int
+) -> tuple[int, Exception | None]:
+    """Produce `records[start:]`; return the index of the first one that was not taken, and why it was not.
+
+    `produce` is called with topic, value, key and partition, and for the last record of each partition with
+    `reported` besides; what it raises is returned, with the record's index. Without, the index is the number of
+    records.
+    """
+    if _KERNEL is not None and type(records) is list:
+        found: tuple[int, Exception | None] = _KERNEL.hand_over(produce, reported, records, start)
+        return found
+    return hand_over_in_python(produce, reported, records, start)
+
+
+def hand_over_in_python(
+    produce: Call, reported: Call, records: Sequence[Record], start: int
+) -> tuple[int, Exception | None]:
+    """Do what `hand_over` says: the compiled one's specification."""
+    first = at = start
+    try:
+        for last in sorted(last_of_each(records, start)):
+            for at in range(first, last):
+                topic, partition, key, value = records[at]
+                produce(topic, value, key, partition)
+            at, first = last, last + 1
+            topic, partition, key, value = records[last]
+            produce(topic, value, key, partition, reported)
+    except Exception as failure:  # noqa: BLE001 - the caller's to raise, with the record it was raised for
+        return at, failure
+    return len(records), None
+
+
+def last_of_each(records: Sequence[Record], start: int) -> set[int]:
+    """Return the indexes of the last record of each partition from `start` on."""
+    rest = records[start:] if start else records
+    return set(dict(zip(map(_TOPIC_AND_PARTITION, rest), count(start), strict=False)).values())

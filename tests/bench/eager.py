@@ -1,0 +1,14 @@
+"""`python -m tests.bench.eager`: the daemon as ever, but it reads as soon as anything is there.
+
+The runner `cdcd_eager`: beside `cdcd` it shows what the reading rhythm is worth.
+"""
+
+import sys
+
+from cdcd.cli import main
+from cdcd.source import pause
+
+if __name__ == "__main__":
+    backlog_rate, _ = pause.PAUSES_US[0]
+    pause.PAUSES_US = ((backlog_rate, 1),)  # no time at all would be no backlog either
+    sys.exit(main())

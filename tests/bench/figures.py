@@ -1,0 +1,110 @@
+"""What is wanted of speed and cost, beside what a run of the benchmark has measured. Pure.
+
+In: a result, as it is in JSON.  Out: a `Figure` for each goal that the result says something of.
+Invariant: medians; a ratio is taken within one round; memory is the most of any run; a goal of which nothing was
+measured is not there, and never counts as reached.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.bench.cases import CASES, TEN, WIDE
+from tests.bench.table import Summary, summaries
+
+HEAD = ("figure", "measured", "wanted", "")
+HUGE = "huge-10m"
+OURS = ("cdcd", "at_least_once")
+EXTRA_COLUMNS = len(WIDE) - len(TEN)
+Runs = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One goal. `is_most`: the measured value may be at most the wanted one, else at least."""
+
+    name: str
+    measured: float
+    wanted: float
+    is_most: bool = True
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether it is as wanted."""
+        return self.measured <= self.wanted if self.is_most else self.measured >= self.wanted
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """It as a table shows it."""
+        bound = f"at {'most' if self.is_most else 'least'} {self.wanted:g}"
+        return self.name, f"{self.measured:.2f}", bound, "" if self.is_reached else "not reached"
+
+
+def figures(result: Mapping[str, Any]) -> list[Figure]:
+    """Return the goals that this result says something of."""
+    return [*_rates(result["runs"]), *_cpu(result["runs"]), *_late(result["latencies"]), *_rest(result)]
+
+
+def together(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return several results as one, each with rounds of its own."""
+    return {
+        "runs": [
+            {**run, "round": (number, run["round"])}
+            for number, one in enumerate(results)
+            for run in one["runs"]
+        ],
+        "latencies": [run for one in results for run in one["latencies"]],
+        "restarts": [run for one in results for run in one["restarts"]],
+    }
+
+
+def _rates(runs: Runs) -> Iterator[Figure]:
+    goals = (
+        ("insert-1000", "unix", 0.9), ("insert-1000", "tcp", 2.0), ("insert-1000", "debezium_tuned", 4.5),
+        ("insert-1", "unix", 0.9),
+    )  # fmt: skip
+    for case, other, wanted in goals:
+        found = _of(runs, case, other)
+        if found is not None and found.ratio is not None:
+            yield Figure(f"{case}: rate of `{other}`", found.ratio, wanted, is_most=False)
+
+
+def _cpu(runs: Runs) -> Iterator[Figure]:
+    spent = {case: found.cpu["receiver"] for case in CASES if (found := _of(runs, case)) is not None}
+    for case, wanted in (("insert-1000", 3), ("insert-1", 3), ("update-full", 5)):
+        if case in spent:
+            yield Figure(f"{case}: CPU of the daemon, us/row", spent[case], wanted)
+    if {"wide", "insert-1000"} <= spent.keys():
+        extra = (spent["wide"] - spent["insert-1000"]) / EXTRA_COLUMNS
+        yield Figure("wide: CPU of the daemon for one more column, us", extra, 0.1)
+    if {"tables-1", "tables-5000"} <= spent.keys():
+        yield Figure("tables-5000: CPU per row of `tables-1`", spent["tables-5000"] / spent["tables-1"], 1.1)
+
+
+def _late(latencies: Runs) -> Iterator[Figure]:
+    for one in latencies:
+        if one["case"] != "latency-1000":
+            continue
+        if one["runner"] == "cdcd":
+            yield Figure("latency-1000: exactly once, p50 ms", one["p50_ms"], 6)
+            yield Figure("latency-1000: exactly once, p99 ms", one["p99_ms"], 40)
+        if one["runner"] == "at_least_once":
+            yield Figure("latency-1000: at least once, p50 ms", one["p50_ms"], 1.5)
+
+
+def _rest(result: Mapping[str, Any]) -> Iterator[Figure]:
+    ours = [run for run in (*result["runs"], *result["latencies"]) if run["runner"] in OURS]
+    for name, wanted, is_huge in (("all other cases", 100, False), (HUGE, 150, True)):
+        peaks = [run["peak_memory_bytes"] / 1e6 for run in ours if (run["case"] == HUGE) is is_huge]
+        if peaks:
+            yield Figure(f"{name}: most memory, MB", max(peaks), wanted)
+    if starts := [one["ready_seconds"] for one in result["restarts"] if one["case"] == "restart"]:
+        yield Figure("restart: until it streams, s", statistics.median(starts), 2)
+
+
+def _of(runs: Runs, case: str, limit: str = "unix") -> Summary | None:
+    """cdcd's runs of a case, with the ratio to another runner."""
+    found = summaries([run for run in runs if run["case"] == case], limit)
+    return next((one for one in found if one.runner == "cdcd"), None)

@@ -1,0 +1,108 @@
+"""Giving records to the producer: in order, each once, the last one of each partition with a report."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from cdcd.kernels import compiled
+from cdcd.model import Record
+from cdcd.sink.hand_over import hand_over, hand_over_in_python
+
+HandOver = Callable[..., tuple[int, Exception | None]]
+needs_kernel = pytest.mark.skipif(
+    compiled("cdcd.avro.rows") is None, reason="the kernels in Python were asked for"
+)
+BOTH = [
+    pytest.param(hand_over, marks=needs_kernel, id="compiled"),
+    pytest.param(hand_over_in_python, id="python"),
+]
+
+
+class Producer:
+    """Takes so many records, then raises."""
+
+    def __init__(self, takes: int, failure: Exception | None) -> None:
+        self.taken: list[Record] = []
+        self.told: list[int] = []
+        self._takes = takes
+        self._failure = failure
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, report: object = None
+    ) -> None:
+        if self._failure is not None and len(self.taken) == self._takes:
+            raise self._failure
+        if report is not None:
+            assert report is _report
+            self.told.append(len(self.taken))
+        self.taken.append(Record(topic, partition, key, value))
+
+
+def _report(*_: object) -> None:
+    """Who is told of a delivery."""
+
+
+def _records(chance: random.Random) -> list[Record]:
+    topics = [f"topic-{n}" for n in range(chance.choice((1, 1, 3, 500)))]
+    partitions = chance.choice((1, 4, 300, 5000))
+    return [
+        Record(
+            chance.choice(topics),
+            chance.randrange(partitions),
+            chance.choice((None, b"k")),
+            chance.choice((None, b"%d" % n)),
+        )
+        for n in range(chance.choice((0, 1, 2, 20, 3000)))
+    ]
+
+
+def _last_of_each(records: Sequence[Record]) -> set[int]:
+    last = {}
+    for at, record in enumerate(records):
+        last[record.topic, record.partition] = at
+    return set(last.values())
+
+
+@pytest.mark.parametrize("give", BOTH)
+def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(give: HandOver) -> None:
+    for seed in range(150):
+        chance = random.Random(seed)
+        records = _records(chance)
+        start = chance.randrange(len(records) + 1)
+        producer = Producer(0, None)
+        assert give(producer.produce, _report, records, start) == (len(records), None)
+        assert producer.taken == records[start:], seed
+        last = _last_of_each(producer.taken)
+        assert last <= set(producer.told), seed
+        if len({record.topic for record in records}) == 1 and max(r.partition for r in records) < 256:
+            assert len(producer.told) == len(last), (
+                "no report that nobody needs, where there are many records"
+            )
+
+
+@pytest.mark.parametrize("give", BOTH)
+@pytest.mark.parametrize("failure", [BufferError("full"), KafkaException(KafkaError(KafkaError._FATAL))])
+def test_where_the_producer_takes_no_more_is_told_with_why(give: HandOver, failure: Exception) -> None:
+    for seed in range(100):
+        chance = random.Random(seed)
+        records = _records(chance) or [Record("t", 0, None, b"v")]
+        start = chance.randrange(len(records))
+        takes = chance.randrange(len(records) - start)
+        producer = Producer(takes, failure)
+        assert give(producer.produce, _report, records, start) == (start + takes, failure)
+        assert producer.taken == records[start : start + takes], seed
+        rest = Producer(0, None)
+        assert give(rest.produce, _report, records, start + takes) == (len(records), None)
+        assert producer.taken + rest.taken == records[start:], seed
+
+
+@needs_kernel
+def test_records_that_are_no_list_go_the_other_way() -> None:
+    producer = Producer(0, None)
+    records = (Record("t", 0, None, b"1"), Record("t", 0, None, b"2"))
+    assert hand_over(producer.produce, _report, records, 0) == (2, None)
+    assert (producer.taken, producer.told) == (list(records), [1])
