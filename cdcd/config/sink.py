@@ -127,7 +127,7 @@ class Commit(Room):
         default=16 * MIB, description="bytes of one Kafka transaction, whole source transactions"
     )
     max_wait_ms: Whole = Field(
-        default=0, ge=0, le=60000, description="wait this long for more before committing"
+        default=0, ge=0, le=60000, description="wait at least this long for more before committing"
     )
 
 

@@ -142,7 +142,7 @@ class ReplicationStream:
     # --- reading -------------------------------------------------------------------------------------------
 
     async def _rest(self) -> None:
-        """Let the socket fill up when the last drain was small and traffic is high; else return at once."""
+        """Let the socket fill up when the last drain has emptied it and traffic is high; else return at once."""
         rest_us = self._resume_us - _now_us()
         if rest_us > 0:
             await asyncio.sleep(rest_us / 1e6)

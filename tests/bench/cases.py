@@ -134,11 +134,11 @@ def _inserts() -> Iterable[Case]:
     for per, rows in ((1, 300_000), (10, _SOME), (100, _MANY), (1_000, _MANY), (_TEN_THOUSANDS, _MANY)):
         unit = "row" if per == 1 else "rows"
         yield Case(f"insert-{per}", f"inserts, 10 columns, {per:,} {unit} a transaction", TEN, rows, per)
-    one = Case("insert-1m", "inserts, one transaction of 1 M rows", TEN, 1_000_000, 1_000_000)
+    one = Case("insert-1m", "inserts, one transaction", TEN, 1_000_000, 1_000_000)
     yield one
     yield replace(one, name="insert-1m-streamed", about=f"{one.about}, streamed", streaming="on")
     huge = replace(one, rows=10_000_000, rows_per_transaction=10_000_000, streaming="on", is_long=True)
-    yield replace(huge, name="huge-10m", about="inserts, one transaction of 10 M rows, streamed")
+    yield replace(huge, name="huge-10m", about=f"{one.about}, streamed")
 
 
 def _changes() -> Iterable[Case]:

@@ -104,8 +104,8 @@ def measure_latency(
         with _reading(servers, topic, writer) as reader:
             meter.watch("reader", reader.pid)
             begin = meter.sample()
-            with Watch(running.pid, writer.folder) as watch, writer.writing(rate.per_second, seconds) as pid:
-                meter.watch("writer", pid)
+            with Watch(running.pid, writer.folder) as watch, writer.writing(rate.per_second, seconds):
+                pass
             end = meter.sample()
             committed = committed_at(writer.log(), CLIENT_ROWS)
             seen = reader.rows(len(committed))
@@ -210,8 +210,8 @@ class _Writer:
         ]  # fmt: skip
 
     @contextlib.contextmanager
-    def writing(self, per_second: int, seconds: int, *, is_warm_up: bool = False) -> Iterator[int]:
-        """Write at this rate to the end of the block and of the time; its process id. Raises StackError."""
+    def writing(self, per_second: int, seconds: int, *, is_warm_up: bool = False) -> Iterator[None]:
+        """Write at this rate to the end of the block and of the time. Raises StackError."""
         name = WARM_UP if is_warm_up else COUNTED
         script = self.folder / f"{name}.sql"
         script.write_text(insert_script(is_warm_up=is_warm_up))
@@ -222,7 +222,7 @@ class _Writer:
                 [*self._command[:-1], *options, self._command[-1]], stdout=output, stderr=output
             )
             try:
-                yield process.pid
+                yield
                 if status := process.wait(seconds + READ_WITHIN_S):
                     output.seek(0)
                     raise StackError(f"pgbench ended with {status}:\n{output.read()[-2000:]}")

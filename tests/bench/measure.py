@@ -26,6 +26,7 @@ from tests.bench import usage
 from tests.bench.backlog import Backlog
 from tests.bench.runners import Runner, Running, Seen
 from tests.bench.servers import Servers
+from tests.bench.table import NOISE
 from tests.bench.usage import Cpu, Machine
 
 LOOK_S = 0.02
@@ -35,8 +36,6 @@ STANDSTILL_S = 600.0
 SLOWEST_ROWS_A_SECOND = 5_000
 """How long the server may have sent nothing more until a run is given up: one transaction may be decoded meanwhile,
 or written, at this rate at least."""
-MAY_BE_DISTURBED = 0.1
-"""The share of the machine that others may have used."""
 
 _SENT = "SELECT sent_lsn - '0/0'::pg_lsn FROM pg_stat_replication WHERE pid = %s"
 _ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active_pid IS NOT NULL"
@@ -74,7 +73,7 @@ class Run:
     @property
     def is_disturbed(self) -> bool:
         """Whether others have used so much of the machine that it says little."""
-        return self.others_share > MAY_BE_DISTURBED
+        return self.others_share > NOISE
 
     def cpu_us_per_row(self, process: str) -> float:
         """CPU of one process, user and system, in microseconds a row."""
@@ -105,7 +104,7 @@ class Meter:
             raise StackError("a server of the benchmark has ended")
         self._postmaster = postmaster
         self._receiver = receiver
-        self._pids = {"receiver": receiver, "broker": broker, "registry": registry, "bench": os.getpid()}
+        self._pids = {"receiver": receiver, "broker": broker, "registry": registry}
         self._last: dict[str, Cpu] = {}
         self.peak_memory_bytes = 0
 
@@ -126,6 +125,8 @@ class Meter:
         for name in self._pids:
             self._look(name)
         # The walsender is one of the family; when it has ended, what it has used is the postmaster's to know.
+        # Whom the benchmark has waited for was at work for it: who writes at a rate, for one.
+        self._last["bench"] = usage.with_ended_children_of(os.getpid())
         family = usage.family_of(self._postmaster)
         self._last["postgres"] = family - self._last.get("walsender", Cpu())
         return Sample(at_s, dict(self._last), usage.machine(), usage.threads_of(self._receiver))

@@ -20,10 +20,12 @@ from tests.bench.table import (
     HEAD,
     LATENCY_HEAD,
     RESTART_HEAD,
+    Summary,
     cells,
     latency_cells,
     markdown_table,
     restart_rows,
+    spent_besides,
     summaries,
 )
 
@@ -44,7 +46,10 @@ def document(introduction: str, results: Sequence[Mapping[str, Any]]) -> str:
     parts = [introduction]
     if found := figures(together(results)):
         table = markdown_table(FIGURES_HEAD, [one.cells() for one in found])
-        parts.append(f"## Figures\n\nWhat is wanted, and what was measured below.\n\n{table}")
+        of = "of all runs together" if len(results) > 1 else "of this run"
+        parts.append(
+            f"## Figures\n\nWhat is wanted, and what was measured below: medians over all rounds, {of}.\n\n{table}"
+        )
     for number, result in enumerate(results, start=1):
         title = (
             f"## Run {number}, {result['began']}" if len(results) > 1 else f"## Measured {result['began']}"
@@ -60,10 +65,10 @@ def _sections(result: Mapping[str, Any]) -> Iterator[str]:
         found = summaries(runs, result["limit"])
         rows = [cells(one) for one in found]
         yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table((*HEAD[:-1], 'noise'), rows)}"
-        if told := _threads(found):
+        if told := _besides(found):
             yield told
     for name, latencies in _by_case(result["latencies"]).items():
-        table = markdown_table(LATENCY_HEAD, [latency_cells(one) for one in latencies])
+        table = markdown_table((*LATENCY_HEAD[:-1], "noise"), [latency_cells(one) for one in latencies])
         yield f"### {name}\n\n{_about(result, name)}, from COMMIT's return to a reader\n\n{table}"
     for name, starts in _by_case(result["restarts"]).items():
         yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table(RESTART_HEAD, restart_rows(starts))}"
@@ -105,13 +110,8 @@ def _about(result: Mapping[str, Any], name: str) -> str:
     return text + (f"; {about['rows']:,} rows" if "rows" in about else "")
 
 
-def _threads(found: Sequence[Any]) -> str:
-    return "\n".join(
-        f"- `{one.runner}` by thread: "
-        + ", ".join(f"{name} {spent:.2f}" for name, spent in one.threads.items())
-        for one in found
-        if len(one.threads) > 1
-    )
+def _besides(found: Sequence[Summary]) -> str:
+    return "\n".join(f"- `{one.runner}` {told}" for one in found if (told := spent_besides(one)))
 
 
 def _by_case(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -22,12 +22,13 @@ from tests.bench.kafka import ProgressReader
 from tests.bench.measure import LOOK_S, asking, await_stream
 from tests.bench.runners import Cdcd
 from tests.bench.servers import Servers
+from tests.bench.table import FIRST_START
 from tests.support.daemon import Daemon
 from tests.support.waiting import eventually
 
 ROWS_BEFORE = 1_000
 WITHIN_S = 300.0
-ENDS = ("first start", "asked to end", "killed")
+ENDS = (FIRST_START, "asked to end", "killed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ WARM_UP_SHARE = 0.5
 WARM_UP_DRAINS = 4
 """A million rows each: until then a third of what the broker uses is its compiler's, after them a twentieth."""
 RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (*OWN, *PEERS)}
-LINGERS_MS = (0, 1, 5, 20)
+LINGERS_MS = (0, 1, 5, 20, 100, 500)
 WAITS_MS = (0, 2, 5, 20, 100)
 
 

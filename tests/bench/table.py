@@ -12,14 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MB = 1_000_000
 MIB = 1 << 20
+NOISE = 0.1
+"""The share of the machine that others may have used until a result is marked."""
 HEAD = (
-    "runner", "rows/s", "of unix", "walsender", "receiver", "broker", "MiB", "ready s", "first s", "others", "",
+    "runner", "runs", "rows/s", "of unix", "walsender", "receiver", "broker", "MB", "ready s", "first s",
+    "others", "",
 )  # fmt: skip
 
 LATENCY_HEAD = (
-    "runner", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms", "cores", "MiB", "others", "MiB by sixths",
+    "runner", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms", "cores", "MB", "others", "MB by sixths", "",
 )  # fmt: skip
+IN_TABLE = ("walsender", "receiver", "broker")
+FIRST_START = "first start"
+"""How a daemon had ended that had not been started before."""
 RESTART_HEAD = ("after", "starts", "ready s", "first s")
 
 
@@ -93,10 +100,11 @@ def cells(one: Summary) -> list[str]:
     mark = f"{one.disturbed} of {one.runs} disturbed" if one.disturbed else ""
     return [
         one.runner,
+        str(one.runs),
         f"{one.rate:,.0f}",
         "" if one.ratio is None else f"{one.ratio:.2f}",
-        *(f"{one.cpu.get(process, 0.0):.2f}" for process in ("walsender", "receiver", "broker")),
-        f"{one.peak_memory_bytes / MIB:.0f}",
+        *(f"{one.cpu.get(process, 0.0):.2f}" for process in IN_TABLE),
+        f"{one.peak_memory_bytes / MB:.0f}",
         f"{one.ready_seconds:.2f}",
         f"{one.first_seconds:.2f}",
         f"{one.others_share:.0%}",
@@ -125,15 +133,26 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def case_table(runs: Sequence[Mapping[str, Any]], limit: str, absent: Mapping[str, str]) -> str:
-    """One case, where the threads of who receives spend their time, and who is not there."""
+    """One case, what is spent by whom, and who is not there."""
     found = summaries(runs, limit)
     lines = [text_table(HEAD, [cells(one) for one in found])]
-    for one in found:
-        if len(one.threads) > 1:
-            told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in one.threads.items())
-            lines.append(f"  {one.runner} by thread: {told}")
+    lines += [f"  {one.runner} {told}" for one in found if (told := spent_besides(one))]
     lines += [f"  {name}: {why}" for name, why in absent.items()]
     return "\n".join(lines)
+
+
+def spent_besides(one: Summary) -> str:
+    """Where the receiver's threads spend their time, and what who is not in the table spends beside it."""
+    besides = [(name, spent) for name, spent in one.cpu.items() if name not in IN_TABLE]
+    parts = [
+        ("by thread:", list(one.threads.items()) if len(one.threads) > 1 else []),
+        ("beside it:", besides),
+    ]
+    return "; ".join(
+        f"{title} " + ", ".join(f"{name} {spent:.2f}" for name, spent in told)
+        for title, told in parts
+        if told
+    )
 
 
 def latency_cells(one: Mapping[str, Any]) -> list[str]:
@@ -144,9 +163,10 @@ def latency_cells(one: Mapping[str, Any]) -> list[str]:
         f"{one['per_second']:,.0f}",
         *milliseconds,
         f"{one['daemon_cores']:.2f}",
-        f"{one['peak_memory_bytes'] / MIB:.0f}",
+        f"{one['peak_memory_bytes'] / MB:.0f}",
         f"{one['others_share']:.0%}",
-        " ".join(f"{part:.0f}" for part in one["memory_mib"]),
+        " ".join(f"{part * MIB / MB:.0f}" for part in one["memory_mib"]),
+        "disturbed" if one["others_share"] > NOISE else "",
     ]
 
 

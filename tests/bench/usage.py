@@ -85,11 +85,28 @@ def cpu_of(pid: int) -> Cpu | None:
 
 
 def family_of(pid: int) -> Cpu:
-    """What a process and its children, also ended ones, have used so far."""
+    """What a process and its children, also ended ones, have used so far.
+
+    A child that ends meanwhile is neither among the living nor yet among the ended, or among both: so it is looked
+    again until none has ended in between.
+    """
+    while True:
+        own = _own_and_ended(pid)
+        living = [cpu for child in children_of(pid) if (cpu := cpu_of(child)) is not None]
+        again = _own_and_ended(pid)
+        if again[1] == own[1]:
+            return sum(living, own[0] + own[1])
+
+
+def with_ended_children_of(pid: int) -> Cpu:
+    """What a process and those of its children that it has waited for have used so far."""
+    own, ended = _own_and_ended(pid)
+    return own + ended
+
+
+def _own_and_ended(pid: int) -> tuple[Cpu, Cpu]:
     text = _read(f"/proc/{pid}/stat")
-    found = [parse_stat(text)[1], parse_ended_children(text)] if text else []
-    found += [cpu for child in children_of(pid) if (cpu := cpu_of(child)) is not None]
-    return sum(found, Cpu())
+    return (parse_stat(text)[1], parse_ended_children(text)) if text else (Cpu(), Cpu())
 
 
 def peak_memory_of(pid: int) -> int | None:

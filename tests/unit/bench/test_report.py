@@ -46,7 +46,7 @@ def test_the_document_tells_machine_runners_figures_absence_and_failures() -> No
         "`cdcd`: the daemon (sink = {delivery: at_least_once})",
         "`debezium`: not asked for",
         "### insert-1\n\nInserts; 1,000 rows",
-        "| cdcd | 500 | 0.80 |",
+        "| cdcd | 3 | 500 | 0.80 |",
         "1 of 3 disturbed",
         "| killed | 1 | 1.50 | 2.00 |",
         "- wide, cdcd: it ended\n",

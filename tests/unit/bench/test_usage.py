@@ -58,3 +58,21 @@ def test_a_process_is_read_while_it_lives_and_its_children_count_after_their_end
         busy.wait()
     assert usage.cpu_of(busy.pid) is None
     assert (usage.family_of(os.getpid()) - before).total_s >= 0.2
+
+
+def test_a_child_that_ends_while_it_is_looked_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its time, a whole core's for a walsender, is said to be somebody else's."""
+    before = usage.family_of(os.getpid())
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    children_of = usage.children_of
+
+    def ends_now(pid: int) -> list[int]:
+        busy.kill()
+        busy.wait()
+        return children_of(pid)
+
+    while (usage.cpu_of(busy.pid) or Cpu()).total_s < 0.2:
+        time.sleep(0.01)
+    monkeypatch.setattr(usage, "children_of", ends_now)
+    assert (usage.family_of(os.getpid()) - before).total_s >= 0.2
+    assert usage.with_ended_children_of(os.getpid()).total_s >= 0.2

@@ -51,7 +51,7 @@ def test_a_moment_without_messages_is_no_idleness() -> None:
 
 
 def test_the_pauses_themselves_do_not_end_the_pausing() -> None:
-    """A burst as it comes with pauses: everything in one drain every ten milliseconds, and more at once behind it."""
+    """A burst as it comes with pauses: all in one drain every twenty milliseconds, and more at once behind it."""
     pause, now_us = Pause(0), 0
     run(pause, 200, 200)
     now_us = 200 * STEP_US
