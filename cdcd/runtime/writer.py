@@ -23,7 +23,8 @@ from cdcd.lsn import Lsn
 from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.threads import settled, start_in_thread
 
-QUEUE_FULL_PAUSE_S = 0.002
+NO_ROOM_WAIT_S = 0.002
+"""The loop stands still for as long, at most."""
 BACKLOG_WAIT_US = 100_000
 """Some thousand rows at the rates at which it is waited for: a commit costs the broker some milliseconds."""
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
@@ -43,6 +44,7 @@ class Sink(Protocol):
     def begin(self) -> None: ...  # noqa: D102
     def produce(self, records: Sequence[Record], start: int) -> int: ...  # noqa: D102
     def poll(self, timeout_s: float) -> None: ...  # noqa: D102
+    def send_now(self, timeout_s: float) -> None: ...  # noqa: D102
     def commit(self, progress: Progress) -> Progress: ...  # noqa: D102
     def abort(self) -> None: ...  # noqa: D102
 
@@ -269,8 +271,9 @@ class Writer:
         records, done = self._taken(chunk, chunk.records, 0)
         taken_us = self._clock_us()
         while done < len(records):
-            self._sink.poll(0)
-            await asyncio.sleep(QUEUE_FULL_PAUSE_S)
+            # What has to go alone waits for all before it (F65), which else would linger for more to come.
+            self._sink.send_now(NO_ROOM_WAIT_S)
+            await asyncio.sleep(0)
             before = done
             records, done = self._taken(chunk, records, done)
             if done > before:

@@ -129,6 +129,11 @@ class Client:
         self.raise_kept()
         return producer
 
+    def send_now(self, timeout_s: float) -> None:
+        """As `poll`, until all is told; what waits for more to go with it is sent at once."""
+        self._serve(self.usable().flush, timeout_s)
+        self.raise_kept()
+
     def begin(self) -> None:
         """Begin a transaction, where there are any. Raises what an earlier call left behind."""
         producer = self.usable()

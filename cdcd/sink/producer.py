@@ -148,7 +148,7 @@ class KafkaSink:
         """Hand over `records[start:]` without blocking; return the index of the first one not taken.
 
         An index below `len(records)` means that the queue is full, or that the record there has to wait until it is
-        empty (F65): call `poll` and come back.
+        empty (F65): call `send_now` and come back.
         Raises RecordTooLarge, TopicMissing, TopicMismatch, or what a delivery of this group met.
         """
         client = self._opened()
@@ -187,6 +187,10 @@ class KafkaSink:
     def poll(self, timeout_s: float) -> None:
         """Serve delivery reports for up to `timeout_s`. Raises what they told."""
         self._opened().poll(timeout_s)
+
+    def send_now(self, timeout_s: float) -> None:
+        """As `poll`, until all is told; what waits for more to go with it is sent at once."""
+        self._opened().send_now(timeout_s)
 
     def commit(self, progress: Progress) -> Progress:
         """Make the group durable with its progress record; return the progress with the group's offsets.

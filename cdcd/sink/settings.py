@@ -76,8 +76,9 @@ FILE_PROPERTIES = (
 """Properties that name a file (the authorities' may be a folder). librdkafka reads it once, when a client is made."""
 
 PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
-    # The end of a group flushes at once, so nobody ever waits for this: it lets a group fill its batches. One batch
-    # is one request, and where rows are spread over a hundred topics a short one has hardly more than a row.
+    # The end of a group flushes at once, and so does who waits for room, so nobody ever waits for this: it lets a
+    # group fill its batches. One batch is one request; where rows are spread over a hundred topics, a short one has
+    # hardly more than a row.
     "linger.ms": 500,
     # Larger ones are no faster, and hold more memory while they wait.
     "batch.size": 262_144,

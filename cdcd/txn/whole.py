@@ -50,9 +50,10 @@ def gathered(items: Sequence[Item]) -> list[Item]:
 
 def xids_of(transactions: Transactions) -> Iterator[int]:
     """Yield the transactions' ids. Raises MessageTruncated."""
-    for item in expanded(transactions):
-        if isinstance(item, Control) and item.payload[:1] == _BEGIN:
-            yield int.from_bytes(item.payload[_BEGIN_XID:_BEGIN_BYTES], "big")
+    data = transactions.frames
+    for kind, _, at, _ in _frames(data):
+        if kind == _BEGIN[0]:
+            yield int.from_bytes(data[at + _BEGIN_XID : at + _BEGIN_BYTES], "big")
 
 
 def _is_needless(items: Sequence[Item], at: int) -> bool:
@@ -94,19 +95,26 @@ def _frame(item: Item) -> bytes:
 
 def expanded(transactions: Transactions) -> Iterator[PlainItem]:
     """Yield the items that it was gathered from. Raises MessageTruncated."""
-    data, at, begun, rows = transactions.frames, 0, 0, 0
-    while at < len(data):
-        try:
-            length, lsn = _header.unpack_from(data, at)
-            kind = data[at + _header.size]
-        except (struct.error, IndexError):
-            raise MessageTruncated("whole transactions end inside a frame") from None
-        end = at + _header.size + length
+    data, begun, rows = transactions.frames, 0, 0
+    for kind, lsn, at, end in _frames(data):
         if kind in _BEGIN + _COMMIT:
             if rows:
-                yield Run(data[begun:at], rows)
-            yield Control(lsn, data[at + _header.size : end])
+                yield Run(data[begun : at - _header.size], rows)
+            yield Control(lsn, data[at:end])
             begun, rows = end, 0
         else:
             rows += 1
-        at = end
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each message's type, its LSN, where it begins and where it ends."""
+    at = 0
+    while at < len(data):
+        try:
+            length, lsn = _header.unpack_from(data, at)
+            at += _header.size
+            kind = data[at]
+        except (struct.error, IndexError):
+            raise MessageTruncated("whole transactions end inside a frame") from None
+        yield kind, lsn, at, at + length
+        at += length

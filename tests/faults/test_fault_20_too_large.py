@@ -104,6 +104,24 @@ def test_a_row_of_the_snapshot_halts_behind_what_is_durable_of_it(
         assert len(copied[2000]) == 160_000
 
 
+def test_what_has_to_wait_for_what_was_sent_does_not_wait_for_it_to_linger(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F65: rows of a topic that has refused a batch go in batches below its limit, each behind the one before.
+
+    If one waited for `linger.ms`, this would take an hour.
+    """
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
+    slow = {"linger.ms": "200000", "batch.size": "1000000"}
+    with new_daemon(postgres, database, sink={**LIMITS["the topic's"], "properties": slow}) as daemon:
+        daemon.start().wait_state("streaming")
+        rows = "SELECT g, repeat('x', 10000) FROM generate_series(1, 200) g"
+        postgres.execute(f"INSERT INTO t {rows}", dbname=database)
+        events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 200)
+        assert_each_once(events)
+        assert "CDCD-SINK-BATCH" in daemon.log()
+
+
 def letters(kafka: KafkaBroker, name: str) -> list[tuple[bytes | None, dict[str, Any]]]:
     """What a read_committed reader finds in the topic of dead letters."""
     found = committed_records(kafka.bootstrap, f"{name}.__dead_letters")

@@ -119,6 +119,9 @@ class Sink:
     def poll(self, _timeout_s: float) -> None:
         """Nothing to tell."""
 
+    def send_now(self, _timeout_s: float) -> None:
+        """What is taken has gone."""
+
     def commit(self, progress: Progress) -> Progress:
         """Make it durable, or not, or nobody knows."""
         records, boundary = self._usable(), progress.boundary  # type: ignore[attr-defined]

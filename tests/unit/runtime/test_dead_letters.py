@@ -161,13 +161,13 @@ async def test_each_large_row_has_a_marker_in_its_place_and_a_dead_letter_in_the
 async def test_a_full_queue_between_large_rows_loses_and_repeats_nothing() -> None:
     one = World(DEAD)
     one.sink.room = 2
-    poll = one.sink.poll
+    send_now = one.sink.send_now
 
-    def served(timeout_s: float) -> int:
+    def sent(timeout_s: float) -> None:
         one.sink.room = 2
-        return poll(timeout_s)
+        send_now(timeout_s)
 
-    one.sink.poll = served  # type: ignore[method-assign]
+    one.sink.send_now = sent  # type: ignore[method-assign]
     await one.write(chunk(6, 6, 6, 5000, 6, 6, 5000, 6), END)
     ((records, _),) = one.sink.groups
     rows = [record.key for record in records if record.topic == PLAN.topic]

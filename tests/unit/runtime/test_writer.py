@@ -58,6 +58,9 @@ class MemorySink:
         self.polls += 1
         return 0
 
+    def send_now(self, timeout_s: float) -> None:
+        self.polls += 1
+
     def commit(self, progress: Progress) -> Progress:
         assert self.open is not None, "commit outside a transaction"
         self.commit_threads.add(threading.get_ident())
