@@ -31,7 +31,7 @@ IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
 LULL_S = 0.01
-KAFKA_REST_US = 3_000
+KAFKA_REST_US = 1_000
 """A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
 meanwhile is refused, and librdkafka asks again 20 ms later."""
 STALL_US = 1_000_000

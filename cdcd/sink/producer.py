@@ -11,6 +11,7 @@ producer has told and what it can still do is its Client's.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Container, Iterable, Sequence
@@ -26,7 +27,7 @@ from cdcd.sink.faults import error_of
 from cdcd.sink.hand_over import hand_over, last_of_each
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.limits import Limits
-from cdcd.sink.progress import dump, key_of
+from cdcd.sink.progress import dump, key_of, key_of_joining
 from cdcd.sink.reader import Last, read_last
 from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
 from cdcd.sink.too_large import larger_than_producer, never_fits
@@ -200,8 +201,11 @@ class KafkaSink:
         client = self._opened()
         client.usable()
         reach("produced")
+        if self._settings.is_exactly_once:
+            self._join_progress(client)
         client.flush("flushing a group")
         reach("flushed")
+        client.next_offsets.pop((self._settings.progress_topic, _ONE_PARTITION), None)
         own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
         progress = dataclasses.replace(progress, offsets=_offsets(client), transactional_id=own_id)
         if self.kept is not None:
@@ -264,14 +268,32 @@ class KafkaSink:
             raise not_open()
         return self._client
 
+    def _join_progress(self, client: Client) -> None:
+        """Have the progress topic join the transaction while the group's last records are on their way.
+
+        A partition joins by its first record, which waits more than a millisecond for that; the progress record, which
+        says their offsets, comes after them. Not earlier: who reads the topic at a start waits while it has joined.
+        """
+        key, doing = key_of_joining(self._settings.slot), "joining the progress topic"
+        with contextlib.suppress(
+            BufferError
+        ):  # no room behind the records: the progress record is the first one
+            self._produce_own(client, key, None, doing)
+
     def _produce_progress(self, client: Client, progress: Progress) -> None:
-        topic, slot = self._settings.progress_topic, self._settings.slot
+        key, doing = key_of(self._settings.slot), "producing the progress record"
         try:
-            client.usable().produce(topic, dump(progress), key_of(slot), _ONE_PARTITION, client.reported)
-        except (KafkaException, BufferError) as failure:
-            if isinstance(failure, BufferError):
-                raise SinkUnavailable("no room for the progress record", topic=topic) from failure
-            raise client.translated(failure, "producing the progress record", topic=topic) from failure
+            self._produce_own(client, key, dump(progress), doing)
+        except BufferError as failure:
+            topic = self._settings.progress_topic
+            raise SinkUnavailable("no room for the progress record", topic=topic) from failure
+
+    def _produce_own(self, client: Client, key: bytes, value: bytes | None, doing: str) -> None:
+        topic = self._settings.progress_topic
+        try:
+            client.usable().produce(topic, value, key, _ONE_PARTITION, client.reported)
+        except KafkaException as failure:
+            raise client.translated(failure, doing, topic=topic) from failure
 
     def _write_topics(self, kept: KeptTopics) -> int:
         """Write down what is new about the topics, within the group; return the offset where it stands."""

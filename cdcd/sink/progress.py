@@ -51,6 +51,11 @@ def key_of(slot: str) -> bytes:
     return slot.encode()
 
 
+def key_of_joining(slot: str) -> bytes:
+    """Return the record key by which the progress topic joins a Kafka transaction. No slot has a / in its name."""
+    return f"{slot}/joining".encode()
+
+
 def dump(progress: Progress) -> bytes:
     """Return the record value."""
     document: dict[str, Any] = {

@@ -453,16 +453,29 @@ def test_a_commit_with_an_unknown_result_tears_the_sink(place: Place, kafka: Kaf
 
 
 def test_the_progress_topic_holds_what_readers_expect(place: Place) -> None:
-    """Key: the slot. One record a group, on partition 0, inside the group's transaction."""
+    """Key: the slot. One record a group, on partition 0, inside its transaction; before it what joins it."""
     sink = place.opened()
     for end_lsn in (0x200, 0x300):
         sink.begin()
         sink.commit(progress(place.slot, end_lsn))
-    found = committed_records(place.bootstrap, place.progress_topic, 2)
-    assert [message.key() for message in found] == [place.slot.encode()] * 2
+    found = committed_records(place.bootstrap, place.progress_topic, 4)
+    joining = (f"{place.slot}/joining".encode(), True)
+    assert [(message.key(), message.value() is None) for message in found] == [
+        joining, (place.slot.encode(), False), joining, (place.slot.encode(), False),
+    ]  # fmt: skip
     assert {message.partition() for message in found} == {0}
     # Between two transactions stands the marker of the first, so offsets are not consecutive.
-    assert found[1].offset() == found[0].offset() + 2
+    assert [message.offset() - found[0].offset() for message in found] == [0, 1, 3, 4]
+
+
+def test_a_group_that_fills_the_queue_is_committed(place: Place) -> None:
+    """There is no room for what joins the progress topic early; it is not needed."""
+    sink = place.opened(properties={"queue.buffering.max.messages": "5"})
+    sink.begin()
+    assert sink.produce(records(place.topic, 6), 0) == 5
+    sink.commit(progress(place.slot))
+    assert len(place.committed(5)) == 5
+    assert place.sink().open() is not None
 
 
 def test_order_within_a_partition_is_the_order_of_produce(place: Place) -> None:
