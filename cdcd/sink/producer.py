@@ -271,8 +271,9 @@ class KafkaSink:
     def _join_progress(self, client: Client) -> None:
         """Have the progress topic join the transaction while the group's last records are on their way.
 
-        A partition joins by its first record, which waits more than a millisecond for that; the progress record, which
-        says their offsets, comes after them. Not earlier: who reads the topic at a start waits while it has joined.
+        A partition joins by its first record, which waits more than a millisecond for that; the progress record,
+        which says their offsets, comes after them. Not earlier: who reads the topic at a start waits while it has
+        joined.
         """
         key, doing = key_of_joining(self._settings.slot), "joining the progress topic"
         with contextlib.suppress(
