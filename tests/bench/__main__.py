@@ -19,6 +19,7 @@ from pathlib import Path
 from cdcd.demo.stack.accounts import make_run_folder, server_account
 from cdcd.errors import CdcdError, ConfigError
 from tests.bench.cases import CASES, Case
+from tests.bench.floor import FLOORS, FloorCase
 from tests.bench.latency import RATES, Rate
 from tests.bench.restart import STARTS, Start
 from tests.bench.runners import DEFAULT_RUNNERS, Runner
@@ -26,7 +27,8 @@ from tests.bench.servers import Servers, started
 from tests.bench.session import RUNNERS, Session
 
 SCALES = {"tiny": 0.01, "small": 0.1, "full": 1.0}
-ITEMS: dict[str, Case | Rate | Start] = {**CASES, **RATES, **STARTS}
+Measured = Case | Rate | FloorCase | Start
+ITEMS: dict[str, Measured] = {**CASES, **RATES, **FLOORS, **STARTS}
 """Everything that --cases may name, in the order in which it runs."""
 
 
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, servers: Servers | None = None)
         return 1
 
 
-def chosen(patterns: Sequence[str]) -> list[Case | Rate | Start]:
+def chosen(patterns: Sequence[str]) -> list[Measured]:
     """What the patterns (`insert-*`) name, in order; without any, all but the long ones. Raises ConfigError."""
     for pattern in patterns:
         if not fnmatch.filter(ITEMS, pattern):
@@ -64,7 +66,7 @@ def _runners(names: Sequence[str]) -> list[Runner]:
 
 
 def _run_on_own_servers(
-    options: argparse.Namespace, items: Sequence[Case | Rate | Start], runners: Sequence[Runner]
+    options: argparse.Namespace, items: Sequence[Measured], runners: Sequence[Runner]
 ) -> int:
     folder = options.folder or make_run_folder("cdcd-bench-", server_account())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, also a daemon
@@ -78,7 +80,7 @@ def _run_on_own_servers(
 
 def _run(
     options: argparse.Namespace,
-    items: Sequence[Case | Rate | Start],
+    items: Sequence[Measured],
     runners: Sequence[Runner],
     servers: Servers,
 ) -> int:
@@ -92,6 +94,8 @@ def _run(
             session.drain(item.scaled(options.scale), there, options.pairs, options.repeats)
         elif isinstance(item, Rate):
             session.latency(item, there, options.seconds)
+        elif isinstance(item, FloorCase):
+            session.floor(item, options.seconds)
         else:
             session.restart(item, options.pairs)
     session.end()

@@ -17,11 +17,13 @@ from typing import Any
 from tests.bench.figures import HEAD as FIGURES_HEAD
 from tests.bench.figures import figures, together
 from tests.bench.table import (
+    FLOOR_HEAD,
     HEAD,
     LATENCY_HEAD,
     RESTART_HEAD,
     Summary,
     cells,
+    floor_cells,
     latency_cells,
     markdown_table,
     restart_rows,
@@ -70,6 +72,9 @@ def _sections(result: Mapping[str, Any]) -> Iterator[str]:
     for name, latencies in _by_case(result["latencies"]).items():
         table = markdown_table((*LATENCY_HEAD[:-1], "noise"), [latency_cells(one) for one in latencies])
         yield f"### {name}\n\n{_about(result, name)}, from COMMIT's return to a reader\n\n{table}"
+    for name, floors in _by_case(result.get("floors", [])).items():
+        table = markdown_table(FLOOR_HEAD, [floor_cells(one) for one in floors])
+        yield f"### {name}\n\n{_about(result, name)}, from a row's arrival to the commit's return\n\n{table}"
     for name, starts in _by_case(result["restarts"]).items():
         yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table(RESTART_HEAD, restart_rows(starts))}"
     if result["failures"]:

@@ -13,18 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.errors import StackError
 from tests.bench.backlog import Backlog
 from tests.bench.cases import CASES, Case
 from tests.bench.figures import HEAD, figures
+from tests.bench.floor import WAYS, FloorCase, measure_floor
 from tests.bench.latency import COLD_WARM_UP_S, WARM_UP_S, Rate, empty_case, measure_latency
 from tests.bench.pairs import Failure, drain_case
 from tests.bench.peer import PEERS, Debezium, debezium_artefact
 from tests.bench.restart import Start, measure_restarts
 from tests.bench.runners import LIMIT, OWN, Cdcd, RecvLogical, Runner
 from tests.bench.servers import Servers, cdcd_version
-from tests.bench.table import case_table, latency_table, restart_table, text_table
+from tests.bench.table import FLOOR_HEAD, case_table, floor_cells, latency_table, restart_table, text_table
 
 FORMAT = 1
 WARM_UP_SHARE = 0.5
@@ -55,6 +58,7 @@ class Session:
             "cases": {},
             "runs": [],
             "latencies": [],
+            "floors": [],
             "restarts": [],
             "failures": [],
         }
@@ -117,6 +121,23 @@ class Session:
                 self._keep("latencies", found[-1])
         if found:
             _show(rate.name, rate.about, latency_table(found))
+
+    def floor(self, case: FloorCase, seconds: int) -> None:
+        """Rows at a rate, as late as a producer and a broker alone make them."""
+        self._about(case.name, case.about, seconds=seconds)
+        found = []
+        for way in WAYS:
+            _say(f"{case.name} {way.name}: {seconds} s ...")
+            try:
+                warm_up_s, self._warm_up_s = self._warm_up_s, WARM_UP_S
+                one = measure_floor(self._servers.kafka.bootstrap, case, way, seconds, warm_up_s)
+            except (StackError, KafkaException) as error:
+                self._failed(case.name, way.name, str(error))
+                continue
+            found.append(one.document())
+            self._keep("floors", found[-1])
+        if found:
+            _show(case.name, case.about, text_table(FLOOR_HEAD, [floor_cells(one) for one in found]))
 
     def restart(self, start: Start, times: int) -> None:
         """The daemon started again and again."""

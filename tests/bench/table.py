@@ -24,6 +24,7 @@ HEAD = (
 LATENCY_HEAD = (
     "runner", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms", "cores", "MB", "others", "MB by sixths", "",
 )  # fmt: skip
+FLOOR_HEAD = ("way", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms")
 IN_TABLE = ("walsender", "receiver", "broker")
 FIRST_START = "first start"
 """How a daemon had ended that had not been started before."""
@@ -168,6 +169,12 @@ def latency_cells(one: Mapping[str, Any]) -> list[str]:
         " ".join(f"{part * MIB / MB:.0f}" for part in one["memory_mib"]),
         "disturbed" if one["others_share"] > NOISE else "",
     ]
+
+
+def floor_cells(one: Mapping[str, Any]) -> list[str]:
+    """What a producer and a broker alone take, as the table shows it."""
+    milliseconds = (f"{one[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms"))
+    return [one["way"], f"{one['commits_per_second']:.0f}", *milliseconds]
 
 
 def latency_table(found: Sequence[Mapping[str, Any]]) -> str:
