@@ -276,9 +276,8 @@ class KafkaSink:
         joined.
         """
         key, doing = key_of_joining(self._settings.slot), "joining the progress topic"
-        with contextlib.suppress(
-            BufferError
-        ):  # no room behind the records: the progress record is the first one
+        # Without room behind the records the progress record is the first one.
+        with contextlib.suppress(BufferError):
             self._produce_own(client, key, None, doing)
 
     def _produce_progress(self, client: Client, progress: Progress) -> None:

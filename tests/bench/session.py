@@ -112,8 +112,9 @@ class Session:
             for runner in varied(rate, runners):
                 _say(f"{rate.name} {runner.name}: {seconds} s ...")
                 try:
-                    warm_up_s, self._warm_up_s = self._warm_up_s, WARM_UP_S
-                    one = measure_latency(self._servers, backlog, rate, runner, seconds, warm_up_s)
+                    one = measure_latency(
+                        self._servers, backlog, rate, runner, seconds, self._taken_warm_up_s()
+                    )
                 except StackError as error:
                     self._failed(rate.name, runner.name, str(error))
                     continue
@@ -129,8 +130,9 @@ class Session:
         for way in WAYS:
             _say(f"{case.name} {way.name}: {seconds} s ...")
             try:
-                warm_up_s, self._warm_up_s = self._warm_up_s, WARM_UP_S
-                one = measure_floor(self._servers.kafka.bootstrap, case, way, seconds, warm_up_s)
+                one = measure_floor(
+                    self._servers.kafka.bootstrap, case, way, seconds, self._taken_warm_up_s()
+                )
             except (StackError, KafkaException) as error:
                 self._failed(case.name, way.name, str(error))
                 continue
@@ -156,6 +158,11 @@ class Session:
         """Say what is wanted beside what was measured."""
         if found := figures(self._document):
             _show("figures", "what is wanted of them", text_table(HEAD, [one.cells() for one in found]))
+
+    def _taken_warm_up_s(self) -> int:
+        """How long to warm up before a latency: only the first one finds the broker cold."""
+        warm_up_s, self._warm_up_s = self._warm_up_s, WARM_UP_S
+        return warm_up_s
 
     def _about(self, name: str, about: str, **more: object) -> None:
         self._document["cases"][name] = {"about": about, **more}

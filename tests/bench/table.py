@@ -158,11 +158,10 @@ def spent_besides(one: Summary) -> str:
 
 def latency_cells(one: Mapping[str, Any]) -> list[str]:
     """A measured latency as the table shows it."""
-    milliseconds = (f"{one[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms"))
     return [
         one["runner"],
         f"{one['per_second']:,.0f}",
-        *milliseconds,
+        *_milliseconds(one),
         f"{one['daemon_cores']:.2f}",
         f"{one['peak_memory_bytes'] / MB:.0f}",
         f"{one['others_share']:.0%}",
@@ -173,8 +172,11 @@ def latency_cells(one: Mapping[str, Any]) -> list[str]:
 
 def floor_cells(one: Mapping[str, Any]) -> list[str]:
     """What a producer and a broker alone take, as the table shows it."""
-    milliseconds = (f"{one[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms"))
-    return [one["way"], f"{one['commits_per_second']:.0f}", *milliseconds]
+    return [one["way"], f"{one['commits_per_second']:.0f}", *_milliseconds(one)]
+
+
+def _milliseconds(one: Mapping[str, Any]) -> list[str]:
+    return [f"{one[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")]
 
 
 def latency_table(found: Sequence[Mapping[str, Any]]) -> str:

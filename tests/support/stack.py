@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,17 +100,7 @@ def prepare(dsn: str, gid: str, *statements: str) -> None:
 
 def in_one_transaction(dsn: str, *statements: str) -> int:
     """Run statements in one transaction and commit; the transaction's id (32 bits, as pgoutput says it)."""
-    connection = psycopg2.connect(dsn)
-    try:
-        with connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-            cursor.execute("SELECT txid_current() % (1::bigint << 32)")
-            row = cursor.fetchone()
-            assert row is not None
-            return int(row[0])
-    finally:
-        connection.close()
+    return _committed(dsn, statements, "SELECT txid_current() % (1::bigint << 32)")
 
 
 def commit_behind(server: PostgresServer, database: str, *statements: str) -> int:
@@ -117,12 +108,16 @@ def commit_behind(server: PostgresServer, database: str, *statements: str) -> in
 
     A slot that has confirmed no more than this has not confirmed the transaction.
     """
-    connection = psycopg2.connect(server.dsn(database))
+    return _committed(server.dsn(database), statements, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+
+
+def _committed(dsn: str, statements: Sequence[str], last: str) -> int:
+    """Run statements in one transaction, `last` as its last one, and commit; the number that `last` gave."""
+    connection = psycopg2.connect(dsn)
     try:
         with connection, connection.cursor() as cursor:
-            for statement in statements:
+            for statement in (*statements, last):
                 cursor.execute(statement)
-            cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
             row = cursor.fetchone()
             assert row is not None
             return int(row[0])
