@@ -974,8 +974,6 @@ cdef class CompiledPlan:
     """A `RelationPlan` as a flat table of column operations; made once for each plan."""
 
     cdef readonly object plan
-    cdef readonly int called
-    """How many of its columns call their encoders in Python, for text."""
     cdef int width
     cdef Column* columns
     cdef Value* new
@@ -1033,7 +1031,6 @@ cdef class CompiledPlan:
             codec = described.codec
             _fill_operation(&column.text, codec.text_op)
             _fill_operation(&column.sent, codec.sent_op)
-            self.called += column.text.op == CALL
             column.is_required = described.is_required
             column.is_key = at in plan.key_indexes
             field = _string_of(described.field.encode())

@@ -201,7 +201,7 @@ class KafkaSink:
         client = self._opened()
         client.usable()
         reach("produced")
-        if self._settings.is_exactly_once:
+        if self._settings.is_exactly_once and client.queued:
             self._join_progress(client)
         client.flush("flushing a group")
         reach("flushed")
@@ -272,8 +272,8 @@ class KafkaSink:
         """Have the progress topic join the transaction while the group's last records are on their way.
 
         A partition joins by its first record, which waits more than a millisecond for that; the progress record,
-        which says their offsets, comes after them. Not earlier: who reads the topic at a start waits while it has
-        joined.
+        which says their offsets, comes after them. Not earlier, and not where none is on its way: who reads the topic
+        at a start waits while it has joined.
         """
         key, doing = key_of_joining(self._settings.slot), "joining the progress topic"
         # Without room behind the records the progress record is the first one.

@@ -116,7 +116,9 @@ class ProgressReader:
         self._settings = consumer_settings(brokers, properties)
         self._consumer: Consumer | None = None
         self._next = 0
-        self.first_offset: int | None = None
+        self._counted = 0
+        self.is_whole: bool | None = None
+        """Whether every offset before the first progress record has a record: none was compacted away there."""
 
     def read(self) -> list[Commit]:
         """Return the records that were committed since the last call; none while the topic does not exist."""
@@ -129,10 +131,14 @@ class ProgressReader:
             for message in self._fetch():
                 deadline = time.monotonic() + STALL_TIMEOUT_S
                 self._next = max(self._next, next_offset(message))
+                if message.error() is not None:
+                    continue
                 is_progress = b"/" not in (message.key() or b"")  # else it is about a slot, not its progress
-                if message.error() is None and message.value() is not None and is_progress:
-                    self.first_offset = message.offset() if self.first_offset is None else self.first_offset
+                if message.value() is not None and is_progress:
+                    if self.is_whole is None:
+                        self.is_whole = message.offset() == self._counted
                     commits.append(parse_progress(message.value()))
+                self._counted += 1
             if time.monotonic() > deadline:
                 raise SinkUnavailable("the progress topic stalls", topic=self._topic, offset=self._next)
         return commits

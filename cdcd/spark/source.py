@@ -108,7 +108,7 @@ class Commits:
         commits = self._unopened + self._reader.read()
         self._unopened = []
         if commits and not self._opened:
-            if self._reader.first_offset:
+            if not self._reader.is_whole:
                 if commits[-1].is_part:
                     self._unopened = commits  # where partitions end is inside a transaction
                     return

@@ -163,14 +163,14 @@ def protocol_options(backlog: Backlog) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Cdcd:
-    """The daemon, as its users run it. `over`: what its configuration has beyond the defaults."""
+    """The daemon, as a plain installation runs it. `over`: what its configuration has beyond the defaults."""
 
     name: str
     about: str
     over: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     is_unix: bool = False
-    module: str = "cdcd"
+    module: str = "tests.bench.plain"
     """What Python runs."""
 
     @property

@@ -19,7 +19,7 @@ from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, note text)"
-ROOM_BYTES = 64 << 20
+ROOM_BYTES = 80 << 20
 ROWS = 4_000
 MANY = f"INSERT INTO t SELECT g, repeat('n', 30000) FROM generate_series(1, {ROWS}) g"
 """120 MB."""

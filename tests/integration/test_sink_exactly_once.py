@@ -453,19 +453,27 @@ def test_a_commit_with_an_unknown_result_tears_the_sink(place: Place, kafka: Kaf
 
 
 def test_the_progress_topic_holds_what_readers_expect(place: Place) -> None:
-    """Key: the slot. One record a group, on partition 0, inside its transaction; before it what joins it."""
-    sink = place.opened()
-    for end_lsn in (0x200, 0x300):
+    """Key: the slot. One record a group, on partition 0, inside its transaction; before it what joins it.
+
+    A group that has nothing on its way has nothing to wait for, and needs nobody to join early.
+    """
+    sink = place.opened(properties={"linger.ms": "60000"})
+    for end_lsn, rows in ((0x200, 3), (0x300, 0), (0x400, 1)):
         sink.begin()
+        produce_all(sink, records(place.topic, rows))
         sink.commit(progress(place.slot, end_lsn))
-    found = committed_records(place.bootstrap, place.progress_topic, 4)
-    joining = (f"{place.slot}/joining".encode(), True)
+    found = committed_records(place.bootstrap, place.progress_topic, 5)
+    joining, told = (f"{place.slot}/joining".encode(), True), (place.slot.encode(), False)
     assert [(message.key(), message.value() is None) for message in found] == [
-        joining, (place.slot.encode(), False), joining, (place.slot.encode(), False),
-    ]  # fmt: skip
+        joining,
+        told,
+        told,
+        joining,
+        told,
+    ]
     assert {message.partition() for message in found} == {0}
     # Between two transactions stands the marker of the first, so offsets are not consecutive.
-    assert [message.offset() - found[0].offset() for message in found] == [0, 1, 3, 4]
+    assert [message.offset() - found[0].offset() for message in found] == [0, 1, 3, 5, 6]
 
 
 def test_a_group_that_fills_the_queue_is_committed(place: Place) -> None:

@@ -300,8 +300,8 @@ def test_a_compacted_progress_topic_hides_nothing(
     items, others = topics.table("items", ITEMS), topics.table("others", ITEMS)
     topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1)))
     topics.commit(20, topics.change(others, "r", 20, 1, after=_row(2)))
-    # Offsets 0 and 1 are the first record and its marker: gone, as after a compaction.
-    for future in topics.admin.delete_records([TopicPartition(topics.progress_topic, 0, 2)]).values():
+    # Offsets 0 to 2 are what joins, the first progress record and the marker: gone, as after a compaction.
+    for future in topics.admin.delete_records([TopicPartition(topics.progress_topic, 0, 3)]).values():
         future.result(30)
     opened = run_mirror(spark, topics, target)
     assert (rows_of(opened, items), rows_of(opened, others)) == ([_row(1)], [_row(2)])

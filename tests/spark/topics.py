@@ -35,6 +35,8 @@ class TopicsWriter:
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self._create(self.progress_topic, 1)
         self.producer = self._producer()
+        self.kept: bytes | None = None
+        """What the next transaction says of the topics, under a key of its own."""
 
     def _producer(self) -> Producer:
         producer = Producer(
@@ -71,8 +73,12 @@ class TopicsWriter:
         return [*sent, self.send(table, key, None)] if op == "d" and key is not None else sent
 
     def commit(self, commit_lsn: int, records: Iterable[Sent]) -> None:
-        """Write one Kafka transaction."""
+        """Write one Kafka transaction. The progress topic joins it early, by a record without a value."""
         offsets = self.write(records)
+        self.producer.produce(self.progress_topic, key=b"test/joining", partition=0)
+        if self.kept is not None:
+            self.producer.produce(self.progress_topic, key=b"test/topics", value=self.kept, partition=0)
+            self.kept = None
         self.producer.produce(
             self.progress_topic, key=b"test", value=progress_value(commit_lsn, offsets), partition=0
         )
@@ -96,6 +102,13 @@ class TopicsWriter:
     def abort(self) -> None:
         """Abort the open Kafka transaction."""
         self.producer.abort_transaction(60)
+
+    def hole(self) -> None:
+        """Leave a hole in the progress topic: no reader sees what is aborted."""
+        self.producer.begin_transaction()
+        self.producer.produce(self.progress_topic, key=b"test", value=b"{}", partition=0)
+        self.producer.flush(60)
+        self.abort()
 
     def close(self) -> None:
         """Leave nothing open."""

@@ -55,6 +55,22 @@ def test_the_producer_is_durable_and_in_order() -> None:
     assert properties["linger.ms"] == "0"
 
 
+@pytest.mark.parametrize(
+    ("more", "kbytes"),
+    [
+        ({}, 32_768),
+        ({"message.max.bytes": "60000000"}, 58_594),
+        ({"message.max.bytes": "2000000"}, 32_768),
+        ({"message.max.bytes": "60000000", "queue.buffering.max.kbytes": "2048"}, "2048"),
+    ],
+)
+def test_the_largest_record_that_is_allowed_has_room_in_the_queue(
+    more: dict[str, str], kbytes: int | str
+) -> None:
+    properties = producer_properties(dataclasses.replace(SETTINGS, properties=more))
+    assert properties["queue.buffering.max.kbytes"] == kbytes
+
+
 def test_at_least_once_has_no_transactional_id() -> None:
     settings = dataclasses.replace(SETTINGS, delivery="at_least_once")
     properties = producer_properties(settings)

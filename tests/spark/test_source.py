@@ -1,0 +1,50 @@
+"""Where the batches of `format("cdcd")` end, asked as Spark asks, of a real broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.spark.source import CdcdStreamReader, parse_options
+from cdcd.spark.testing import Table, column
+from tests.spark.topics import TopicsWriter
+
+COLUMNS = [column("id", "int", required=True)]
+COMMITS = 3
+
+
+def _cuts(topics: TopicsWriter) -> list[int]:
+    """How many records a new query with one commit a batch has read after each of its batches."""
+    options = {"brokers": topics.bootstrap, "prefix": topics.prefix, "maxCommits": "1"}
+    reader = CdcdStreamReader(parse_options(options))
+    try:
+        start, found = reader.initialOffset(), []
+        while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            records = [record for part in reader.partitions(start, end) for record in reader.read(part)]
+            found.append(sum(batch.num_rows for batch in records))
+            start = end
+        return found
+    finally:
+        reader.stop()
+
+
+def _commit(topics: TopicsWriter, items: Table) -> None:
+    for number in range(1, COMMITS + 1):
+        topics.commit(number * 10, topics.change(items, "c", number * 10, 1, after={"id": number}))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter, is_known: bool) -> None:
+    """Whatever stands before the first progress record: what joins, what is kept of the topics."""
+    items = topics.table("items", COLUMNS)
+    if is_known:
+        topics.kept = b"{}"
+    _commit(topics, items)
+    assert _cuts(topics) == [1] * COMMITS
+
+
+def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: TopicsWriter) -> None:
+    """So it is after a compaction: partitions that nobody names any more are read to their end, all in one."""
+    items = topics.table("items", COLUMNS)
+    topics.hole()
+    _commit(topics, items)
+    assert _cuts(topics) == [COMMITS]
