@@ -7,7 +7,6 @@ from cdcd.model import Record, Run, Transactions
 
 class CompiledPlan:
     plan: RelationPlan
-    called: int
     def __init__(self, plan: RelationPlan) -> None: ...
 
 def taken_tally() -> tuple[int, int]: ...

@@ -90,6 +90,9 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
     "socket.keepalive.enable": True,
 }
 
+_LARGEST_RECORD_KBYTES = 1_000_000_000 // 1024 + 1
+"""What librdkafka's largest `message.max.bytes` needs of the queue."""
+
 _PRODUCER_ONLY_PREFIXES = ("batch.", "compression.", "queue.buffering.", "sticky.partitioning.")
 _PRODUCER_ONLY = frozenset(
     {
@@ -188,10 +191,10 @@ def producer_properties(settings: SinkSettings) -> dict[str, object]:
 
 def _queue_of(properties: Mapping[str, str]) -> dict[str, object]:
     """Return how large the producer's queue is: the largest record allowed has to have room in it."""
-    name = "queue.buffering.max.kbytes"
-    largest_bytes = str(properties.get("message.max.bytes", ""))
-    least = int(largest_bytes) // 1024 + 1 if largest_bytes.isdecimal() else 0
-    return {name: max(int(PRODUCER_DEFAULTS[name]), least)}
+    name, largest_bytes = "queue.buffering.max.kbytes", properties.get("message.max.bytes", "0")
+    # librdkafka reads numbers as C does, "6e7" in YAML is one with a point; and it says itself which are too large.
+    least = int(largest_bytes) // 1024 + 1 if largest_bytes.isdecimal() else _LARGEST_RECORD_KBYTES
+    return {name: max(int(PRODUCER_DEFAULTS[name]), min(least, _LARGEST_RECORD_KBYTES))}
 
 
 def is_compressed(settings: SinkSettings) -> bool:

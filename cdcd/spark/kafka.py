@@ -117,8 +117,17 @@ class ProgressReader:
         self._consumer: Consumer | None = None
         self._next = 0
         self._counted = 0
-        self.is_whole: bool | None = None
-        """Whether every offset before the first progress record has a record: none was compacted away there."""
+        self._slots: set[bytes | None] = set()
+        self._has_all_before: bool | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no progress record that was compacted away is missing among those read so far.
+
+        Compaction keeps the last record of a key, so one that took any of a slot's has left a hole before the first
+        that there is. Of two slots the first's last record may stand at the beginning for ever, so that says nothing.
+        """
+        return bool(self._has_all_before) and len(self._slots) == 1
 
     def read(self) -> list[Commit]:
         """Return the records that were committed since the last call; none while the topic does not exist."""
@@ -135,8 +144,9 @@ class ProgressReader:
                     continue
                 is_progress = b"/" not in (message.key() or b"")  # else it is about a slot, not its progress
                 if message.value() is not None and is_progress:
-                    if self.is_whole is None:
-                        self.is_whole = message.offset() == self._counted
+                    if self._has_all_before is None:
+                        self._has_all_before = message.offset() == self._counted
+                    self._slots.add(message.key())
                     commits.append(parse_progress(message.value()))
                 self._counted += 1
             if time.monotonic() > deadline:

@@ -5,10 +5,12 @@ The runner `cdcd_eager`: beside `cdcd` it shows what the reading rhythm is worth
 
 import sys
 
-from cdcd.cli import main
-from cdcd.source import pause
-
 if __name__ == "__main__":
+    sys.modules["rich"] = None  # type: ignore[assignment]  # see tests.bench.plain
+
+    from cdcd.cli import main
+    from cdcd.source import pause
+
     backlog_rate, _ = pause.PAUSES_US[0]
     pause.PAUSES_US = ((backlog_rate, 1),)  # no time at all would be no backlog either
     sys.exit(main())

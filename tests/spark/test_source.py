@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cdcd.lsn import format_lsn
+from cdcd.spark.kafka import Cluster, ProgressReader
 from cdcd.spark.source import CdcdStreamReader, parse_options
 from cdcd.spark.testing import Table, column
 from tests.spark.topics import TopicsWriter
+from tests.support.waiting import eventually
 
 COLUMNS = [column("id", "int", required=True)]
 COMMITS = 3
@@ -28,8 +31,21 @@ def _cuts(topics: TopicsWriter) -> list[int]:
 
 
 def _commit(topics: TopicsWriter, items: Table) -> None:
+    """Write the commits, and wait until their markers are there as well."""
     for number in range(1, COMMITS + 1):
         topics.commit(number * 10, topics.change(items, "c", number * 10, 1, after={"id": number}))
+    reader = ProgressReader(topics.bootstrap, {}, topics.progress_topic, Cluster(topics.bootstrap, {}))
+    found: set[str] = set()
+    try:
+        eventually(
+            lambda: (
+                found.update(commit.commit_lsn for commit in reader.read())
+                or format_lsn(COMMITS * 10) in found
+            ),
+            "every commit can be read",
+        )
+    finally:
+        reader.close()
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -45,6 +61,17 @@ def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter,
 def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: TopicsWriter) -> None:
     """So it is after a compaction: partitions that nobody names any more are read to their end, all in one."""
     items = topics.table("items", COLUMNS)
+    topics.hole()
+    _commit(topics, items)
+    assert _cuts(topics) == [COMMITS]
+
+
+def test_behind_another_slots_last_record_there_may_have_been_more(topics: TopicsWriter) -> None:
+    """It stays at the beginning for ever, so that no hole is before it, whatever was compacted of the second's."""
+    items = topics.table("items", COLUMNS)
+    topics.slot = b"former"
+    topics.commit(5, [])
+    topics.slot = b"test"
     topics.hole()
     _commit(topics, items)
     assert _cuts(topics) == [COMMITS]

@@ -35,6 +35,7 @@ class TopicsWriter:
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self._create(self.progress_topic, 1)
         self.producer = self._producer()
+        self.slot = b"test"
         self.kept: bytes | None = None
         """What the next transaction says of the topics, under a key of its own."""
 
@@ -75,12 +76,14 @@ class TopicsWriter:
     def commit(self, commit_lsn: int, records: Iterable[Sent]) -> None:
         """Write one Kafka transaction. The progress topic joins it early, by a record without a value."""
         offsets = self.write(records)
-        self.producer.produce(self.progress_topic, key=b"test/joining", partition=0)
+        self.producer.produce(self.progress_topic, key=self.slot + b"/joining", partition=0)
         if self.kept is not None:
-            self.producer.produce(self.progress_topic, key=b"test/topics", value=self.kept, partition=0)
+            self.producer.produce(
+                self.progress_topic, key=self.slot + b"/topics", value=self.kept, partition=0
+            )
             self.kept = None
         self.producer.produce(
-            self.progress_topic, key=b"test", value=progress_value(commit_lsn, offsets), partition=0
+            self.progress_topic, key=self.slot, value=progress_value(commit_lsn, offsets), partition=0
         )
         self.producer.commit_transaction(60)
 
@@ -106,7 +109,7 @@ class TopicsWriter:
     def hole(self) -> None:
         """Leave a hole in the progress topic: no reader sees what is aborted."""
         self.producer.begin_transaction()
-        self.producer.produce(self.progress_topic, key=b"test", value=b"{}", partition=0)
+        self.producer.produce(self.progress_topic, key=self.slot, value=b"{}", partition=0)
         self.producer.flush(60)
         self.abort()
 
