@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
 import pytest
+from psycopg2.extras import LogicalReplicationConnection
 
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
@@ -29,6 +32,8 @@ from tests.support.waiting import eventually
 
 TEXT = {"type": "record", "name": "Row", "fields": [{"name": "a", "type": "string"}]}
 TEXT_AND_MORE = {"type": "record", "name": "Row", "fields": [*TEXT["fields"], {"name": "b", "type": "int"}]}
+
+OWNER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
 
 
 @pytest.mark.parametrize("major", POSTGRES_MAJORS)
@@ -72,6 +77,26 @@ def test_a_database_is_dropped_with_its_slots(postgres: PostgresServer, database
     statement = "SELECT pg_create_logical_replication_slot(current_database()::text, 'pgoutput')"
     postgres.execute(statement, dbname=database)
     postgres.drop_database(database)
+    assert confirmed_position(postgres, database) is None
+
+
+def test_a_database_is_dropped_when_a_slots_owner_has_let_go_of_it(
+    postgres: PostgresServer, database: str
+) -> None:
+    """A walsender ends some time after it was told to; the fault made: it is stopped meanwhile."""
+    statement = "SELECT pg_create_logical_replication_slot(current_database()::text, 'test_decoding')"
+    postgres.execute(statement, dbname=database)
+    owner = psycopg2.connect(postgres.dsn(database), connection_factory=LogicalReplicationConnection)
+    with closing(owner), owner.cursor() as cursor:
+        cursor.start_replication(slot_name=database)
+        ((pid,),) = eventually(lambda: postgres.execute(OWNER, database), "the slot has an owner")
+        os.kill(pid, signal.SIGSTOP)
+        goes_on = threading.Timer(1, os.kill, (pid, signal.SIGCONT))
+        goes_on.start()
+        try:
+            postgres.drop_database(database)
+        finally:
+            goes_on.join()
     assert confirmed_position(postgres, database) is None
 
 

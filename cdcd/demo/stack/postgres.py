@@ -160,17 +160,25 @@ class PostgresServer(LocalServer):
         for (gid,) in self.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", name):
             self.execute("ROLLBACK PREPARED %s", gid, dbname=name)
         self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
+        if self._process is not None:
+            self._process.wait_until(lambda: self._has_no_slots(name))
+        self._run_with_names("DROP DATABASE IF EXISTS {}", name)
+
+    def _has_no_slots(self, name: str) -> bool:
+        """Drop a database's slots, but for those whose owner, which is told to end, has not let go of it yet."""
         self.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
             " WHERE database = %s AND active",
             name,
         )
-        self.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-            " WHERE database = %s AND NOT active",
-            name,
-        )
-        self._run_with_names("DROP DATABASE IF EXISTS {}", name)
+        # Between looking and dropping one may have been taken, or dropped by its owner.
+        with contextlib.suppress(psycopg2.errors.ObjectInUse, psycopg2.errors.UndefinedObject):
+            self.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                " WHERE database = %s AND NOT active",
+                name,
+            )
+        return not self.execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", name)
 
     def create_role(self, name: str, password: str | None = None, *, replication: bool = True) -> None:
         """Create a role that may log in, and with `replication` also stream changes."""
