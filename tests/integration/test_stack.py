@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,11 +16,14 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from confluent_kafka.admin import AdminClient
 from psycopg2.extras import LogicalReplicationConnection
 
+from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.doors import KafkaDoors
 from tests.support.stack import POSTGRES_MAJORS, PostgresServers, confirmed_position, wal_position
 from tests.support.topics import (
     committed_values,
@@ -98,6 +102,19 @@ def test_a_database_is_dropped_when_a_slots_owner_has_let_go_of_it(
         finally:
             goes_on.join()
     assert confirmed_position(postgres, database) is None
+
+
+def test_a_broker_whose_ports_are_taken_takes_others_also_behind_its_proxy(
+    artefacts: Cache, tmp_path: Path
+) -> None:
+    """Another process can be faster; the fault made: it has the port of the listener behind the proxy."""
+    broker = KafkaBroker(tmp_path / "kafka", cache=artefacts)
+    with KafkaDoors(broker) as doors:
+        (proxy,) = doors.proxies
+        with socket.create_server(proxy.target), broker:
+            found = AdminClient({"bootstrap.servers": doors.bootstrap}).list_topics(timeout=30)
+    (only,) = found.brokers.values()
+    assert only.port == proxy.port
 
 
 def test_only_committed_transactions_are_read(kafka: KafkaBroker) -> None:

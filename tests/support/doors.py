@@ -24,7 +24,7 @@ class KafkaDoors:
         for broker in brokers:
             port = free_port()
             proxy = Proxy(port)
-            broker.add_listener("PROXIED", port, advertised_port=proxy.port)
+            broker.add_listener("PROXIED", port, advertised_port=proxy.port, moved=proxy.point_to)
             self.proxies.append(proxy)
 
     @property

@@ -148,6 +148,11 @@ class Proxy:
         """Listen again, on the same port."""
         self._do(self._listen())
 
+    @property
+    def target(self) -> tuple[str, int]:
+        """Where new connections go."""
+        return self._target
+
     def point_to(self, port: int, host: str = "127.0.0.1") -> None:
         """New connections go to this server: a name that has moved."""
         self._target = (host, port)

@@ -71,7 +71,7 @@ class SecuredKafka:
     def _listen(self, name: str) -> Proxy:
         port = free_port()
         proxy = Proxy(port)
-        self.broker.add_listener(name, port, advertised_port=proxy.port)
+        self.broker.add_listener(name, port, advertised_port=proxy.port, moved=proxy.point_to)
         return proxy
 
     def _settings(self) -> dict[str, str]:

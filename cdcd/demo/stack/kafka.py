@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import signal
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -52,6 +52,7 @@ class KafkaBroker(LocalServer):
         self._jars = (cache or Cache()).get(kafka_artefact())
         self._settings = dict(settings or {})
         self._more_listeners: dict[str, tuple[int, str, int]] = {}
+        self._moved: dict[str, Callable[[int], None]] = {}
         self._jvm_flags = tuple(jvm_flags)
         self._outlives_parent = outlives_parent
 
@@ -66,13 +67,22 @@ class KafkaBroker(LocalServer):
         self._are_ports_known = True
 
     def add_listener(
-        self, name: str, port: int, *, advertised_port: int, advertised_host: str = "127.0.0.1"
+        self,
+        name: str,
+        port: int,
+        *,
+        advertised_port: int,
+        advertised_host: str = "127.0.0.1",
+        moved: Callable[[int], None] | None = None,
     ) -> None:
         """Listen at `port` too, and tell who comes there that this broker is at `advertised_port`, where a proxy is.
 
         Before the first start. The brokers among themselves and who uses `bootstrap` keep the first listener.
+        `moved` gets the new port where the first start finds one taken; without it the listener stays where it is.
         """
         self._more_listeners[name] = port, advertised_host, advertised_port
+        if moved is not None:
+            self._moved[name] = moved
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
@@ -121,6 +131,10 @@ class KafkaBroker(LocalServer):
     def _take_other_ports(self) -> None:
         self.port, self.controller_port = free_port(), free_port()
         self.voters = f"{self.node_id}@127.0.0.1:{self.controller_port}"
+        for name, moved in self._moved.items():
+            port = free_port()
+            self._more_listeners[name] = port, *self._more_listeners[name][1:]
+            moved(port)
 
     def _java(self) -> list[str]:
         return [java(), *self._jvm_flags, "-cp", f"{self._jars}/*"]
