@@ -22,7 +22,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors
 from tests.support.proxy import Proxy
-from tests.support.stack import confirmed_position, wal_position
+from tests.support.stack import SLOT_OWNER, confirmed_position, wal_position
 
 WITHIN_S = 3.0
 
@@ -130,9 +130,7 @@ def walsender_gives_up(scene: Scene) -> bool:
 
 def walsender(scene: Scene) -> int | None:
     """Who sends to the daemon."""
-    rows = scene.world.server.execute(
-        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active", scene.world.daemon.slot
-    )
+    rows = scene.world.server.execute(SLOT_OWNER, scene.world.daemon.slot)
     return int(rows[0][0]) if rows else None
 
 

@@ -12,25 +12,24 @@ from tests.faults.struck_once import Fault, assert_it_goes_on
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader
+from tests.support.stack import SLOT_OWNER
 from tests.support.waiting import eventually
-
-SLOT_PID = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
 
 
 def terminated(server: PostgresServer, daemon: Daemon) -> None:
     """F74."""
-    ((pid,),) = server.execute(SLOT_PID, daemon.slot)
+    ((pid,),) = server.execute(SLOT_OWNER, daemon.slot)
     server.execute("SELECT pg_terminate_backend(%s)", pid)
-    eventually(lambda: server.execute(SLOT_PID, daemon.slot) != [(pid,)], "its walsender is gone")
+    eventually(lambda: server.execute(SLOT_OWNER, daemon.slot) != [(pid,)], "its walsender is gone")
 
 
 def timed_out(server: PostgresServer, daemon: Daemon) -> None:
     """F74: a frozen daemon says nothing for longer than wal_sender_timeout."""
     assert daemon.process is not None
-    ((pid,),) = server.execute(SLOT_PID, daemon.slot)
+    ((pid,),) = server.execute(SLOT_OWNER, daemon.slot)
     os.kill(daemon.process.pid, signal.SIGSTOP)
     try:
-        eventually(lambda: server.execute(SLOT_PID, daemon.slot) != [(pid,)], "the server has given it up")
+        eventually(lambda: server.execute(SLOT_OWNER, daemon.slot) != [(pid,)], "the server has given it up")
     finally:
         os.kill(daemon.process.pid, signal.SIGCONT)
 

@@ -16,9 +16,8 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader, assert_each_once
+from tests.support.stack import SLOT_OWNER
 from tests.support.waiting import eventually
-
-HOLDER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def held(server: PostgresServer, database: str, daemon: Daemon, options: str = "
             cursor.start_replication(
                 daemon.slot, decode=False, options={"proto_version": "1", "publication_names": publication}
             )
-            ((pid,),) = server.execute(HOLDER, daemon.slot)
+            ((pid,),) = server.execute(SLOT_OWNER, daemon.slot)
             with alive(cursor) as falls_silent:
                 yield Holder(connection, pid, falls_silent)
     finally:
@@ -111,7 +110,7 @@ def test_it_is_waited_for(
         holder.falls_silent()
         let_go(postgres, holder)
         daemon.wait_state("streaming")
-        assert postgres.execute(HOLDER, daemon.slot) != [(holder.pid,)]
+        assert postgres.execute(SLOT_OWNER, daemon.slot) != [(holder.pid,)]
     postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
     await_confirmed(postgres, daemon)
     assert {line["code"] for line in daemon.events("retrying")} == {"CDCD-SLOT-ACTIVE"}

@@ -24,7 +24,7 @@ from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.doors import KafkaDoors
-from tests.support.stack import POSTGRES_MAJORS, PostgresServers, confirmed_position, wal_position
+from tests.support.stack import POSTGRES_MAJORS, SLOT_OWNER, PostgresServers, confirmed_position, wal_position
 from tests.support.topics import (
     committed_values,
     create_topic,
@@ -36,8 +36,6 @@ from tests.support.waiting import eventually
 
 TEXT = {"type": "record", "name": "Row", "fields": [{"name": "a", "type": "string"}]}
 TEXT_AND_MORE = {"type": "record", "name": "Row", "fields": [*TEXT["fields"], {"name": "b", "type": "int"}]}
-
-OWNER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
 
 
 @pytest.mark.parametrize("major", POSTGRES_MAJORS)
@@ -93,7 +91,7 @@ def test_a_database_is_dropped_when_a_slots_owner_has_let_go_of_it(
     owner = psycopg2.connect(postgres.dsn(database), connection_factory=LogicalReplicationConnection)
     with closing(owner), owner.cursor() as cursor:
         cursor.start_replication(slot_name=database)
-        ((pid,),) = eventually(lambda: postgres.execute(OWNER, database), "the slot has an owner")
+        ((pid,),) = eventually(lambda: postgres.execute(SLOT_OWNER, database), "the slot has an owner")
         os.kill(pid, signal.SIGSTOP)
         goes_on = threading.Timer(1, os.kill, (pid, signal.SIGCONT))
         goes_on.start()

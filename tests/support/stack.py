@@ -64,6 +64,10 @@ class PostgresServers:
             server.stop("immediate")
 
 
+SLOT_OWNER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
+"""The process that holds a slot."""
+
+
 def new_database_name() -> str:
     """A database name that no other test has."""
     return f"test_{os.getpid()}_{next(_numbers)}"

@@ -160,8 +160,7 @@ class PostgresServer(LocalServer):
         for (gid,) in self.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", name):
             self.execute("ROLLBACK PREPARED %s", gid, dbname=name)
         self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
-        if self._process is not None:
-            self._process.wait_until(lambda: self._has_no_slots(name))
+        self._wait_until(lambda: self._has_no_slots(name))
         self._run_with_names("DROP DATABASE IF EXISTS {}", name)
 
     def _has_no_slots(self, name: str) -> bool:

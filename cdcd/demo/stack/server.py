@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -65,9 +66,13 @@ class LocalServer(ABC):
 
     def wait_ready(self) -> None:
         """Wait until clients are served. Raises StackError with the end of the server's log."""
+        self._wait_until(self._serves)
+
+    def _wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for a condition of the running server. Raises StackError with the end of its log."""
         if self._process is None:
             raise StackError(f"{type(self).__name__} was not launched")
-        self._process.wait_until(self._serves, self.START_WITHIN_S)
+        self._process.wait_until(ready, self.START_WITHIN_S)
 
     def stop(self) -> None:
         """Orderly stop; killed when it takes longer than STOP_WITHIN_S."""
