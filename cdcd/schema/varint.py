@@ -3,7 +3,7 @@
 In: Python ints and bytes.  Out: Avro bytes (Avro specification, "Binary Encoding"); `decode_long` the other way.
 Invariant: `encode_long` takes exactly the 64-bit signed range; anything else is an OverflowError, never
 wrapped.
-Two tables of 14-bit chunks replace the loop over 7-bit groups: a long costs at most five look-ups.
+The short ones, most lengths among them, come from a table.
 """
 
 from __future__ import annotations
@@ -11,37 +11,30 @@ from __future__ import annotations
 MIN_LONG = -(1 << 63)
 MAX_LONG = (1 << 63) - 1
 
-_CHUNK = 1 << 14
-_MASK = _CHUNK - 1
-
-_LAST = tuple(bytes((n,)) if n < 0x80 else bytes(((n & 0x7F) | 0x80, n >> 7)) for n in range(_CHUNK))
-"""The final 14 bits of a varint, in as few bytes as they need."""
-
-_MORE = tuple(bytes(((n & 0x7F) | 0x80, (n >> 7) | 0x80)) for n in range(_CHUNK))
-"""14 bits of a varint that goes on."""
+_SHORT = tuple(bytes((z,)) if z < 0x80 else bytes(((z & 0x7F) | 0x80, z >> 7)) for z in range(1 << 11))
+"""Zig-zag numbers of few bytes. A larger table takes memory of the daemon, which encodes rows by its kernel."""
+_SHORT_SIZES = len(_SHORT) // 2
 
 
 def encode_long(n: int) -> bytes:
     """Return the Avro encoding of a 64-bit signed integer. Raises OverflowError outside that range."""
     z = n << 1 if n >= 0 else (~n << 1) | 1
-    if z < 0x4000:
-        return _LAST[z]
-    if z < 0x10000000:
-        return _MORE[z & _MASK] + _LAST[z >> 14]
-    if z < 0x40000000000:
-        return _MORE[z & _MASK] + _MORE[(z >> 14) & _MASK] + _LAST[z >> 28]
-    if z < 0x100000000000000:
-        return _MORE[z & _MASK] + _MORE[(z >> 14) & _MASK] + _MORE[(z >> 28) & _MASK] + _LAST[z >> 42]
+    if z < len(_SHORT):
+        return _SHORT[z]
     if z >> 64:
         raise OverflowError("not a 64-bit integer")
-    high = _MORE[(z >> 28) & _MASK] + _MORE[(z >> 42) & _MASK] + _LAST[z >> 56]
-    return _MORE[z & _MASK] + _MORE[(z >> 14) & _MASK] + high
+    groups = bytearray()
+    while z >= 0x80:
+        groups.append((z & 0x7F) | 0x80)
+        z >>= 7
+    groups.append(z)
+    return bytes(groups)
 
 
 def encode_bytes(raw: bytes) -> bytes:
     """Return Avro `bytes`: the length as a long, then the bytes."""
     size = len(raw)
-    return (_LAST[size << 1] if size < 0x2000 else encode_long(size)) + raw
+    return (_SHORT[size << 1] if size < _SHORT_SIZES else encode_long(size)) + raw
 
 
 def encode_string(raw: bytes) -> bytes:
@@ -49,7 +42,7 @@ def encode_string(raw: bytes) -> bytes:
     if not raw.isascii():
         raw.decode()
     size = len(raw)
-    return (_LAST[size << 1] if size < 0x2000 else encode_long(size)) + raw
+    return (_SHORT[size << 1] if size < _SHORT_SIZES else encode_long(size)) + raw
 
 
 def decode_long(data: bytes, at: int) -> tuple[int, int]:

@@ -77,16 +77,14 @@ FILE_PROPERTIES = (
 
 PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
     # The end of a group flushes at once, and so does who waits for room, so nobody ever waits for this: it lets a
-    # group fill its batches. One batch is one request; where rows are spread over a hundred topics, a short one has
-    # hardly more than a row.
+    # group fill its batches, which may be as large as the client has them by itself. One batch is one request; where
+    # rows are spread over a hundred topics, a short one has hardly more than a row.
     "linger.ms": 500,
-    # Larger ones are no faster, and hold more memory while they wait.
-    "batch.size": 262_144,
     "batch.num.messages": 100_000,
     # Bounds the memory between produce() and the broker; full means back-pressure, never loss.
     "queue.buffering.max.messages": 200_000,
     # Twice as much is no faster; a record that `message.max.bytes` allows has room in any case.
-    "queue.buffering.max.kbytes": 32_768,
+    "queue.buffering.max.kbytes": 16_384,
     "socket.keepalive.enable": True,
 }
 

@@ -151,7 +151,7 @@ class ReplicationStream:
         now_us = self._hear()
         self.more = drained.more
         self.received_bytes += drained.bytes
-        pause_us = self._pause.after_drain(drained.messages, drained.more, now_us)
+        pause_us = self._pause.after_drain(drained.messages, drained.bytes, drained.more, now_us)
         self._resume_us = now_us + pause_us if pause_us and self._rests else 0
         for item in drained.items:
             if type(item) is Keepalive:

@@ -88,7 +88,7 @@ def _run(
     session = Session(servers, options.json, asked)
     there = session.begin(runners)
     if options.warm_up:
-        session.warm_up(options.scale)
+        session.warm_up()
     for item in items:
         if isinstance(item, Case):
             session.drain(item.scaled(options.scale), there, options.pairs, options.repeats)

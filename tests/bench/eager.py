@@ -11,6 +11,5 @@ if __name__ == "__main__":
     from cdcd.cli import main
     from cdcd.source import pause
 
-    backlog_rate, _ = pause.PAUSES_US[0]
-    pause.PAUSES_US = ((backlog_rate, 1),)  # no time at all would be no backlog either
+    pause.FILL_BYTES = pause.BUSY_PAUSE_US = 0
     sys.exit(main())

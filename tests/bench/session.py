@@ -31,7 +31,7 @@ from tests.bench.table import FLOOR_HEAD, case_table, floor_cells, latency_table
 
 FORMAT = 1
 WARM_UP_SHARE = 0.5
-WARM_UP_DRAINS = 4
+WARM_UP_DRAINS = 8
 """A million rows each: until then a third of what the broker uses is its compiler's, after them a twentieth."""
 RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (*OWN, *PEERS)}
 LINGERS_MS = (0, 1, 5, 20, 100, 500)
@@ -81,9 +81,10 @@ class Session:
         self._write()
         return there
 
-    def warm_up(self, scale: float) -> None:
-        """Let the broker's and the registry's Java compile what it will run: the first runs would pay for all."""
-        case = CASES["insert-1000"].scaled(WARM_UP_SHARE * scale)
+    def warm_up(self) -> None:
+        """Let the broker's and the registry's Java compile what it will run, at any scale: the first runs would pay
+        for all."""
+        case = CASES["insert-1000"].scaled(WARM_UP_SHARE)
         cdcd = [RUNNERS["cdcd"]]
         for one in drain_case(self._servers, case, cdcd, WARM_UP_DRAINS, repeats=0, say=lambda _: None):
             if isinstance(one, Failure):

@@ -1,65 +1,79 @@
-"""The reading pause: only at a high rate, longer at a higher one, and never while there is more."""
+"""The reading pause: only at a high rate, no longer than the server has room, and never while there is more."""
 
 from __future__ import annotations
 
 import pytest
 
-from cdcd.source.pause import PAUSES_US, Pause
+from cdcd.source.pause import BUSY_PAUSE_US, FILL_BYTES, LONGEST_US, Pause
 
 STEP_US = 1_000
-(_, LONG_US), (_, SHORT_US) = PAUSES_US
+ROW_BYTES = 230
+LONG_US = FILL_BYTES * 1_000_000 // (200 * 1_000 * ROW_BYTES)
+"""The pause of a backlog of 200 rows a millisecond."""
 
 
-def run(pause: Pause, messages: int, steps: int) -> tuple[int, int]:
+def run(pause: Pause, messages: int, steps: int, message_bytes: int = ROW_BYTES) -> tuple[int, int]:
     """Drain so many messages each millisecond; the last pause and the time."""
     answer = now_us = 0
     for _ in range(steps):
         now_us += STEP_US
-        answer = pause.after_drain(messages, False, now_us)
+        answer = pause.after_drain(messages, messages * message_bytes, False, now_us)
     return answer, now_us
 
 
 @pytest.mark.parametrize(
     ("messages_per_ms", "pause_us"),
-    [(5, 0), (9, 0), (10, SHORT_US), (39, SHORT_US), (40, LONG_US), (200, LONG_US)],
+    [(5, 0), (9, 0), (10, BUSY_PAUSE_US), (39, BUSY_PAUSE_US), (40, LONGEST_US), (200, LONG_US)],
 )
 def test_the_rate_decides_on_the_pause_and_a_trickle_is_never_held_up(
     messages_per_ms: int, pause_us: int
 ) -> None:
     assert run(Pause(0), messages_per_ms, 500)[0] == pause_us
-    assert LONG_US > SHORT_US > 0
+    assert LONGEST_US > LONG_US > BUSY_PAUSE_US > 0
+
+
+@pytest.mark.parametrize(("messages", "message_bytes"), [(1_000, 60), (300, 230), (150, 1_000), (50, 10_000)])
+def test_a_backlogs_pause_lasts_as_the_server_has_room_whatever_its_messages_are(
+    messages: int, message_bytes: int
+) -> None:
+    """The server's buffer takes 4 MiB and the reader's socket some more; a reader may be late by twice its pause."""
+    pause_us, _ = run(Pause(0), messages, 500, message_bytes)
+    came = pause_us * messages * message_bytes // STEP_US
+    assert FILL_BYTES // 2 < came <= FILL_BYTES < (4 << 20) // 4
 
 
 def test_a_drain_that_stopped_at_its_limit_is_followed_at_once_by_the_next() -> None:
     """A read's limit of 262,144 bytes is some 1,200 rows of usual size, and a pause brings more."""
     pause = Pause(0)
     _, now_us = run(pause, 200, 200)
-    assert pause.after_drain(1_165, True, now_us + STEP_US) == 0
-    assert pause.after_drain(100, False, now_us + 2 * STEP_US) == LONG_US
+    assert pause.after_drain(1_140, 262_200, True, now_us + STEP_US) == 0
+    assert pause.after_drain(100, 23_000, False, now_us + 2 * STEP_US) == LONG_US
 
 
 def test_after_an_idle_time_the_first_message_is_not_held_up() -> None:
     pause = Pause(0)
     _, now_us = run(pause, 200, 200)
-    assert pause.after_drain(1, False, now_us + 1_000_000) == 0
+    assert pause.after_drain(1, ROW_BYTES, False, now_us + 1_000_000) == 0
 
 
 def test_a_moment_without_messages_is_no_idleness() -> None:
     pause = Pause(0)
     _, now_us = run(pause, 200, 200)
-    assert pause.after_drain(1, False, now_us + 30_000) == LONG_US
+    assert pause.after_drain(1, ROW_BYTES, False, now_us + 30_000) == LONG_US
 
 
 def test_the_pauses_themselves_do_not_end_the_pausing() -> None:
-    """A burst as it comes with pauses: all in one drain every twenty milliseconds, and more at once behind it."""
-    pause, now_us = Pause(0), 0
-    run(pause, 200, 200)
-    now_us = 200 * STEP_US
+    """A burst as it comes with pauses: all in two drains every few milliseconds, and more at once behind it."""
+    pause = Pause(0)
+    answer, now_us = run(pause, 200, 200)
     for _ in range(50):
-        now_us += LONG_US
-        assert pause.after_drain(1_165, True, now_us) == 0
+        rows = 200 * (answer + 100) // STEP_US
+        assert rows > 1_140
+        now_us += answer
+        assert pause.after_drain(1_140, 262_200, True, now_us) == 0
+        answer = pause.after_drain(rows - 1_140, (rows - 1_140) * ROW_BYTES, False, now_us + 100)
+        assert answer == pytest.approx(LONG_US, rel=0.1)
         now_us += 100
-        assert pause.after_drain(835, False, now_us) == LONG_US
 
 
 def test_what_comes_in_at_the_highest_rate_is_a_backlog() -> None:
