@@ -76,7 +76,7 @@ class LargeLimits:
     is_parted: bool
 
 
-ENOUGH_ROWS = 16_000
+ENOUGH_ROWS = 20_000
 """Patience for more would only take memory: a commit costs little beside so many."""
 
 NO_LIMITS = LargeLimits(0, 0, 0, is_parted=False)

@@ -1773,6 +1773,64 @@ def hand_over(produce, reported, list records, Py_ssize_t start):
     return at, None
 
 
+cdef enum:
+    MOST_PARTITIONS = 64  # as `cdcd.sink.hand_over` says
+
+
+def by_partition(list records):
+    """Do what `cdcd.sink.hand_over` says of it."""
+    cdef Py_ssize_t count = len(records), at, place
+    cdef Py_ssize_t ends[MOST_PARTITIONS]
+    cdef PyObject* topics[MOST_PARTITIONS]
+    cdef int64_t numbers[MOST_PARTITIONS]
+    cdef PyObject* topic
+    cdef int64_t number
+    cdef int found = 0, group = 0
+    cdef list ordered
+    cdef uint8_t* group_of = <uint8_t*>PyMem_Malloc(max(count, 1))
+    if group_of == NULL:
+        raise MemoryError
+    try:
+        for at in range(count):
+            record = <tuple>records[at]
+            topic, number = PyTuple_GET_ITEM(record, 0), <object>PyTuple_GET_ITEM(record, 1)
+            group = _group(topic, number, topics, numbers, found, group)
+            if group == found:
+                if found == MOST_PARTITIONS:
+                    return records
+                topics[found], numbers[found], ends[found] = topic, number, 0
+                found += 1
+            ends[group] += 1
+            group_of[at] = <uint8_t>group
+        if found <= 1:
+            return records
+        for group in range(1, found):
+            ends[group] += ends[group - 1]
+        ordered = [None] * count
+        for at in range(count - 1, -1, -1):
+            group = group_of[at]
+            ends[group] -= 1
+            place = ends[group]
+            ordered[place] = records[at]
+        return ordered
+    finally:
+        PyMem_Free(group_of)
+
+
+cdef int _group(PyObject* topic, int64_t number, PyObject** topics, int64_t* numbers, int found, int last) except -1:
+    """Return which of those found it is, `found` where it is none; one topic may be several objects."""
+    cdef int group
+    if found and topics[last] == topic and numbers[last] == number:
+        return last
+    for group in range(found):
+        if topics[group] == topic and numbers[group] == number:
+            return group
+    for group in range(found):
+        if numbers[group] == number and <object>topics[group] == <object>topic:
+            return group
+    return found
+
+
 def count_operations(run):
     """Return how many rows of each (relid, type byte) a run has, None where it is not well formed."""
     cdef bytes data = run.frames

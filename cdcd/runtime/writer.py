@@ -21,6 +21,7 @@ from cdcd.crash_points import reach
 from cdcd.errors import RecordTooLarge, TransactionTooLarge
 from cdcd.lsn import Lsn
 from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.sink.hand_over import by_partition
 from cdcd.threads import settled, start_in_thread
 
 NO_ROOM_WAIT_S = 0.002
@@ -268,7 +269,7 @@ class Writer:
         if self._ahead is not None and self._ahead.is_waiting:
             self._announcing = self._start(self._ahead.announce)
             await asyncio.shield(self._announcing)
-        records, done = self._taken(chunk, chunk.records, 0)
+        records, done = self._taken(chunk, by_partition(chunk.records), 0)
         taken_us = self._clock_us()
         while done < len(records):
             # What has to go alone waits for all before it (F65), which else would linger for more to come.

@@ -1,8 +1,8 @@
 """Give records to the producer, one call each and next to nothing besides.
 
 In: the producer's `produce`, records in order.  Out: how many it took, and what it raised at the next one.
-Invariant: records are given in order and none is left out; the last one of each partition asks for its delivery
-report, whose offset is that of the group's end there.
+Invariant: the records of a partition are given in order (F47) and none is left out; the last one of each asks for its
+delivery report, whose offset is that of the group's end there.
 Must not: block, or look into a record.
 """
 
@@ -19,6 +19,34 @@ _KERNEL = compiled("cdcd.avro.rows")
 _TOPIC_AND_PARTITION = itemgetter(0, 1)
 
 Call = Callable[..., None]
+
+MOST_PARTITIONS = 64
+"""Among more, too few records are neighbours for it to matter where they are."""
+
+
+def by_partition(records: Sequence[Record]) -> Sequence[Record]:
+    """Return the records with those of each partition one after the other, in their order.
+
+    What is produced together lies together in memory, and that is how Kafka's client goes through it to make its
+    batches, partition by partition, and to free it: half of the time of its thread. The partitions are in the order
+    of their first records. Where there are more than `MOST_PARTITIONS`, all is left as it is.
+    """
+    if _KERNEL is not None and type(records) is list:
+        ordered: list[Record] = _KERNEL.by_partition(records)
+        return ordered
+    return by_partition_in_python(records)
+
+
+def by_partition_in_python(records: Sequence[Record]) -> Sequence[Record]:
+    """Do what `by_partition` says: the compiled one's specification."""
+    found: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        found.setdefault((record.topic, record.partition), []).append(record)
+    return (
+        [record for of_one in found.values() for record in of_one]
+        if len(found) <= MOST_PARTITIONS
+        else records
+    )
 
 
 def hand_over(

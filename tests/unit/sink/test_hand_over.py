@@ -10,15 +10,26 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cdcd.kernels import compiled
 from cdcd.model import Record
-from cdcd.sink.hand_over import hand_over, hand_over_in_python
+from cdcd.sink.hand_over import (
+    MOST_PARTITIONS,
+    by_partition,
+    by_partition_in_python,
+    hand_over,
+    hand_over_in_python,
+)
 
 HandOver = Callable[..., tuple[int, Exception | None]]
+Arrange = Callable[[Sequence[Record]], Sequence[Record]]
 needs_kernel = pytest.mark.skipif(
     compiled("cdcd.avro.rows") is None, reason="the kernels in Python were asked for"
 )
 BOTH = [
     pytest.param(hand_over, marks=needs_kernel, id="compiled"),
     pytest.param(hand_over_in_python, id="python"),
+]
+BOTH_ARRANGE = [
+    pytest.param(by_partition, marks=needs_kernel, id="compiled"),
+    pytest.param(by_partition_in_python, id="python"),
 ]
 
 
@@ -106,3 +117,43 @@ def test_records_that_are_no_list_go_the_other_way() -> None:
     records = (Record("t", 0, None, b"1"), Record("t", 0, None, b"2"))
     assert hand_over(producer.produce, _report, records, 0) == (2, None)
     assert (producer.taken, producer.told) == (list(records), [1])
+
+
+def _of(topic: str, partition: int, records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if (record.topic, record.partition) == (topic, partition)]
+
+
+@pytest.mark.parametrize("arrange", BOTH_ARRANGE)
+@pytest.mark.parametrize("partitions", [1, 2, 4, MOST_PARTITIONS])
+def test_each_partitions_records_are_neighbours_and_stay_in_order(arrange: Arrange, partitions: int) -> None:
+    """A topic's name may be several objects, and so may be a number: it is their value that counts."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        records = [
+            Record(
+                "".join(["t", chance.choice("ab")]),
+                chance.randrange(partitions // 2 or 1) + 1000,
+                b"%d" % n,
+                None,
+            )
+            for n in range(chance.choice((0, 1, 3, 1000)))
+        ]
+        arranged = list(arrange(records))
+        order = list(dict.fromkeys((record.topic, record.partition) for record in records))
+        assert arranged == [record for one in order for record in _of(*one, records)], seed
+
+
+@pytest.mark.parametrize("arrange", BOTH_ARRANGE)
+@pytest.mark.parametrize("is_arranged", [True, False])
+def test_records_of_more_partitions_are_left_as_they_are(arrange: Arrange, is_arranged: bool) -> None:
+    partitions = MOST_PARTITIONS + (not is_arranged)
+    records = [Record("t", n % partitions, b"%d" % n, None) for n in range(300)]
+    assert (list(arrange(records)) != records) == is_arranged
+    assert sorted(arrange(records)) == sorted(records)
+
+
+@needs_kernel
+def test_both_arrange_alike() -> None:
+    for seed in range(150):
+        records = _records(random.Random(seed))
+        assert list(by_partition(records)) == list(by_partition_in_python(records)), seed
