@@ -21,7 +21,6 @@ from cdcd.crash_points import reach
 from cdcd.errors import RecordTooLarge, TransactionTooLarge
 from cdcd.lsn import Lsn
 from cdcd.model import Progress, Record, SourceIdentity
-from cdcd.sink.hand_over import by_partition
 from cdcd.threads import settled, start_in_thread
 
 NO_ROOM_WAIT_S = 0.002
@@ -43,6 +42,7 @@ class Sink(Protocol):
     """What the writer needs of the sink room."""
 
     def begin(self) -> None: ...  # noqa: D102
+    def arranged(self, records: Sequence[Record]) -> Sequence[Record]: ...  # noqa: D102
     def produce(self, records: Sequence[Record], start: int) -> int: ...  # noqa: D102
     def poll(self, timeout_s: float) -> None: ...  # noqa: D102
     def send_now(self, timeout_s: float) -> None: ...  # noqa: D102
@@ -269,7 +269,7 @@ class Writer:
         if self._ahead is not None and self._ahead.is_waiting:
             self._announcing = self._start(self._ahead.announce)
             await asyncio.shield(self._announcing)
-        records, done = self._taken(chunk, by_partition(chunk.records), 0)
+        records, done = self._taken(chunk, self._sink.arranged(chunk.records), 0)
         taken_us = self._clock_us()
         while done < len(records):
             # What has to go alone waits for all before it (F65), which else would linger for more to come.

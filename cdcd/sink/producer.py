@@ -24,7 +24,7 @@ from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError,
 from cdcd.model import Progress, Record
 from cdcd.sink.client import Client, not_open
 from cdcd.sink.faults import error_of
-from cdcd.sink.hand_over import hand_over, last_of_each
+from cdcd.sink.hand_over import by_partition, hand_over, last_of_each
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.limits import Limits
 from cdcd.sink.progress import dump, key_of, key_of_joining
@@ -144,6 +144,10 @@ class KafkaSink:
         """Begin a group. Raises what an earlier call left behind."""
         self._opened().begin()
         self._begun_s = _now_s()
+
+    def arranged(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return the records in the order in which they are to be produced: each partition keeps its own."""
+        return by_partition(records)
 
     def produce(self, records: Sequence[Record], start: int) -> int:
         """Hand over `records[start:]` without blocking; return the index of the first one not taken.

@@ -107,6 +107,10 @@ class Sink:
         assert self._open is None, "a transaction within another"
         self._open = []
 
+    def arranged(self, records: Sequence[Any]) -> Sequence[Any]:
+        """Return the records: there is one partition."""
+        return records
+
     def produce(self, records: Sequence[Any], start: int) -> int:
         """Take some or all of the records."""
         opened = self._usable()

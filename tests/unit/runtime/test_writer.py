@@ -36,6 +36,7 @@ class MemorySink:
         self.gate.set()
         self.committing = threading.Event()
         self.room = 1_000_000
+        self.is_backwards = False
         self.polls = 0
         self.commit_error: Exception | None = None
         self.produce_error: Exception | None = None
@@ -44,6 +45,9 @@ class MemorySink:
     def begin(self) -> None:
         assert self.open is None, "begin in an open transaction"
         self.open = []
+
+    def arranged(self, records: Sequence[Record]) -> Sequence[Record]:
+        return records[::-1] if self.is_backwards else records
 
     def produce(self, records: Sequence[Record], start: int) -> int:
         assert self.open is not None, "produce outside a transaction"
@@ -361,9 +365,12 @@ async def test_a_chunk_larger_than_the_limit_gets_through() -> None:
         await one.until_confirmed(108)
 
 
-async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once() -> None:
+@pytest.mark.parametrize("is_backwards", [False, True])
+async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once(is_backwards: bool) -> None:
+    """In the order that the sink has asked for."""
     async with world() as one:
         one.sink.room = 1
+        one.sink.is_backwards = is_backwards
         await one.transaction(100, b"a", b"b", b"c")
         await one.until(lambda: one.sink.polls > 2)
         assert one.sink.groups == []
@@ -371,7 +378,7 @@ async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once() -
         await one.until(lambda: one.sink.room == 0)
         one.sink.room = 10
         await one.until_confirmed(108)
-        assert one.sink.keys == [[b"a", b"b", b"c"]]
+        assert one.sink.keys == [[b"c", b"b", b"a"] if is_backwards else [b"a", b"b", b"c"]]
 
 
 # --- failures ---
