@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,9 +63,10 @@ def test_random_faults_lose_repeat_tear_and_reorder_nothing(
         world.daemon.spawn = forks.spawn
         brokers: Any = SimpleNamespace(brokers=[kafka])
         scene = Scene(world, brokers, registry, doors, to_postgres, to_registry, random.Random(seed))
+        begun_s = time.monotonic()
         begin(scene, seed)
         findings = one_block(scene, struck, ROUNDS[delivery])
-        print(summary(world, struck, findings, 0, seed))
+        print(summary(world, struck, findings, time.monotonic() - begun_s, seed))
     assert [str(one) for one in findings] == []
     assert struck.total() == ROUNDS[delivery]
     assert world.last_block is not None
