@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, freethreading_compatible=False
 """The compiled row codec: runs of raw row messages -> Kafka records, without a Python object per column.
 
-In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records; or records, and they are given
-to the producer (`hand_over`, whose twin is `cdcd.sink.hand_over`).
+In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records; or records, and they are put in
+order (`by_partition`) and given to the producer (`hand_over`), whose twins are in `cdcd.sink.hand_over`.
 Invariant: bytes and errors are those of its twin (`cdcd.avro.encode`), which is its specification. What an operation
 does not understand goes to the column's own encoder or to the twin, a row at a time; where the twin raises, the whole
 run is given to it, so that an error is the twin's own. Nothing is read beyond a frame, and nothing is written without
@@ -1779,7 +1779,7 @@ cdef enum:
 
 def by_partition(list records):
     """Do what `cdcd.sink.hand_over` says of it."""
-    cdef Py_ssize_t count = len(records), at, place
+    cdef Py_ssize_t count = len(records), at
     cdef Py_ssize_t ends[MOST_PARTITIONS]
     cdef PyObject* topics[MOST_PARTITIONS]
     cdef int64_t numbers[MOST_PARTITIONS]
@@ -1794,7 +1794,7 @@ def by_partition(list records):
         for at in range(count):
             record = <tuple>records[at]
             topic, number = PyTuple_GET_ITEM(record, 0), <object>PyTuple_GET_ITEM(record, 1)
-            group = _group(topic, number, topics, numbers, found, group)
+            group = _group_of(topic, number, topics, numbers, found, group)
             if group == found:
                 if found == MOST_PARTITIONS:
                     return records
@@ -1810,14 +1810,13 @@ def by_partition(list records):
         for at in range(count - 1, -1, -1):
             group = group_of[at]
             ends[group] -= 1
-            place = ends[group]
-            ordered[place] = records[at]
+            ordered[ends[group]] = records[at]
         return ordered
     finally:
         PyMem_Free(group_of)
 
 
-cdef int _group(PyObject* topic, int64_t number, PyObject** topics, int64_t* numbers, int found, int last) except -1:
+cdef int _group_of(PyObject* topic, int64_t number, PyObject** topics, int64_t* numbers, int found, int last) except -1:
     """Return which of those found it is, `found` where it is none; one topic may be several objects."""
     cdef int group
     if found and topics[last] == topic and numbers[last] == number:
@@ -1827,6 +1826,7 @@ cdef int _group(PyObject* topic, int64_t number, PyObject** topics, int64_t* num
             return group
     for group in range(found):
         if numbers[group] == number and <object>topics[group] == <object>topic:
+            topics[group] = topic  # the next one is likely to be of this object too
             return group
     return found
 

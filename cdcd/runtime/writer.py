@@ -4,14 +4,15 @@ In: chunks of encoded records from the pump or the snapshot.  Out: Kafka transac
 Invariant: an LSN is confirmed only after the Kafka transaction that holds its progress record has committed
 (F7, F64), and it is exactly a boundary's end LSN (F2). While a commit is under way in its thread, encoding goes
 on into the waiting chunks; when those reach their limit in bytes, `add` waits: the one back-pressure (F15).
-Must not: decode, look into records.
+Must not: decode, look into records' keys and values.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -39,7 +40,7 @@ STALL_US = 1_000_000
 
 
 class Sink(Protocol):
-    """What the writer needs of the sink room."""
+    """What the writer needs of the sink room. `arranged`: all of a chunk, each partition's records in their order."""
 
     def begin(self) -> None: ...  # noqa: D102
     def arranged(self, records: Sequence[Record]) -> Sequence[Record]: ...  # noqa: D102
@@ -120,6 +121,7 @@ class Writer:
         self._ahead = ahead
         self._too_large = too_large
         self._numbered_by = numbered_by
+        self._arranged: Sequence[Record] = ()
         self._announcing: asyncio.Future[None] | None = None
         self._alone = asyncio.Lock()
         self._errand: Errand | None = None
@@ -269,7 +271,8 @@ class Writer:
         if self._ahead is not None and self._ahead.is_waiting:
             self._announcing = self._start(self._ahead.announce)
             await asyncio.shield(self._announcing)
-        records, done = self._taken(chunk, self._sink.arranged(chunk.records), 0)
+        self._arranged = self._sink.arranged(chunk.records)
+        records, done = self._taken(chunk, self._arranged, 0)
         taken_us = self._clock_us()
         while done < len(records):
             # What has to go alone waits for all before it (F65), which else would linger for more to come.
@@ -280,6 +283,7 @@ class Writer:
             if done > before:
                 waited_us, taken_us = self._clock_us() - taken_us, self._clock_us()
                 self._stalled_us += waited_us if waited_us >= STALL_US else 0
+        self._arranged = ()
         self._sink.poll(0)
         await asyncio.sleep(0)
 
@@ -292,7 +296,8 @@ class Writer:
     def _taken(self, chunk: Chunk, records: Sequence[Record], start: int) -> tuple[Sequence[Record], int]:
         """Hand over `records[start:]`; return what is to be written now and the index of the first not taken.
 
-        In the place of a record that Kafka does not take there is then what goes instead of it (F65).
+        In the place of a record that Kafka does not take there is then what goes instead of it (F65). From the first
+        of them on a chunk is in commit order: so are the dead letters then, and a halt names the first of all.
         """
         try:
             return records, self._sink.produce(records, start)
@@ -300,6 +305,8 @@ class Writer:
             if self._too_large is None or refusal.at is None:
                 raise
             at = refusal.at
+            if records is self._arranged:
+                return [*records[:at], *in_commit_order(chunk.records, records[:at])], at
             instead = self._too_large.instead_of(records[at], refusal, chunk.commit_lsn)
             return [*records[:at], *instead, *records[at + 1 :]], at
 
@@ -375,3 +382,16 @@ class Writer:
                 await asyncio.shield(self._start(self._sink.abort))
                 self._observer.given_up()
         self._is_open = False
+
+
+def in_commit_order(records: Sequence[Record], given: Iterable[Record]) -> list[Record]:
+    """Return those of `records` that are not among the `given`, of each partition its first ones."""
+    counts = Counter((record.topic, record.partition) for record in given)
+    rest = []
+    for record in records:
+        partition = record.topic, record.partition
+        if counts[partition]:
+            counts[partition] -= 1
+        else:
+            rest.append(record)
+    return rest

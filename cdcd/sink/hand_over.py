@@ -1,8 +1,8 @@
-"""Give records to the producer, one call each and next to nothing besides.
+"""Put records in the order in which the producer gets them, and give them to it, next to nothing besides.
 
-In: the producer's `produce`, records in order.  Out: how many it took, and what it raised at the next one.
-Invariant: the records of a partition are given in order (F47) and none is left out; the last one of each asks for its
-delivery report, whose offset is that of the group's end there.
+In: records in commit order, the producer's `produce`.  Out: how many it took, and what it raised at the next one.
+Invariant: the records of a partition are given in their order (F47) and none is left out; the last one of each asks
+for its delivery report, whose offset is that of the group's end there.
 Must not: block, or look into a record.
 """
 

@@ -115,6 +115,17 @@ def test_a_broker_whose_ports_are_taken_takes_others_also_behind_its_proxy(
     assert only.port == proxy.port
 
 
+def test_a_broker_does_not_take_another_one_at_its_port_for_itself(
+    kafka: KafkaBroker, artefacts: Cache, tmp_path: Path
+) -> None:
+    broker = KafkaBroker(tmp_path / "kafka", cache=artefacts)
+    broker.port = kafka.port
+    with broker:
+        assert broker.port != kafka.port
+        found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30)
+    assert found.cluster_id == broker.cluster_id
+
+
 def test_only_committed_transactions_are_read(kafka: KafkaBroker) -> None:
     topic = new_name()
     create_topic(kafka.bootstrap, topic)

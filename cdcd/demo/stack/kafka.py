@@ -26,6 +26,9 @@ from cdcd.demo.stack.server import STOP_WITHIN_S, LocalServer
 
 # For short lives: a small heap and only the fast compiler. A benchmark passes its own flags.
 SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+STARTED = "Kafka Server started"
+"""What its log says when all listeners are open: the first one serves some milliseconds before another one finds its
+port taken, which ends the broker."""
 
 
 class KafkaBroker(LocalServer):
@@ -145,9 +148,11 @@ class KafkaBroker(LocalServer):
         # log_level 0: a refused connection is the expected answer here, not news for stderr.
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
-            return self.node_id in admin.list_topics(timeout=2).brokers
+            is_known = self.node_id in admin.list_topics(timeout=2).brokers
         except KafkaException:
             return False
+        # Who answers may be another broker, which was faster: nodes alone are all number 1.
+        return is_known and self._process is not None and STARTED in self._process.output()
 
     def _properties(self) -> dict[str, str]:
         copies = str(self.copies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import struct
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,7 @@ from cdcd.model import Column, Part, Record, Relation, ReplicaIdentity, Run, Tra
 from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.writer import Writer
 from cdcd.schema.relation_schema import relation_schemas
+from cdcd.sink.hand_over import by_partition
 from tests.unit.runtime.test_writer import IDENTITY, MemorySink
 
 COMMIT_LSN, LSN = 0x100, 0x80
@@ -173,6 +175,49 @@ async def test_a_full_queue_between_large_rows_loses_and_repeats_nothing() -> No
     rows = [record.key for record in records if record.topic == PLAN.topic]
     assert rows == [record.key for record in chunk(*[6] * 8).records]
     assert sum(record.topic == DEAD for record in records) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_dead_letters_are_in_commit_order_where_rows_go_partition_by_partition(seed: int) -> None:
+    """From the first one that does not fit on a chunk is in commit order, with a full queue in between too."""
+    chance, one = random.Random(seed), World(DEAD)
+    whole = [
+        record._replace(partition=chance.randrange(4))
+        for record in chunk(*(chance.choice((6, 6, 5000)) for _ in range(40))).records
+    ]
+    large = [at for at, record in enumerate(whole) if len(record.value or b"") > one.sink.limit]
+    one.sink.arranged = by_partition  # type: ignore[method-assign]
+    one.sink.room = 7
+    send_now = one.sink.send_now
+
+    def sent(timeout_s: float) -> None:
+        one.sink.room = 7
+        send_now(timeout_s)
+
+    one.sink.send_now = sent  # type: ignore[method-assign]
+    await one.write(Chunk(whole, 1, reached=Part(COMMIT_LSN, len(whole))), END)
+    ((records, _),) = one.sink.groups
+    letters = [record for record in records if record.topic == DEAD]
+    assert [json.loads(letter.value or b"")["tx_seq"] for letter in letters] == [at + 1 for at in large]
+    assert [letter.key for letter in letters] == [whole[at].key for at in large]
+    for partition in range(4):
+        keys = [
+            record.key for record in records if (record.topic, record.partition) == (PLAN.topic, partition)
+        ]
+        assert keys == [record.key for record in whole if record.partition == partition]
+
+
+async def test_a_halt_names_the_first_change_that_is_too_large_where_rows_go_partition_by_partition() -> None:
+    one = World(None)
+    sizes, partitions = (6, 6, 6, 5000, 6, 5000, 6), (2, 2, 2, 1, 1, 2, 1)
+    whole = [
+        record._replace(partition=partition)
+        for record, partition in zip(chunk(*sizes).records, partitions, strict=True)
+    ]
+    one.sink.arranged = by_partition  # type: ignore[method-assign]
+    with pytest.raises(RecordTooLarge) as caught:
+        await one.write(Chunk(whole, 1, reached=Part(COMMIT_LSN, len(whole))), END)
+    assert caught.value.context["tx_seq"] == 4
 
 
 async def test_what_is_not_durable_is_not_counted() -> None:
