@@ -44,9 +44,10 @@ REFUSAL = "producing a record: larger than message.max.bytes"
 
 
 class PickySink(MemorySink):
-    """Takes no record above `limit` bytes."""
+    """Takes no record above `limit` bytes; its queue has room for `room_when_sent` again when it was sent."""
 
     limit = 2000
+    room_when_sent = 1_000_000
 
     def produce(self, records: Sequence[Record], start: int) -> int:
         for at in range(start, len(records)):
@@ -57,6 +58,10 @@ class PickySink(MemorySink):
                 refusal.at = at
                 raise refusal
         return super().produce(records, start)
+
+    def send_now(self, timeout_s: float) -> None:
+        self.room = self.room_when_sent
+        super().send_now(timeout_s)
 
 
 class Plans:
@@ -162,14 +167,7 @@ async def test_each_large_row_has_a_marker_in_its_place_and_a_dead_letter_in_the
 
 async def test_a_full_queue_between_large_rows_loses_and_repeats_nothing() -> None:
     one = World(DEAD)
-    one.sink.room = 2
-    send_now = one.sink.send_now
-
-    def sent(timeout_s: float) -> None:
-        one.sink.room = 2
-        send_now(timeout_s)
-
-    one.sink.send_now = sent  # type: ignore[method-assign]
+    one.sink.room = one.sink.room_when_sent = 2
     await one.write(chunk(6, 6, 6, 5000, 6, 6, 5000, 6), END)
     ((records, _),) = one.sink.groups
     rows = [record.key for record in records if record.topic == PLAN.topic]
@@ -187,14 +185,7 @@ async def test_dead_letters_are_in_commit_order_where_rows_go_partition_by_parti
     ]
     large = [at for at, record in enumerate(whole) if len(record.value or b"") > one.sink.limit]
     one.sink.arranged = by_partition  # type: ignore[method-assign]
-    one.sink.room = 7
-    send_now = one.sink.send_now
-
-    def sent(timeout_s: float) -> None:
-        one.sink.room = 7
-        send_now(timeout_s)
-
-    one.sink.send_now = sent  # type: ignore[method-assign]
+    one.sink.room = one.sink.room_when_sent = 7
     await one.write(Chunk(whole, 1, reached=Part(COMMIT_LSN, len(whole))), END)
     ((records, _),) = one.sink.groups
     letters = [record for record in records if record.topic == DEAD]
