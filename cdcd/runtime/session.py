@@ -235,6 +235,7 @@ class Session:
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
             numbered_by=numbered_by(self._config),
             rest_us=KAFKA_REST_US if self._sink_settings.is_exactly_once else 0,
+            is_seen_early=not self._sink_settings.is_exactly_once,
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:

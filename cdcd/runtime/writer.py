@@ -35,6 +35,10 @@ LULL_S = 0.01
 KAFKA_REST_US = 1_000
 """A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
 meanwhile is refused, and librdkafka asks again 20 ms later."""
+POSITION_WAIT_US = 50_000
+"""Where rows are seen as they are written, their position can wait: writing it costs as much as some of them."""
+SEND_WAIT_S = 0.001
+"""How long the loop stands still, at most, to have such rows sent: what is not answered by then is on its way."""
 STALL_US = 1_000_000
 """A producer that takes nothing for this long is not slow but stands still."""
 
@@ -104,7 +108,9 @@ class Writer:
         too_large: TooLarge | None = None,
         numbered_by: str = "",
         rest_us: int = 0,
+        is_seen_early: bool = False,
     ) -> None:
+        """`is_seen_early`: rows are seen as they are written, whether their group is complete or not."""
         self._sink = sink
         self._identity = identity
         self._group = Group(limits)
@@ -129,6 +135,8 @@ class Writer:
         self._stalled_us = 0
         self._rest_us = rest_us
         self._rested_us = 0
+        self._is_seen_early = is_seen_early
+        self._sends_early = False
         self.has_advanced = False
         """Whether anything of the stream has become durable: rows, a part of a transaction, or an idle position."""
 
@@ -183,8 +191,13 @@ class Writer:
         self._group.is_hurried = False
 
     def note_backlog(self, is_backlog: bool) -> None:
-        """Commit less often while much comes in: the next groups wait a moment for more."""
-        self._group.patience_us = BACKLOG_WAIT_US if is_backlog else 0
+        """Commit less often while much comes in: the next groups wait a moment for more.
+
+        While little does, rows that are seen as they are written are sent as they come, and their position waits.
+        """
+        self._sends_early = self._is_seen_early and not is_backlog
+        wait_us = POSITION_WAIT_US if self._is_seen_early else 0
+        self._group.patience_us = BACKLOG_WAIT_US if is_backlog else wait_us
 
     async def lull(self) -> None:
         """Wait for a commit that is under way, a moment at most: what comes meanwhile would wait for it too.
@@ -284,7 +297,10 @@ class Writer:
                 waited_us, taken_us = self._clock_us() - taken_us, self._clock_us()
                 self._stalled_us += waited_us if waited_us >= STALL_US else 0
         self._arranged = ()
-        self._sink.poll(0)
+        if self._sends_early:
+            self._sink.send_now(SEND_WAIT_S)
+        else:
+            self._sink.poll(0)
         await asyncio.sleep(0)
 
     async def _rest(self) -> None:

@@ -16,7 +16,8 @@ import hashlib
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
@@ -176,9 +177,10 @@ def read_published(connection: Connection, names: Sequence[str]) -> Published:
     """Return the publications of these names that exist. Raises Source errors; SourceUnavailable for a lock."""
     tables: dict[str, dict[int, PublishedAs]] = {}
     has_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
-    for publication, relid, *how in fetch(connection, _tables_sql(has_schemas), (list(names),)):
-        table = PublishedAs(*how)
-        tables.setdefault(publication, {})[relid] = replace(table, row_filter=_digest(table.row_filter))
+    sql = _tables_sql(has_schemas)
+    for publication, relid, name, columns, row_filter, entry in fetch(connection, sql, (list(names),)):
+        table = PublishedAs(name, columns, _digest(row_filter), entry)
+        tables.setdefault(publication, {})[relid] = table
     rows = fetch(connection, _PUBLICATIONS, (list(names),))
     return {name: Publication(*(*row, tables.get(name, {}))) for name, *row in rows}
 
@@ -206,7 +208,11 @@ def dump(published: Published) -> str:
 
 
 def _rows(tables: Mapping[int, PublishedAs]) -> list[list[object]]:
-    return [[relid, *astuple(table)] for relid, table in sorted(tables.items())]
+    return [[relid, *_HOW(table)] for relid, table in sorted(tables.items())]
+
+
+_HOW = attrgetter(*(one.name for one in fields(PublishedAs)))
+"""As `astuple`, which takes a tenth of a second for five thousand tables."""
 
 
 def load(text: str) -> Published:
@@ -285,6 +291,8 @@ def _tables(name: str, was: Publication, now: Publication, existing: Collection[
     published_names = {table.name for table in now.tables.values()}
     for relid, old in was.tables.items():
         new = now.tables.get(relid)
+        if new == old:
+            continue
         step = Step(name, was.oid, now.oid, relid, old.entry, None if new is None else new.entry)
         if new is not None:
             found += _published_as(name, old, new, step)

@@ -160,6 +160,9 @@ def protocol_options(backlog: Backlog) -> dict[str, str]:
 
 # --- cdcd ----------------------------------------------------------------------------------------------------
 
+AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Python compiles cdcd's modules once, as pip does for an installation, and not at every start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cdcd:
@@ -217,7 +220,7 @@ class Cdcd:
         )
         daemon.slot = slot
         merge(daemon.config, dict(self.over))
-        daemon.environment = dict(self.environment)
+        daemon.environment = {**AS_INSTALLED, **self.environment}
         daemon.entry = ("-m", self.module)
         try:
             with daemon:

@@ -38,6 +38,7 @@ class MemorySink:
         self.room = 1_000_000
         self.is_backwards = False
         self.polls = 0
+        self.sent: list[bytes | None] = []
         self.commit_error: Exception | None = None
         self.produce_error: Exception | None = None
         self.commit_threads: set[int] = set()
@@ -64,6 +65,7 @@ class MemorySink:
 
     def send_now(self, timeout_s: float) -> None:
         self.polls += 1
+        self.sent = [record.key for record in self.open or ()]
 
     def commit(self, progress: Progress) -> Progress:
         assert self.open is not None, "commit outside a transaction"
@@ -131,6 +133,7 @@ class World:
         has_schemas: bool = False,
         durable_lsn: int = 0,
         rest_us: int = 0,
+        is_seen_early: bool = False,
     ) -> None:
         self.sink = MemorySink()
         self.schemas = MemorySchemas(self.sink) if has_schemas else None
@@ -149,6 +152,7 @@ class World:
             durable_lsn=durable_lsn,
             ahead=self.schemas,
             rest_us=rest_us,
+            is_seen_early=is_seen_early,
         )
         self.task = asyncio.ensure_future(self.writer.run())
 
@@ -291,6 +295,54 @@ async def test_a_lull_ends_before_a_long_commit() -> None:
         await asyncio.wait_for(one.writer.lull(), DEADLINE_S)
         assert one.confirmed == []
         one.sink.gate.set()
+
+
+async def test_rows_that_are_seen_early_are_sent_as_they_come_and_their_position_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F7: nothing of them is confirmed meanwhile."""
+    monkeypatch.setattr(writer_module, "POSITION_WAIT_US", HOUR_US)
+    async with world(is_seen_early=True) as one:
+        one.writer.note_backlog(False)
+        await one.transaction(100, b"a")
+        await one.until(lambda: one.sink.sent == [b"a"])
+        await one.transaction(200, b"b")
+        await one.until(lambda: one.sink.sent == [b"a", b"b"])
+        assert one.sink.groups == []
+        assert one.confirmed == []
+        await one.writer.flush()
+        assert one.sink.keys == [[b"a", b"b"]]
+        assert one.confirmed == [208]
+
+
+async def test_the_position_of_what_is_seen_early_waits_for_its_time_only() -> None:
+    async with world(is_seen_early=True) as one:
+        one.writer.note_backlog(False)
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+
+
+@pytest.mark.parametrize("is_seen_early", [False, True])
+@pytest.mark.parametrize("is_backlog", [None, True])
+async def test_in_a_backlog_or_a_copy_rows_are_left_to_fill_their_batches(
+    is_seen_early: bool, is_backlog: bool | None
+) -> None:
+    async with world(is_seen_early=is_seen_early, max_wait_us=HOUR_US) as one:
+        if is_backlog is not None:
+            one.writer.note_backlog(is_backlog)
+        await one.transaction(100, b"a")
+        await one.until(lambda: one.sink.open is not None and len(one.sink.open) == 1)
+        await turns()
+        assert one.sink.sent == []
+
+
+async def test_what_is_seen_only_when_it_is_committed_is_not_sent_before() -> None:
+    async with world(max_wait_us=HOUR_US) as one:
+        one.writer.note_backlog(False)
+        await one.transaction(100, b"a")
+        await one.until(lambda: one.sink.open is not None and len(one.sink.open) == 1)
+        await turns()
+        assert one.sink.sent == []
 
 
 async def test_after_a_commit_the_broker_is_left_alone_unless_there_is_a_backlog() -> None:
