@@ -108,6 +108,9 @@ class Group:
         """Wait for nothing any more: whole transactions are committed as soon as they are taken."""
         self.patience_us = 0
         """Wait this long, or for `ENOUGH_ROWS`: in a backlog, where a commit costs as much as a thousand rows."""
+        self.position_wait_us = 0
+        """Where rows are seen as they are written: commit their position so long after the first of them, whatever
+        waits, and before a part of a transaction in any case, which would hold it back for as long as it comes in."""
         self.boundary: Boundary | None = None
         """The last boundary taken in; None while a partial transaction is in, or nothing is."""
         self._whole: Boundary | None = None
@@ -169,8 +172,11 @@ class Group:
             return self._can_be_cut and self._over_limit(now_us) is not None
         if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
+        if self.position_wait_us and self._waited(now_us, self._max_wait_us):
+            return True
         # What comes next is only a part of a transaction: the complete ones do not wait for it.
-        return self._boundaries_waiting == 0 and bool(self._waiting) and self._waited(now_us)
+        is_part_next = self._boundaries_waiting == 0 and bool(self._waiting)
+        return is_part_next and self._waited(now_us, self._more_wait_us)
 
     @property
     def _can_be_cut(self) -> bool:
@@ -198,8 +204,8 @@ class Group:
         whole_rows, whole_bytes = self._whole_rows, self._whole_bytes
         return self._over_limit(now_us - stalled_us, but_rows=whole_rows, but_bytes=whole_bytes)
 
-    def _waited(self, now_us: int) -> bool:
-        return self.is_hurried or self.opened_us is None or now_us - self.opened_us >= self._max_wait_us
+    def _waited(self, now_us: int, wait_us: int) -> bool:
+        return self.is_hurried or self.opened_us is None or now_us - self.opened_us >= wait_us
 
     # --- out ---
 
@@ -210,7 +216,7 @@ class Group:
             return self._is_cut and self.boundary is not None and self.boundary.part is None
         if self.boundary is None:
             return self._must_close(now_us)
-        return self._must_close(now_us) or (not self._waiting and self._waited(now_us))
+        return self._must_close(now_us) or (not self._waiting and self._waited(now_us, self._max_wait_us))
 
     def wait_us(self, now_us: int, stalled_us: int = 0) -> int | None:
         """Microseconds until a group has waited long enough, None when none waits. `stalled_us`: as in `refused`."""
@@ -222,8 +228,13 @@ class Group:
         return max(0, self.opened_us + self._max_wait_us - now_us)
 
     @property
-    def _max_wait_us(self) -> int:
+    def _more_wait_us(self) -> int:
+        """How long more is waited for."""
         return max(self._limits.max_wait_us, 0 if self.rows >= ENOUGH_ROWS else self.patience_us)
+
+    @property
+    def _max_wait_us(self) -> int:
+        return max(self._more_wait_us, self.position_wait_us)
 
     def close(self) -> Boundary:
         """Start the next group; return the boundary of the one that ends. The caller commits it."""

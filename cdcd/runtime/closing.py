@@ -4,12 +4,13 @@ In: the parts, the stop event.  Out: nothing is left open: the Kafka transaction
 wait for its timeout; memory and files are given back.
 Invariant: a part that cannot be closed is told and keeps no other from being closed. Once the order to stop has come,
 also when it comes meanwhile, who does not answer is not waited for longer than `patience_s`.
-Must not: confirm or commit anything, but for `flush_in_time`, which comes before.
+Must not: confirm or commit anything, but for `flush_in_time` and `note_in_time`, which come before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from cdcd.runtime.writer import Writer
 from cdcd.spill.pool import SpillPool
 from cdcd.threads import in_thread
 
+NOTE_WITHIN_S = 1.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 
 
@@ -37,6 +39,16 @@ async def flush_in_time(flushing: Awaitable[None], time_s: float) -> None:
             await flushing
     except TimeoutError:
         _LOG.warning("stopped_unflushed", hint="Kafka did not answer; nothing of it was confirmed")
+
+
+async def note_in_time(flushing: Awaitable[None]) -> None:
+    """Write the position of what readers have seen, a moment at most: the stream is lost, and why is told already.
+
+    Who is connected to next may not have it (F58), and what is seen again is a repetition.
+    """
+    with contextlib.suppress(CdcdError, TimeoutError):
+        async with asyncio.timeout(NOTE_WITHIN_S):
+            await flushing
 
 
 class Closing:

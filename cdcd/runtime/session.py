@@ -20,7 +20,7 @@ from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.crash_points import reach
-from cdcd.errors import CdcdError, SinkFenced
+from cdcd.errors import CdcdError, SinkFenced, SourceUnavailable
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Timelines, TransactionInfo
 from cdcd.registry.confluent import Registry
@@ -28,7 +28,7 @@ from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, boundary_before
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, waiting_share
-from cdcd.runtime.closing import Closing, flush_in_time
+from cdcd.runtime.closing import Closing, flush_in_time, note_in_time
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
@@ -373,8 +373,14 @@ class Session:
                 binary=options.binary,
             )
             self.has_streamed = True
-            with doubting(options, self._after):
-                await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler, spill))
+            try:
+                with doubting(options, self._after):
+                    await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler, spill))
+            except SourceUnavailable:
+                if not self._sink_settings.is_exactly_once:
+                    writer.drop_partial_tail()
+                    await note_in_time(failing.unless(writer.flush()))
+                raise
             writer.drop_partial_tail()
             await flush_in_time(failing.unless(writer.flush()), self._config.shutdown_timeout_ms / 2000)
         finally:
@@ -412,6 +418,8 @@ class Session:
             counted_bytes = stream.received_bytes
             writer.note_backlog(stream.is_at_backlog_rate)
             await pump.feed(items)
+            if not stream.more:
+                writer.has_all()
             open_transactions = assembler.open_streams + assembler.in_transaction
             may_be_lost = len(assembler.prepared_before.undecided)
             self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)

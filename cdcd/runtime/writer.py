@@ -38,7 +38,8 @@ meanwhile is refused, and librdkafka asks again 20 ms later."""
 POSITION_WAIT_US = 50_000
 """Where rows are seen as they are written, their position can wait: writing it costs as much as some of them."""
 SEND_WAIT_S = 0.001
-"""How long the loop stands still, at most, to have such rows sent: what is not answered by then is on its way."""
+"""How long the loop stands still, at most, once for each read, to have such rows sent. Kafka's client sends while it
+is asked to; what it has not begun with by then goes with the next ones, or with the position."""
 STALL_US = 1_000_000
 """A producer that takes nothing for this long is not slow but stands still."""
 
@@ -137,6 +138,7 @@ class Writer:
         self._rested_us = 0
         self._is_seen_early = is_seen_early
         self._sends_early = False
+        self._is_unsent = self._is_send_due = False
         self.has_advanced = False
         """Whether anything of the stream has become durable: rows, a part of a transaction, or an idle position."""
 
@@ -196,8 +198,14 @@ class Writer:
         While little does, rows that are seen as they are written are sent as they come, and their position waits.
         """
         self._sends_early = self._is_seen_early and not is_backlog
-        wait_us = POSITION_WAIT_US if self._is_seen_early else 0
-        self._group.patience_us = BACKLOG_WAIT_US if is_backlog else wait_us
+        self._group.patience_us = BACKLOG_WAIT_US if is_backlog else 0
+        self._group.position_wait_us = POSITION_WAIT_US if self._sends_early else 0
+
+    def has_all(self) -> None:
+        """All that was read is handed on: what is to be sent early is sent now, not chunk by chunk."""
+        if self._sends_early:
+            self._is_send_due = True
+            self._wake.set()
 
     async def lull(self) -> None:
         """Wait for a commit that is under way, a moment at most: what comes meanwhile would wait for it too.
@@ -267,6 +275,7 @@ class Writer:
                 if chunk.records:
                     await self._produce(chunk)
                 self._refuse_too_large()
+            self._send_what_is_due()
             self._refuse_too_large()
             if self._group.ready(self._clock_us()) or self._idle_is_due():
                 await self._commit_group()
@@ -297,11 +306,15 @@ class Writer:
                 waited_us, taken_us = self._clock_us() - taken_us, self._clock_us()
                 self._stalled_us += waited_us if waited_us >= STALL_US else 0
         self._arranged = ()
-        if self._sends_early:
-            self._sink.send_now(SEND_WAIT_S)
-        else:
-            self._sink.poll(0)
+        self._is_unsent = True
+        self._sink.poll(0)
         await asyncio.sleep(0)
+
+    def _send_what_is_due(self) -> None:
+        if self._is_send_due and self._is_unsent:
+            self._sink.send_now(SEND_WAIT_S)
+            self._is_unsent = False
+        self._is_send_due = False
 
     async def _rest(self) -> None:
         """Leave the broker alone for a moment after a commit; in a backlog a group is longer than what it costs."""
@@ -351,6 +364,7 @@ class Writer:
         """Commit in a thread; the loop goes on (F14), `run` waits for it, so groups stay in order (F7)."""
         rows, transactions = self._group.rows, self._group.transactions
         boundary = self._group.close()
+        self._is_unsent = False
         if not self._is_open:
             self._sink.begin()
         self._is_open = True

@@ -76,8 +76,8 @@ FILE_PROPERTIES = (
 """Properties that name a file (the authorities' may be a folder). librdkafka reads it once, when a client is made."""
 
 PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
-    # The end of a group flushes at once, and so does who waits for room, so nobody ever waits for this: it lets a
-    # group fill its batches, which may be as large as the client has them by itself. One batch is one request; where
+    # The end of a group flushes at once, and so does who waits for room or sends early: it lets a group that comes
+    # fast fill its batches, which may be as large as the client has them by itself. One batch is one request; where
     # rows are spread over a hundred topics, a short one has hardly more than a row.
     "linger.ms": 500,
     "batch.num.messages": 100_000,

@@ -8,10 +8,10 @@ import signal
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from tests.faults.struck_once import Fault, assert_it_goes_on
+from tests.faults.struck_once import BATCH, ROWS, Fault, assert_it_goes_on
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
-from tests.support.reader import Reader
+from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import SLOT_OWNER
 from tests.support.waiting import eventually
 
@@ -47,3 +47,23 @@ def test_the_stream_goes_on_where_it_was(
         daemon.config["source"]["dsn"] += "?options=-c%20wal_sender_timeout%3D2s"
         assert_it_goes_on(fault, postgres, database, daemon, reader)
         assert daemon.events("retrying"), "it has struck"
+
+
+def test_at_least_once_what_readers_have_seen_of_a_lost_stream_is_not_seen_again(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F58: its position is in Kafka before anybody else is asked for the stream, who may not have it."""
+    waits = {"delivery": "at_least_once", "commit": {"max_wait_ms": 60_000}}
+    with new_daemon(postgres, database, sink=waits) as daemon:
+        topic = f"{daemon.name}.public.t"
+        postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
+        daemon.start().wait_state("streaming")
+        postgres.execute(ROWS, 1, BATCH, dbname=database)
+        eventually(lambda: len(reader.read(topic)) == BATCH, "its rows are there, and its position is not")
+        terminated(postgres, daemon)
+        eventually(lambda: bool(daemon.events("retrying")), "it has struck")
+        daemon.wait_state("streaming")
+        postgres.execute(ROWS, BATCH + 1, 2 * BATCH, dbname=database)
+        eventually(lambda: len(reader.read(topic)) >= 2 * BATCH, "it goes on")
+        assert daemon.stop() == 0
+        assert_each_once(reader.read(topic))

@@ -405,3 +405,43 @@ def test_in_a_backlog_a_group_does_not_wait_for_more_than_enough(max_wait_us: in
     take_all(one)
     assert one.ready(max_wait_us)
     assert max_wait_us == 0 or not one.ready(max_wait_us - 1)
+
+
+def seen_early(*chunks: Chunk, **limits: int) -> Group:
+    one = group(*chunks, **limits)
+    one.position_wait_us = 50
+    return one
+
+
+def test_a_position_waits_for_more_and_not_longer_although_more_waits() -> None:
+    """What is seen and not confirmed comes again after a crash: there is no end of it under load otherwise."""
+    one = seen_early(rows(), end(10), max_wait_us=0)
+    take_all(one, 0)
+    assert not one.ready(49)
+    assert one.wait_us(10) == 40
+    one.add(rows(1))
+    one.add(end(20))
+    assert one.take(49) is not None
+    assert one.take(49) is not None
+    one.add(rows(1))
+    one.add(end(30))
+    assert one.take(50) is None
+    assert one.ready(50)
+    assert one.close().commit_lsn == 20
+
+
+def test_a_position_does_not_wait_while_a_part_of_a_transaction_comes_in() -> None:
+    """F7: what is complete would be confirmed only with the end of a transaction that may take an hour."""
+    one = seen_early(rows(), end(10), max_wait_us=0)
+    take_all(one, 0)
+    one.add(rows(1))
+    assert one.take(1) is None
+    assert one.ready(1)
+    assert one.close().commit_lsn == 10
+
+
+def test_a_position_waits_as_long_as_the_configuration_asks_for() -> None:
+    one = seen_early(rows(), end(10), max_wait_us=80)
+    take_all(one, 0)
+    assert not one.ready(79)
+    assert one.ready(80)
