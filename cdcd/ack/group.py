@@ -172,11 +172,12 @@ class Group:
             return self._can_be_cut and self._over_limit(now_us) is not None
         if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
-        if self.position_wait_us and self._waited(now_us, self._max_wait_us):
+        is_position_due = bool(self.position_wait_us) and self._waited(now_us, self._max_wait_us)
+        if is_position_due and not self.is_hurried:  # whoever hurries wants all that waits in one go
             return True
         # What comes next is only a part of a transaction: the complete ones do not wait for it.
         is_part_next = self._boundaries_waiting == 0 and bool(self._waiting)
-        return is_part_next and self._waited(now_us, self._more_wait_us)
+        return is_part_next and (bool(self.position_wait_us) or self._waited(now_us, self._max_wait_us))
 
     @property
     def _can_be_cut(self) -> bool:
@@ -228,13 +229,9 @@ class Group:
         return max(0, self.opened_us + self._max_wait_us - now_us)
 
     @property
-    def _more_wait_us(self) -> int:
-        """How long more is waited for."""
-        return max(self._limits.max_wait_us, 0 if self.rows >= ENOUGH_ROWS else self.patience_us)
-
-    @property
     def _max_wait_us(self) -> int:
-        return max(self._more_wait_us, self.position_wait_us)
+        patience_us = 0 if self.rows >= ENOUGH_ROWS else self.patience_us
+        return max(self._limits.max_wait_us, patience_us, self.position_wait_us)
 
     def close(self) -> Boundary:
         """Start the next group; return the boundary of the one that ends. The caller commits it."""

@@ -41,13 +41,13 @@ async def flush_in_time(flushing: Awaitable[None], time_s: float) -> None:
         _LOG.warning("stopped_unflushed", hint="Kafka did not answer; nothing of it was confirmed")
 
 
-async def note_in_time(flushing: Awaitable[None]) -> None:
-    """Write the position of what readers have seen, a moment at most: the stream is lost, and why is told already.
+async def note_in_time(flushing: Awaitable[None], time_s: float) -> None:
+    """Write the position of what readers have seen, a moment at most: the stream is lost, which the caller tells.
 
     Who is connected to next may not have it (F58), and what is seen again is a repetition.
     """
     with contextlib.suppress(CdcdError, TimeoutError):
-        async with asyncio.timeout(NOTE_WITHIN_S):
+        async with asyncio.timeout(min(time_s, NOTE_WITHIN_S)):
             await flushing
 
 

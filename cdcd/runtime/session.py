@@ -373,16 +373,17 @@ class Session:
                 binary=options.binary,
             )
             self.has_streamed = True
+            flush_s = self._config.shutdown_timeout_ms / 2000
             try:
                 with doubting(options, self._after):
                     await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler, spill))
             except SourceUnavailable:
                 if not self._sink_settings.is_exactly_once:
                     writer.drop_partial_tail()
-                    await note_in_time(failing.unless(writer.flush()))
+                    await note_in_time(failing.unless(writer.flush()), flush_s)
                 raise
             writer.drop_partial_tail()
-            await flush_in_time(failing.unless(writer.flush()), self._config.shutdown_timeout_ms / 2000)
+            await flush_in_time(failing.unless(writer.flush()), flush_s)
         finally:
             await stream.close()
             self._status.source_closed()

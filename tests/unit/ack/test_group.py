@@ -430,14 +430,23 @@ def test_a_position_waits_for_more_and_not_longer_although_more_waits() -> None:
     assert one.close().commit_lsn == 20
 
 
-def test_a_position_does_not_wait_while_a_part_of_a_transaction_comes_in() -> None:
+@pytest.mark.parametrize("max_wait_us", [0, 1000])
+def test_a_position_does_not_wait_while_a_part_of_a_transaction_comes_in(max_wait_us: int) -> None:
     """F7: what is complete would be confirmed only with the end of a transaction that may take an hour."""
-    one = seen_early(rows(), end(10), max_wait_us=0)
+    one = seen_early(rows(), end(10), max_wait_us=max_wait_us)
     take_all(one, 0)
     one.add(rows(1))
     assert one.take(1) is None
     assert one.ready(1)
     assert one.close().commit_lsn == 10
+
+
+def test_who_hurries_gets_one_position_for_all_that_waits() -> None:
+    one = seen_early(rows(), end(10), rows(), end(20), rows(), end(30), max_wait_us=0)
+    one.is_hurried = True
+    take_all(one, 0)
+    assert one.ready(0)
+    assert one.close().commit_lsn == 30
 
 
 def test_a_position_waits_as_long_as_the_configuration_asks_for() -> None:
