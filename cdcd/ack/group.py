@@ -172,12 +172,12 @@ class Group:
             return self._can_be_cut and self._over_limit(now_us) is not None
         if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
-        is_position_due = bool(self.position_wait_us) and self._waited(now_us, self._max_wait_us)
+        is_position_due = bool(self.position_wait_us) and self._waited(now_us)
         if is_position_due and not self.is_hurried:  # whoever hurries wants all that waits in one go
             return True
         # What comes next is only a part of a transaction: the complete ones do not wait for it.
         is_part_next = self._boundaries_waiting == 0 and bool(self._waiting)
-        return is_part_next and (bool(self.position_wait_us) or self._waited(now_us, self._max_wait_us))
+        return is_part_next and (bool(self.position_wait_us) or self._waited(now_us))
 
     @property
     def _can_be_cut(self) -> bool:
@@ -205,8 +205,8 @@ class Group:
         whole_rows, whole_bytes = self._whole_rows, self._whole_bytes
         return self._over_limit(now_us - stalled_us, but_rows=whole_rows, but_bytes=whole_bytes)
 
-    def _waited(self, now_us: int, wait_us: int) -> bool:
-        return self.is_hurried or self.opened_us is None or now_us - self.opened_us >= wait_us
+    def _waited(self, now_us: int) -> bool:
+        return self.is_hurried or self.opened_us is None or now_us - self.opened_us >= self._max_wait_us
 
     # --- out ---
 
@@ -217,7 +217,7 @@ class Group:
             return self._is_cut and self.boundary is not None and self.boundary.part is None
         if self.boundary is None:
             return self._must_close(now_us)
-        return self._must_close(now_us) or (not self._waiting and self._waited(now_us, self._max_wait_us))
+        return self._must_close(now_us) or (not self._waiting and self._waited(now_us))
 
     def wait_us(self, now_us: int, stalled_us: int = 0) -> int | None:
         """Microseconds until a group has waited long enough, None when none waits. `stalled_us`: as in `refused`."""
