@@ -340,24 +340,17 @@ async def test_the_position_of_what_is_seen_early_waits_for_its_time_only() -> N
         await one.until_confirmed(108)
 
 
-@pytest.mark.parametrize("is_seen_early", [False, True])
-@pytest.mark.parametrize("is_backlog", [None, True])
-async def test_in_a_backlog_or_a_copy_rows_are_left_to_fill_their_batches(
+@pytest.mark.parametrize(
+    ("is_seen_early", "is_backlog"),
+    [(True, None), (True, True), (False, None), (False, True), (False, False)],
+)
+async def test_rows_of_a_copy_or_a_backlog_or_seen_only_when_committed_are_not_sent_before(
     is_seen_early: bool, is_backlog: bool | None
 ) -> None:
+    """They are left to fill their batches. None: nothing was read of a stream yet."""
     async with world(is_seen_early=is_seen_early, max_wait_us=HOUR_US) as one:
         if is_backlog is not None:
             one.writer.note_backlog(is_backlog)
-        await one.transaction(100, b"a")
-        one.writer.has_all()
-        await one.until(lambda: one.sink.open is not None and len(one.sink.open) == 1)
-        await turns()
-        assert one.sink.sent == []
-
-
-async def test_what_is_seen_only_when_it_is_committed_is_not_sent_before() -> None:
-    async with world(max_wait_us=HOUR_US) as one:
-        one.writer.note_backlog(False)
         await one.transaction(100, b"a")
         one.writer.has_all()
         await one.until(lambda: one.sink.open is not None and len(one.sink.open) == 1)
