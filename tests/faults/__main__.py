@@ -69,7 +69,10 @@ def simulations() -> int:
 
 
 def fault_tests(reports: Path | None = None) -> int:
-    """The files of `ALONE` beside each other; each says its own when all have ended. `reports`: for JUnit reports."""
+    """The files of `ALONE` beside each other; what they said when all have ended, of one that failed last.
+
+    `reports`: for JUnit reports.
+    """
     begun_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         running = []
@@ -79,11 +82,11 @@ def fault_tests(reports: Path | None = None) -> int:
             if reports is not None:
                 command.append(f"--junitxml={reports / Path(file).stem}.xml")
             running.append((subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT), said))
-        code = 0
-        for process, said in running:
-            code = max(code, abs(process.wait()))
+        ended = [(abs(process.wait()), said) for process, said in running]
+        for _, said in sorted(ended, key=lambda one: one[0]):
             said.seek(0)
             print(said.read(), flush=True)
+        code = max(code for code, _ in ended)
     print(f"fault tests: {time.monotonic() - begun_s:.0f} s", flush=True)
     return code
 

@@ -32,8 +32,13 @@ def _by_xid(block: Block) -> dict[int | None, list[Event]]:
 
 
 def row_dropped(block: Block) -> Block:
-    gone = _streamed(block, "c")[10]
-    return _with(block, (event for event in block.events if event is not gone))
+    return _without(block, _streamed(block, "c")[10])
+
+
+def _without(block: Block, lost: Event) -> Block:
+    """One change is gone, however often it was there."""
+    here = lost.place, lost.sequence
+    return _with(block, (one for one in block.events if one.is_snapshot or (one.place, one.sequence) != here))
 
 
 def _within(block: Block, op: str) -> Event:
@@ -323,6 +328,11 @@ def lost_by_the_kill(block: Block) -> Block:
     return _with(block, (one for one in block.events if one is not lost))
 
 
+def repeated_row_dropped(block: Block) -> Block:
+    """Every copy of it: with one less it would only not be repeated."""
+    return _without(block, _twice(block, "c")[0][0])
+
+
 def first_in_its_repetition(block: Block) -> Block:
     """Written only behind later ones: who drops what does not rise never sees it."""
     (late, _), (other, _) = next(
@@ -364,6 +374,7 @@ HIDDEN_BY_REPETITIONS = (
 
 REPEATING: dict[Callable[[Block], Block], str] = {
     lost_by_the_kill: "a",
+    repeated_row_dropped: "a",
     first_in_its_repetition: "d",
     repeated_otherwise: "g",
     repeated_though_durable: "c",
