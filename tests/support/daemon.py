@@ -6,6 +6,7 @@ Invariant: every wait has a deadline and a condition; a process that ended early
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -34,6 +35,14 @@ Spawn = Callable[[list[str], IO[bytes], dict[str, str]], Any]
 def as_process(command: list[str], log: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start it as a process of its own."""
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+def _answer(url: str, within_s: float) -> Any:
+    """What is answered, whatever its status."""
+    try:
+        return urllib.request.urlopen(url, timeout=within_s)
+    except urllib.error.HTTPError as error:
+        return error
 
 
 class Daemon:
@@ -106,13 +115,12 @@ class Daemon:
     # --- watching ---
 
     def get(self, path: str, within_s: float = 5) -> tuple[int, str]:
-        """Status code and body of a page; (0, "") when the port does not answer."""
+        """Status code and body of a page; (0, "") when the port does not answer, or ends amid an answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=within_s) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
+            with _answer(f"http://127.0.0.1:{self.port}{path}", within_s) as answer:
+                is_cut_off = answer.length is None and not answer.chunked  # amid its headers
+                return (0, "") if is_cut_off else (answer.status, answer.read().decode())
+        except (OSError, http.client.HTTPException):
             return 0, ""
 
     def status(self, within_s: float = 5) -> dict[str, Any]:
