@@ -108,9 +108,11 @@ class Group:
         """Wait for nothing any more: whole transactions are committed as soon as they are taken."""
         self.patience_us = 0
         """Wait this long, or for `ENOUGH_ROWS`: in a backlog, where a commit costs as much as a thousand rows."""
+        self.join_wait_us = 0
+        """Wait this long for what still joins, but not for a part of a transaction, which would hold the complete
+        ones back for as long as it comes in."""
         self.position_wait_us = 0
-        """Where rows are seen as they are written: commit their position so long after the first of them, whatever
-        waits, and before a part of a transaction in any case, which would hold it back for as long as it comes in."""
+        """Where rows are seen as they are written: likewise, and commit their position then whatever waits."""
         self.boundary: Boundary | None = None
         """The last boundary taken in; None while a partial transaction is in, or nothing is."""
         self._whole: Boundary | None = None
@@ -141,6 +143,15 @@ class Group:
     def is_partial(self) -> bool:
         """Whether a transaction that is not complete yet has records in this group."""
         return self.rows > 0 and self.boundary is None
+
+    @property
+    def is_soon_committed(self) -> bool:
+        """Whether all that is in is complete, and waits a moment at most for what is still to join it."""
+        return self.rows > 0 and self.boundary is not None and self._is_brief
+
+    @property
+    def _is_brief(self) -> bool:
+        return self.join_wait_us > 0 or self.position_wait_us > 0
 
     # --- through ---
 
@@ -177,7 +188,7 @@ class Group:
             return True
         # What comes next is only a part of a transaction: the complete ones do not wait for it.
         is_part_next = self._boundaries_waiting == 0 and bool(self._waiting)
-        return is_part_next and (bool(self.position_wait_us) or self._waited(now_us))
+        return is_part_next and (self._is_brief or self._waited(now_us))
 
     @property
     def _can_be_cut(self) -> bool:
@@ -231,7 +242,7 @@ class Group:
     @property
     def _max_wait_us(self) -> int:
         patience_us = 0 if self.rows >= ENOUGH_ROWS else self.patience_us
-        return max(self._limits.max_wait_us, patience_us, self.position_wait_us)
+        return max(self._limits.max_wait_us, patience_us, self.join_wait_us, self.position_wait_us)
 
     def close(self) -> Boundary:
         """Start the next group; return the boundary of the one that ends. The caller commits it."""

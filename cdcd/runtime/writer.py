@@ -35,6 +35,9 @@ LULL_S = 0.01
 KAFKA_REST_US = 1_000
 """A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
 meanwhile is refused, and librdkafka asks again 20 ms later."""
+JOIN_WAIT_US = 2_000
+"""Partitions join a Kafka transaction by its first rows, which wait as long for that before they are sent: what comes
+meanwhile goes with them, instead of waiting for this transaction and its own."""
 POSITION_WAIT_US = 50_000
 """Where rows are seen as they are written, their position can wait: writing it costs as much as some of them."""
 SEND_WAIT_S = 0.001
@@ -52,6 +55,7 @@ class Sink(Protocol):
     def produce(self, records: Sequence[Record], start: int) -> int: ...  # noqa: D102
     def poll(self, timeout_s: float) -> None: ...  # noqa: D102
     def send_now(self, timeout_s: float) -> None: ...  # noqa: D102
+    def commit_soon(self) -> None: ...  # noqa: D102
     def commit(self, progress: Progress) -> Progress: ...  # noqa: D102
     def abort(self) -> None: ...  # noqa: D102
 
@@ -138,6 +142,7 @@ class Writer:
         self._rested_us = 0
         self._is_seen_early = is_seen_early
         self._sends_early = False
+        self._is_busy = False
         self._is_unsent = self._is_send_due = False
         self.has_advanced = False
         """Whether anything of the stream has become durable: rows, a part of a transaction, or an idle position."""
@@ -196,10 +201,13 @@ class Writer:
         """Commit less often while much comes in: the next groups wait a moment for more.
 
         While little does, rows that are seen as they are written are sent as they come, and their position waits.
+        Others wait for what comes while their partitions join, where something is to be expected.
         """
         self._sends_early = self._is_seen_early and not is_backlog
         self._group.patience_us = BACKLOG_WAIT_US if is_backlog else 0
         self._group.position_wait_us = POSITION_WAIT_US if self._sends_early else 0
+        is_joined = self._is_busy and not is_backlog and not self._is_seen_early
+        self._group.join_wait_us = JOIN_WAIT_US if is_joined else 0
 
     def has_all(self) -> None:
         """All that was read is handed on: what is to be sent early is sent now, not chunk by chunk."""
@@ -276,6 +284,8 @@ class Writer:
                     await self._produce(chunk)
                 self._refuse_too_large()
             self._send_what_is_due()
+            if self._group.is_soon_committed:
+                self._sink.commit_soon()
             self._refuse_too_large()
             if self._group.ready(self._clock_us()) or self._idle_is_due():
                 await self._commit_group()
@@ -375,6 +385,7 @@ class Writer:
         self._is_open = False
         self._rested_us = self._clock_us() + self._rest_us
         self._phase = boundary.phase
+        self._is_busy = transactions > 1
         if self._ahead is not None:
             self._ahead.decided()
         if self._too_large is not None:

@@ -48,6 +48,7 @@ class KafkaSink:
         self._properties = producer_properties(settings)
         self._client: Client | None = None
         self._begun_s: float | None = None
+        self._has_joined = False
         self.kept: KeptTopics | None = None
         """What the records count on in their topics; None: the progress record keeps what it says of it."""
         self.progress_offset = -1
@@ -143,6 +144,7 @@ class KafkaSink:
     def begin(self) -> None:
         """Begin a group. Raises what an earlier call left behind."""
         self._opened().begin()
+        self._has_joined = False
         self._begun_s = _now_s()
 
     def arranged(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -197,6 +199,15 @@ class KafkaSink:
         """As `poll`, until all is told; what waits for more to go with it is sent at once."""
         self._opened().send_now(timeout_s)
 
+    def commit_soon(self) -> None:
+        """Prepare for the commit while the first rows are on their way. May be called again; not for an open end.
+
+        The progress topic joins the transaction by the same request as they do. Who reads that topic at a start
+        waits while it has joined.
+        """
+        if self._settings.is_exactly_once and not self._has_joined:
+            self._join_progress(self._opened())
+
     def commit(self, progress: Progress) -> Progress:
         """Make the group durable with its progress record; return the progress with the group's offsets.
 
@@ -205,8 +216,8 @@ class KafkaSink:
         client = self._opened()
         client.usable()
         reach("produced")
-        if self._settings.is_exactly_once and client.queued:
-            self._join_progress(client)
+        if client.queued:
+            self.commit_soon()
         client.flush("flushing a group")
         reach("flushed")
         client.next_offsets.pop((self._settings.progress_topic, _ONE_PARTITION), None)
@@ -273,16 +284,16 @@ class KafkaSink:
         return self._client
 
     def _join_progress(self, client: Client) -> None:
-        """Have the progress topic join the transaction while the group's last records are on their way.
+        """Have the progress topic join the transaction while the group's records are on their way.
 
         A partition joins by its first record, which waits more than a millisecond for that; the progress record,
-        which says their offsets, comes after them. Not earlier, and not where none is on its way: who reads the topic
-        at a start waits while it has joined.
+        which says their offsets, comes after them. Not where none is on its way, which have nothing to wait for.
         """
         key, doing = key_of_joining(self._settings.slot), "joining the progress topic"
         # Without room behind the records the progress record is the first one.
         with contextlib.suppress(BufferError):
             self._produce_own(client, key, None, doing)
+            self._has_joined = True
 
     def _produce_progress(self, client: Client, progress: Progress) -> None:
         key, doing = key_of(self._settings.slot), "producing the progress record"

@@ -476,6 +476,35 @@ def test_the_progress_topic_holds_what_readers_expect(place: Place) -> None:
     assert [message.offset() - found[0].offset() for message in found] == [0, 1, 3, 5, 6]
 
 
+def test_a_commit_that_is_told_of_before_is_one_all_the_same(place: Place) -> None:
+    """Rows that come behind what joins the progress topic are in it; it is told of as often as one likes."""
+    sink = place.opened(properties={"linger.ms": "60000"})
+    for end_lsn in (0x200, 0x300):
+        sink.begin()
+        for _ in range(2):
+            produce_all(sink, records(place.topic, 2))
+            sink.commit_soon()
+        told = sink.commit(progress(place.slot, end_lsn))
+        assert set(told.offsets) == {place.topic}
+    assert len(place.committed(8)) == 8
+    found = committed_records(place.bootstrap, place.progress_topic, 4)
+    assert [message.value() is None for message in found] == [True, False] * 2
+
+
+def test_what_is_told_of_and_given_up_is_not_there(place: Place) -> None:
+    sink = place.opened()
+    sink.begin()
+    produce_all(sink, records(place.topic, 2))
+    sink.commit_soon()
+    sink.abort()
+    sink.begin()
+    produce_all(sink, records(place.topic, 1))
+    sink.commit(progress(place.slot, 0x300))
+    assert len(place.committed(1)) == 1
+    found = committed_records(place.bootstrap, place.progress_topic, 2)
+    assert [message.value() is None for message in found] == [True, False]
+
+
 def test_a_group_that_fills_the_queue_is_committed(place: Place) -> None:
     """There is no room for what joins the progress topic early; it is not needed."""
     sink = place.opened(properties={"queue.buffering.max.messages": "5"})

@@ -126,6 +126,9 @@ class Sink:
     def send_now(self, _timeout_s: float) -> None:
         """What is taken has gone."""
 
+    def commit_soon(self) -> None:
+        """Nothing has to join."""
+
     def commit(self, progress: Progress) -> Progress:
         """Make it durable, or not, or nobody knows."""
         records, boundary = self._usable(), progress.boundary  # type: ignore[attr-defined]

@@ -454,3 +454,41 @@ def test_a_position_waits_as_long_as_the_configuration_asks_for() -> None:
     take_all(one, 0)
     assert not one.ready(79)
     assert one.ready(80)
+
+
+def joined_late(*chunks: Chunk, **limits: int) -> Group:
+    one = group(*chunks, **limits)
+    one.join_wait_us = 50
+    return one
+
+
+def test_what_joins_is_waited_for_and_what_waits_then_is_taken_too() -> None:
+    one = joined_late(rows(), end(10), max_wait_us=0)
+    take_all(one, 0)
+    assert one.is_soon_committed
+    assert not one.ready(49)
+    assert one.wait_us(10) == 40
+    one.add(rows(1))
+    one.add(end(20))
+    assert not one.ready(50)
+    take_all(one, 50)
+    assert one.ready(50)
+    assert one.close().commit_lsn == 20
+
+
+def test_a_part_of_a_transaction_does_not_join_complete_ones_and_they_do_not_wait_for_it() -> None:
+    one = joined_late(rows(), end(10), max_wait_us=0)
+    take_all(one, 0)
+    one.add(rows(1))
+    assert one.take(1) is None
+    assert one.ready(1)
+    assert one.close().commit_lsn == 10
+    take_all(one, 1)
+    assert not one.is_soon_committed
+
+
+def test_what_waits_long_is_not_soon_committed() -> None:
+    one = group(rows(), end(10))
+    assert not one.is_soon_committed
+    take_all(one, 0)
+    assert not one.is_soon_committed

@@ -40,6 +40,7 @@ class MemorySink:
         self.polls = 0
         self.sent: list[bytes | None] = []
         self.sends = 0
+        self.expected: list[list[bytes | None]] = []
         self.commit_error: Exception | None = None
         self.produce_error: Exception | None = None
         self.commit_threads: set[int] = set()
@@ -68,6 +69,10 @@ class MemorySink:
         self.polls += 1
         self.sends += 1
         self.sent = [record.key for record in self.open or ()]
+
+    def commit_soon(self) -> None:
+        assert self.open, "rows come first"
+        self.expected.append([record.key for record in self.open])
 
     def commit(self, progress: Progress) -> Progress:
         assert self.open is not None, "commit outside a transaction"
@@ -338,6 +343,77 @@ async def test_the_position_of_what_is_seen_early_waits_for_its_time_only() -> N
         one.writer.note_backlog(False)
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
+
+
+async def two_in_one_go(one: World) -> None:
+    """Two transactions come while another one is committed; its own is 100, theirs are 200 and 300."""
+    one.sink.gate.clear()
+    one.sink.committing.clear()
+    await one.transaction(100, b"a")
+    await one.until(one.sink.committing.is_set)
+    await one.transaction(200, b"b")
+    await one.transaction(300, b"c")
+    one.sink.gate.set()
+    await one.until_confirmed(308)
+    assert one.sink.keys == [[b"a"], [b"b", b"c"]]
+
+
+async def test_where_several_come_in_one_go_the_next_waits_for_more_and_the_sink_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes while partitions join goes with the rows that wait for that; nothing is confirmed before (F7)."""
+    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
+    async with world() as one:
+        one.writer.note_backlog(False)
+        await two_in_one_go(one)
+        assert one.sink.expected == []
+        one.writer.note_backlog(False)
+        await one.transaction(400, b"d")
+        await one.until(lambda: one.sink.expected == [[b"d"]])
+        await one.transaction(500, b"e")
+        await one.until(lambda: one.sink.expected[-1] == [b"d", b"e"])
+        assert one.confirmed[-1] == 308
+        await one.writer.flush()
+        assert one.sink.keys[2:] == [[b"d", b"e"]]
+        assert one.confirmed[-1] == 508
+
+
+async def test_what_joins_is_waited_for_no_longer_than_its_time() -> None:
+    async with world() as one:
+        await two_in_one_go(one)
+        one.writer.note_backlog(False)
+        await one.transaction(400, b"d")
+        await one.until_confirmed(408)
+
+
+async def test_the_sink_is_not_told_of_a_commit_while_a_transaction_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who reads the progress topic at a start would wait for it as long."""
+    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
+    async with world() as one:
+        await two_in_one_go(one)
+        one.writer.note_backlog(False)
+        await one.writer.add(rows(b"d"))
+        await one.until(lambda: one.sink.open is not None and len(one.sink.open) == 1)
+        await turns()
+        assert one.sink.expected == []
+
+
+@pytest.mark.parametrize("is_backlog", [None, True])
+async def test_nothing_is_waited_for_while_one_comes_at_a_time_nor_told_in_a_backlog(
+    is_backlog: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None: one at a time."""
+    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
+    async with world() as one:
+        if is_backlog:
+            await two_in_one_go(one)
+        for lsn in (400, 500):
+            one.writer.note_backlog(bool(is_backlog))
+            await one.transaction(lsn, b"%d" % lsn)
+            await one.until_confirmed(lsn + 8)
+        assert one.sink.expected == []
 
 
 @pytest.mark.parametrize(
