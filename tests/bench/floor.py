@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.errors import StackError
-from cdcd.runtime.writer import KAFKA_REST_US
+from cdcd.runtime.writer import JOIN_WAIT_US, KAFKA_REST_US
 from cdcd.sink.settings import PRODUCER_DEFAULTS
 from tests.bench.kafka import count_committed, delete_topics
 from tests.bench.latency import quantile
@@ -37,13 +37,22 @@ WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`producers` in turn, each with a Kafka transaction of its own; 0: one, without transactions."""
+    """`producers` in turn, each with a Kafka transaction of its own; 0: one, without transactions.
+
+    `join_wait_us`: how long rows that come behind the first ones still go into their transaction.
+    """
 
     name: str
     producers: int
+    join_wait_us: int = 0
 
 
-WAYS = (Way("one producer", 1), Way("two in turn", 2), Way("no transactions", 0))
+WAYS = (
+    Way("one producer", 1, JOIN_WAIT_US),
+    Way("one producer, at once", 1),
+    Way("two in turn", 2),
+    Way("no transactions", 0),
+)
 """Two: one hands over while the other commits; commits are in order."""
 
 
@@ -141,8 +150,7 @@ def _written(
             time.sleep(max(0.0, arrivals.next_s() - time.monotonic()))
             if time.monotonic() >= end_s:
                 break
-            rows = arrivals.take(time.monotonic())
-            _hand_over(producers[at], way, rows)
+            rows = _handed_over(producers[at], way, arrivals)
             under_way[at] = commits.submit(_commit, producers[at], way, arrivals, rows)
         for other in range(1, len(producers)):
             late_ms += _done(under_way[(at + other) % len(producers)])
@@ -153,15 +161,26 @@ def _done(commit: Future[list[float]] | None) -> list[float]:
     return [] if commit is None else commit.result()
 
 
-def _hand_over(producer: Producer, way: Way, rows: Sequence[int]) -> None:
+def _handed_over(producer: Producer, way: Way, arrivals: Arrivals) -> list[int]:
+    """Hand over what has arrived, and what does while it joins; return the numbers of the rows."""
     if way.producers:
         producer.begin_transaction()
-    for row in rows:
-        producer.produce(ROWS, ROW, b"%d" % row, row % PARTITIONS)
+    rows = _produced(producer, arrivals)
     if way.producers:
         producer.produce(PROGRESS, None, b"joining", 0)
+        if way.join_wait_us:
+            time.sleep(way.join_wait_us / 1e6)
+            rows += _produced(producer, arrivals)
         _flush(producer)
         producer.produce(PROGRESS, RECORD, b"progress", 0)
+    return rows
+
+
+def _produced(producer: Producer, arrivals: Arrivals) -> list[int]:
+    rows = list(arrivals.take(time.monotonic()))
+    for row in rows:
+        producer.produce(ROWS, ROW, b"%d" % row, row % PARTITIONS)
+    return rows
 
 
 def _commit(producer: Producer, way: Way, arrivals: Arrivals, rows: Sequence[int]) -> list[float]:

@@ -62,7 +62,8 @@ def test_what_a_broker_alone_takes_is_of_every_row(servers: Servers, tmp_path: P
     options = ["--seconds", "1", "--no-warm-up", "--json", str(file)]
     assert main(["--cases", "latency-floor", *options], servers) == 0
     result = json.loads(file.read_text())
-    assert [one["way"] for one in result["floors"]] == ["one producer", "two in turn", "no transactions"]
+    ways = ["one producer", "one producer, at once", "two in turn", "no transactions"]
+    assert [one["way"] for one in result["floors"]] == ways
     for one in result["floors"]:
         assert 0 < one["p50_ms"] <= one["p99_ms"] <= one["max_ms"]
         assert one["rows"] > 0
