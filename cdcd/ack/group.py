@@ -111,6 +111,8 @@ class Group:
         self.join_wait_us = 0
         """Wait this long for what still joins, but not for a part of a transaction, which would hold the complete
         ones back for as long as it comes in."""
+        self.is_expected = False
+        """Somebody was told that the open group is soon committed: no part of a transaction joins it any more."""
         self.position_wait_us = 0
         """Where rows are seen as they are written: likewise, and commit their position then whatever waits."""
         self.boundary: Boundary | None = None
@@ -147,11 +149,12 @@ class Group:
     @property
     def is_soon_committed(self) -> bool:
         """Whether all that is in is complete, and waits a moment at most for what is still to join it."""
-        return self.rows > 0 and self.boundary is not None and self._is_brief
+        is_moment = 0 < self._max_wait_us <= self.join_wait_us
+        return self.rows > 0 and self.boundary is not None and is_moment
 
     @property
     def _is_brief(self) -> bool:
-        return self.join_wait_us > 0 or self.position_wait_us > 0
+        return self.is_expected or self.join_wait_us > 0 or self.position_wait_us > 0
 
     # --- through ---
 
@@ -259,6 +262,7 @@ class Group:
         self.rows = self.bytes = self.transactions = self._whole_rows = self._whole_bytes = 0
         self.opened_us = None
         self.boundary = None
+        self.is_expected = False
 
     def drop_partial_tail(self) -> None:
         """Forget waiting chunks behind the last boundary: they will be sent again after a restart."""

@@ -286,6 +286,7 @@ class Writer:
             self._send_what_is_due()
             if self._group.is_soon_committed:
                 self._sink.commit_soon()
+                self._group.is_expected = True
             self._refuse_too_large()
             if self._group.ready(self._clock_us()) or self._idle_is_due():
                 await self._commit_group()
@@ -385,7 +386,8 @@ class Writer:
         self._is_open = False
         self._rested_us = self._clock_us() + self._rest_us
         self._phase = boundary.phase
-        self._is_busy = transactions > 1
+        if rows:
+            self._is_busy = min(rows, transactions) > 1
         if self._ahead is not None:
             self._ahead.decided()
         if self._too_large is not None:

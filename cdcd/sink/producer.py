@@ -205,8 +205,9 @@ class KafkaSink:
         The progress topic joins the transaction by the same request as they do. Who reads that topic at a start
         waits while it has joined.
         """
-        if self._settings.is_exactly_once and not self._has_joined:
-            self._join_progress(self._opened())
+        client = self._opened()
+        if self._settings.is_exactly_once and client.queued and not self._has_joined:
+            self._join_progress(client)
 
     def commit(self, progress: Progress) -> Progress:
         """Make the group durable with its progress record; return the progress with the group's offsets.
@@ -216,8 +217,7 @@ class KafkaSink:
         client = self._opened()
         client.usable()
         reach("produced")
-        if client.queued:
-            self.commit_soon()
+        self.commit_soon()
         client.flush("flushing a group")
         reach("flushed")
         client.next_offsets.pop((self._settings.progress_topic, _ONE_PARTITION), None)
@@ -287,7 +287,7 @@ class KafkaSink:
         """Have the progress topic join the transaction while the group's records are on their way.
 
         A partition joins by its first record, which waits more than a millisecond for that; the progress record,
-        which says their offsets, comes after them. Not where none is on its way, which have nothing to wait for.
+        which says their offsets, comes after them. Not where none is on its way: there is nothing to wait for.
         """
         key, doing = key_of_joining(self._settings.slot), "joining the progress topic"
         # Without room behind the records the progress record is the first one.

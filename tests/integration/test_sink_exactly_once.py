@@ -491,6 +491,19 @@ def test_a_commit_that_is_told_of_before_is_one_all_the_same(place: Place) -> No
     assert [message.value() is None for message in found] == [True, False] * 2
 
 
+def test_what_is_written_already_has_nobody_join_early(place: Place) -> None:
+    sink = place.opened()
+    sink.begin()
+    produce_all(sink, records(place.topic, 2))
+    while sink.queued:
+        sink.send_now(0.1)
+    sink.commit_soon()
+    sink.commit(progress(place.slot))
+    assert [message.key() for message in committed_records(place.bootstrap, place.progress_topic, 1)] == [
+        place.slot.encode()
+    ]
+
+
 def test_what_is_told_of_and_given_up_is_not_there(place: Place) -> None:
     sink = place.opened()
     sink.begin()

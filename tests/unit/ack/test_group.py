@@ -487,8 +487,23 @@ def test_a_part_of_a_transaction_does_not_join_complete_ones_and_they_do_not_wai
     assert not one.is_soon_committed
 
 
-def test_what_waits_long_is_not_soon_committed() -> None:
-    one = group(rows(), end(10))
+@pytest.mark.parametrize("join_wait_us", [0, 50])
+def test_what_waits_long_is_not_soon_committed(join_wait_us: int) -> None:
+    one = group(rows(), end(10), max_wait_us=51)
+    one.join_wait_us = join_wait_us
     assert not one.is_soon_committed
     take_all(one, 0)
     assert not one.is_soon_committed
+
+
+def test_a_backlog_that_comes_behind_does_not_let_a_part_into_what_is_expected() -> None:
+    """Who reads the progress topic at a start would wait for the end of a transaction that may take an hour."""
+    one = joined_late(rows(), end(10), max_wait_us=0)
+    take_all(one, 0)
+    one.is_expected = True
+    one.join_wait_us, one.patience_us = 0, 1000
+    one.add(rows(1))
+    assert one.take(1) is None
+    assert one.ready(1)
+    assert one.close().commit_lsn == 10
+    assert one.take(1) is not None

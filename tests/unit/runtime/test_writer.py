@@ -400,6 +400,21 @@ async def test_the_sink_is_not_told_of_a_commit_while_a_transaction_is_open(
         assert one.sink.expected == []
 
 
+async def test_what_is_told_of_is_committed_before_a_part_of_a_backlog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
+    monkeypatch.setattr(writer_module, "BACKLOG_WAIT_US", HOUR_US)
+    async with world() as one:
+        await two_in_one_go(one)
+        one.writer.note_backlog(False)
+        await one.transaction(400, b"d")
+        await one.until(lambda: one.sink.expected == [[b"d"]])
+        one.writer.note_backlog(True)
+        await one.writer.add(rows(b"e"))
+        await one.until_confirmed(408)
+
+
 @pytest.mark.parametrize("is_backlog", [None, True])
 async def test_nothing_is_waited_for_while_one_comes_at_a_time_nor_told_in_a_backlog(
     is_backlog: bool | None, monkeypatch: pytest.MonkeyPatch
