@@ -111,10 +111,10 @@ class Group:
         self.join_wait_us = 0
         """Wait this long for what still joins, but not for a part of a transaction, which would hold the complete
         ones back for as long as it comes in."""
-        self.is_expected = False
-        """Somebody was told that the open group is soon committed: no part of a transaction joins it any more."""
         self.position_wait_us = 0
         """Where rows are seen as they are written: likewise, and commit their position then whatever waits."""
+        self.is_expected = False
+        """Somebody was told that the open group is soon committed: no part of a transaction joins it any more."""
         self.boundary: Boundary | None = None
         """The last boundary taken in; None while a partial transaction is in, or nothing is."""
         self._whole: Boundary | None = None

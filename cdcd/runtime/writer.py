@@ -206,8 +206,8 @@ class Writer:
         self._sends_early = self._is_seen_early and not is_backlog
         self._group.patience_us = BACKLOG_WAIT_US if is_backlog else 0
         self._group.position_wait_us = POSITION_WAIT_US if self._sends_early else 0
-        is_joined = self._is_busy and not is_backlog and not self._is_seen_early
-        self._group.join_wait_us = JOIN_WAIT_US if is_joined else 0
+        waits_to_join = self._is_busy and not is_backlog and not self._is_seen_early
+        self._group.join_wait_us = JOIN_WAIT_US if waits_to_join else 0
 
     def has_all(self) -> None:
         """All that was read is handed on: what is to be sent early is sent now, not chunk by chunk."""

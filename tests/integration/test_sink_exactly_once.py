@@ -96,6 +96,12 @@ def produce_all(sink: KafkaSink, batch: list[Record]) -> None:
         sink.poll(0.1)
 
 
+def wait_delivered(sink: KafkaSink) -> None:
+    """Until all that was produced is written, and not committed."""
+    while sink.queued:
+        sink.send_now(0.1)
+
+
 def write(sink: KafkaSink, batch: list[Record], position: Progress) -> Progress:
     """Produce into the open group and commit it; a delivery may fail in either."""
     produce_all(sink, batch)
@@ -107,8 +113,7 @@ def test_a_group_is_visible_only_after_its_commit(place: Place) -> None:
     sink = place.opened()
     sink.begin()
     produce_all(sink, records(place.topic, 10))
-    while sink.queued:
-        sink.poll(0.1)
+    wait_delivered(sink)
     assert place.committed() == []
     sink.commit(progress(place.slot))
     assert sorted(filter(None, place.committed(10))) == sorted(f"v{n}".encode() for n in range(10))
@@ -354,8 +359,7 @@ def test_a_full_queue_takes_a_part_and_loses_nothing(place: Place) -> None:
     sink.abort()
     sink.begin()
     produce_all(sink, batch)
-    while sink.queued:
-        sink.poll(0.1)
+    wait_delivered(sink)
     sink.commit(progress(place.slot))
     assert len(place.committed(100)) == 100
 
@@ -438,8 +442,7 @@ def test_a_commit_with_an_unknown_result_tears_the_sink(place: Place, kafka: Kaf
     sink = place.opened(operation_timeout_s=3.0)
     sink.begin()
     produce_all(sink, records(place.topic, 5))
-    while sink.queued:
-        sink.poll(0.1)
+    wait_delivered(sink)
     kafka.kill()
     try:
         with pytest.raises(SinkUnavailable):
@@ -481,9 +484,10 @@ def test_a_commit_that_is_told_of_before_is_one_all_the_same(place: Place) -> No
     sink = place.opened(properties={"linger.ms": "60000"})
     for end_lsn in (0x200, 0x300):
         sink.begin()
-        for _ in range(2):
-            produce_all(sink, records(place.topic, 2))
-            sink.commit_soon()
+        produce_all(sink, records(place.topic, 2))
+        sink.commit_soon()
+        produce_all(sink, records(place.topic, 2))
+        sink.commit_soon()
         told = sink.commit(progress(place.slot, end_lsn))
         assert set(told.offsets) == {place.topic}
     assert len(place.committed(8)) == 8
@@ -495,8 +499,7 @@ def test_what_is_written_already_has_nobody_join_early(place: Place) -> None:
     sink = place.opened()
     sink.begin()
     produce_all(sink, records(place.topic, 2))
-    while sink.queued:
-        sink.send_now(0.1)
+    wait_delivered(sink)
     sink.commit_soon()
     sink.commit(progress(place.slot))
     assert [message.key() for message in committed_records(place.bootstrap, place.progress_topic, 1)] == [
@@ -511,8 +514,7 @@ def test_what_is_told_of_and_given_up_is_not_there(place: Place) -> None:
     sink.commit_soon()
     sink.abort()
     sink.begin()
-    produce_all(sink, records(place.topic, 1))
-    sink.commit(progress(place.slot, 0x300))
+    write(sink, records(place.topic, 1), progress(place.slot, 0x300))
     assert len(place.committed(1)) == 1
     found = committed_records(place.bootstrap, place.progress_topic, 2)
     assert [message.value() is None for message in found] == [True, False]
@@ -541,8 +543,7 @@ def test_what_a_reader_sees_uncommitted_is_marked_aborted(place: Place) -> None:
     sink = place.opened()
     sink.begin()
     sink.produce([Record(place.topic, 0, b"k", b"aborted")], 0)
-    while sink.queued:
-        sink.poll(0.1)
+    wait_delivered(sink)
     sink.abort()
     consumer = Consumer(
         {
