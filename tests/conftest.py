@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cdcd import redaction
 from cdcd.demo.stack.accounts import make_run_folder, server_account
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
@@ -113,3 +114,10 @@ def forks() -> Iterator[Forks]:
     """What starts a daemon without Python's imports each time."""
     with Forks() as forks:
         yield forks
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests() -> Iterator[None]:
+    """What one test has read as a secret is struck out of texts in this process, and of no other test's."""
+    yield
+    redaction.forget()

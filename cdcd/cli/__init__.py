@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cdcd.cli.arguments import add_capture, add_decode, add_ways_on
 from cdcd.cli.commands import COMMANDS, run_daemon
+from cdcd.cli.say import say, show_uncaught
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.kernels import running
 from cdcd.version import __version__
@@ -29,6 +30,7 @@ _BROKEN_PIPE = 141  # what a shell reports for a process ended by SIGPIPE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    sys.excepthook = show_uncaught
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     if words[:1] == ["demo"]:  # the demo reads its own arguments
@@ -40,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return (COMMANDS[options.command] if options.command else run_daemon)(options)
     except ConfigError as error:
-        print("\n".join(error.problems or (str(error),)), file=sys.stderr)
+        say(error.problems or (str(error),), sys.stderr)
         return error.exit_status
     except CdcdError as error:
-        print(f"cdcd: {error}", file=sys.stderr)
+        say([f"cdcd: {error}"], sys.stderr)
         return error.exit_status
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

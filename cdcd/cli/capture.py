@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import BinaryIO
 
+from cdcd.cli.say import say
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CaptureError
 from cdcd.lsn import format_lsn
@@ -124,4 +125,4 @@ def _header(
 
 
 def _say(text: str) -> None:
-    print(f"cdcd: {text}", file=sys.stderr, flush=True)
+    say([f"cdcd: {text}"], sys.stderr)

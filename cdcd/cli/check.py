@@ -16,6 +16,7 @@ from cdcd.cli.published import asking_settings, own_topics, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SourceAuthentication, SourceUnavailable
 from cdcd.findings import Finding
+from cdcd.redaction import clean, escape
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.binary import as_reason, text_columns
 from cdcd.runtime.recovery import Resume
@@ -54,14 +55,14 @@ def has_failed(findings: Sequence[Finding]) -> bool:
 
 def as_text(findings: Sequence[Finding]) -> str:
     """Return an aligned list, each complaint followed by what mends it, and a last line that counts."""
-    width = max((len(finding.subject) for finding in findings), default=0)
+    width = max((len(escape(finding.subject)) for finding in findings), default=0)
     lines = []
     for finding in findings:
-        lines.append(f"{finding.level:<4}  {finding.subject:<{width}}  {finding.message}")
+        lines.append(f"{finding.level:<4}  {escape(finding.subject):<{width}}  {finding.message}")
         lines += [f"      {'':<{width}}  -> {line}" for line in finding.mend.splitlines()]
     counts = [sum(finding.level == level for finding in findings) for level in ("ok", "warn", "fail")]
     lines.append("{} ok, {} warn, {} fail".format(*counts))
-    return "\n".join(lines)
+    return "\n".join(map(clean, lines))
 
 
 def _tried(subject: str, ask: Callable[[], list[Finding]]) -> list[Finding]:

@@ -16,8 +16,10 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
+from cdcd.cli.say import ascii_escapes, say
 from cdcd.config import Loaded, load
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
+from cdcd.redaction import strike
 
 _DEMO_EXTRA = "the demo needs its extra: pip install 'cdcd[demo]'"
 _NO_CONFIG = 2  # as argparse ends
@@ -46,9 +48,8 @@ def _check(options: argparse.Namespace) -> int:
     findings = check(config)
     if options.json:
         fields = ("level", "subject", "message", "mend")
-        print(
-            json.dumps([{name: getattr(finding, name) for name in fields} for finding in findings], indent=2)
-        )
+        found = [{name: strike(getattr(finding, name)) for name in fields} for finding in findings]
+        print(ascii_escapes(json.dumps(found, indent=2)))
     else:
         print(as_text(findings))
     return EXIT_FAILURE if has_failed(findings) else EXIT_OK
@@ -59,11 +60,10 @@ def _init(options: argparse.Namespace) -> int:
     from cdcd.cli.init import init, plan
 
     if options.dry_run:
-        print("\n".join(plan(config)))
+        say(plan(config))
         return EXIT_OK
     steps = init(config)
-    for step in steps:
-        print(step.text)
+    say(step.text for step in steps)
     return EXIT_OK if all(step.is_done for step in steps) else EXIT_FAILURE
 
 
@@ -85,13 +85,13 @@ def _resume(options: argparse.Namespace) -> int:
 
     if options.accept_topic:
         is_all = not options.accept_gap
-        print("\n".join(accept_topics(config, options.accept_topic, is_dry=options.dry_run, is_all=is_all)))
+        say(accept_topics(config, options.accept_topic, is_dry=options.dry_run, is_all=is_all))
         if is_all:
             return EXIT_OK
     if not options.accept_gap:
-        print("\n".join(look_again(config, is_dry=options.dry_run)))
+        say(look_again(config, is_dry=options.dry_run))
         return EXIT_OK
-    print("\n".join(accept_gap(config, is_dry=options.dry_run)))
+    say(accept_gap(config, is_dry=options.dry_run))
     return EXIT_OK
 
 
@@ -99,7 +99,7 @@ def _resnapshot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.resume import resnapshot
 
-    print("\n".join(resnapshot(config, is_dry=options.dry_run)))
+    say(resnapshot(config, is_dry=options.dry_run))
     return EXIT_OK
 
 
@@ -107,7 +107,7 @@ def _drop_slot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.drop_slot import drop
 
-    print("\n".join(drop(config, is_dry=options.dry_run)))
+    say(drop(config, is_dry=options.dry_run))
     return EXIT_OK
 
 

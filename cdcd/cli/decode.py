@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, BinaryIO
 
+from cdcd.cli.say import ascii_escapes
 from cdcd.errors import EXIT_OK, CaptureError, CdcdError
 from cdcd.lsn import format_lsn
 from cdcd.pgoutput.decode import decode
@@ -95,7 +96,7 @@ def _print(
             error.context[unit] = place
             error.advice = advice
             raise
-        line = json.dumps({unit: place, **told}, ensure_ascii=not is_unicode) + "\n"
+        line = ascii_escapes(json.dumps({unit: place, **told}, ensure_ascii=not is_unicode)) + "\n"
         with _writing():
             sys.stdout.write(line)
     with _writing():

@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic_core import CoreSchema, core_schema
 
-from cdcd.config.values import HIDDEN, Secret, refuse
+from cdcd.config.values import HIDDEN, Secret, is_secret_property, refuse
+from cdcd.redaction import add_secret
 
 _URL = re.compile(
     r"(?P<scheme>postgres(?:ql)?)://(?P<authority>[^/?]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?"
@@ -46,6 +47,9 @@ class Dsn:
         _check(parameters)
         password = parameters.get("password")
         self.password = Secret(password) if password else None
+        for name, value in parameters.items():
+            if is_secret_property(name) and name not in _SHOWN:
+                add_secret(value)
         self.parameters = {key: value for key, value in parameters.items() if key != "password"}
         write = _write_url if is_url else _write_pairs
         self.text = write(self.parameters)

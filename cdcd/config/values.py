@@ -13,12 +13,14 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from cdcd.errors import SecretUnreadable
+from cdcd.redaction import add_secret
 
 HIDDEN = "***"
 _SIZE = re.compile(r"(\d+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB|TB|TiB)?")
@@ -162,6 +164,7 @@ class Secret:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        add_secret(text)
 
     def reveal(self) -> str:
         """Return the text. Call it where the secret is handed to a client library and nowhere else."""
@@ -208,6 +211,7 @@ def read_secret_file(path: Path) -> str:
     secret = text.rstrip("\r\n")
     if not secret:
         raise SecretUnreadable("a secret file is empty", file=path)
+    add_secret(secret)
     return secret
 
 
@@ -253,6 +257,12 @@ def is_secret_property(name: str) -> bool:
 
 class Properties(dict[str, str]):
     """Properties of a client library under its own names; what may be secret is hidden in its repr."""
+
+    def __init__(self, properties: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(properties)
+        for name, value in self.items():
+            if is_secret_property(name):
+                add_secret(value)
 
     def __repr__(self) -> str:
         return repr(redacted(self))

@@ -1,7 +1,8 @@
 """The root of the tree of errors: what each class has to say, and who can mend it.
 
 In: what went wrong, with the place (file, key, table, LSN) as keyword context.  Out: one clear line.
-Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only.
+Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only. What a server, a name or
+a path brings into one is struck out, escaped and cut where the error is shown (`str`).
 `retry` says who can mend it: AUTO is tried again with back-off, AGAIN a few times and is then OPERATOR, which halts
 and stays up until told to go on, NEVER ends the process. An error that is not in this tree is treated as OPERATOR.
 """
@@ -12,6 +13,7 @@ import enum
 from typing import ClassVar
 
 from cdcd.lsn import Lsn, format_lsn
+from cdcd.redaction import clean
 
 
 class Retry(enum.Enum):
@@ -52,7 +54,7 @@ class CdcdError(Exception):
             parts.append(f"[{where}]")
         if self.advice:
             parts.append(f"-> {self.advice}")
-        return " ".join(parts)
+        return clean(" ".join(parts))
 
 
 def _shown(key: str, value: object) -> str:

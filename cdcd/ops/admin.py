@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from aiohttp import web
 from cdcd.ops.health import Verdict
 from cdcd.ops.log import redact
 from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes
+from cdcd.redaction import clean, escape
 
 __all__ = ["RESUME_HEADER", "AdminServer"]
 
@@ -27,6 +29,8 @@ _LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
 RESUME_HEADER = "X-Cdcd-Resume"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_IDENTITY = ("name", "slot", "state", "version")
+_PLAIN = re.compile(rb"[\n\x20-\x7e]*")
 _INDEX = "cdcd\n\n/status\n/metrics\n/livez\n/readyz\n/startupz\n"
 
 
@@ -89,15 +93,19 @@ class AdminServer:
         return web.Response(text=_INDEX)
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"Content-Type": _METRICS_TYPE})
+        return web.Response(body=_printable(self._metrics()), headers={"Content-Type": _METRICS_TYPE})
 
     async def _serve_probe(self, request: web.Request) -> web.Response:
         verdict = self._probes[request.path]()
-        return web.Response(status=200 if verdict.is_ok else 503, text=verdict.reason + "\n")
+        return web.Response(status=200 if verdict.is_ok else 503, text=clean(verdict.reason) + "\n")
 
     async def _serve_status(self, request: web.Request) -> web.Response:
-        page = redact(None, "", dict(self._status()))
-        return web.Response(text=json.dumps(page, indent=2) + "\n", content_type="application/json")
+        return web.Response(text=_json(self._page(), indent=2) + "\n", content_type="application/json")
+
+    def _page(self) -> dict[str, Any]:
+        """Return what is known, redacted, but for names of cdcd's own: other programs compare those."""
+        page = dict(self._status())
+        return {**redact(None, "", page), **{name: page[name] for name in _IDENTITY if name in page}}
 
     async def _serve_resume(self, request: web.Request) -> web.Response:
         """Answer with the state that the daemon was told in, and its reason.
@@ -106,13 +114,24 @@ class AdminServer:
         """
         if not _is_local(request) or RESUME_HEADER not in request.headers:
             return web.Response(status=403, text="`cdcd resume` on this machine does this\n")
-        page = redact(None, "", dict(self._status()))
+        page = self._page()
         found = {key: page.get(key) for key in ("name", "state", "reason")}
         if request.query.get("name", found["name"]) != found["name"]:
-            return web.json_response(found, status=409)
+            return web.json_response(found, status=409, dumps=_json)
         if self._resume is not None:
             self._resume()
-        return web.json_response(found)
+        return web.json_response(found, dumps=_json)
+
+
+def _json(page: Any, indent: int | None = None) -> str:
+    return json.dumps(page, indent=indent).replace("\x7f", "\\u007f")  # all else is escaped by JSON itself
+
+
+def _printable(exposition: bytes) -> bytes:
+    """Return the metrics with what a terminal acts on escaped: names of tables are values of labels."""
+    if _PLAIN.fullmatch(exposition):
+        return exposition
+    return "\n".join(map(escape, exposition.decode().split("\n"))).encode()
 
 
 def _is_local(request: web.Request) -> bool:

@@ -18,26 +18,19 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cdcd.ops.log_thread import ThreadedHandler
+from cdcd.redaction import MAX_CHARACTERS, STRUCK_OUT, clean, strike
 
-__all__ = ["configure", "flush", "redact", "redact_text"]
+__all__ = ["configure", "flush", "redact"]
 
 Format = Literal["json", "console"]
 
-STRUCK_OUT = "***"
 _SECRET_KEY = re.compile(
     r"pass(word|wd|phrase)?$|pgpass|secret|token$|credential|authorization|api[._-]?key|private[._-]?key"
     r"|auth\.user\.info|ssl\.key\.(pem|password)|sasl\.password",
     re.IGNORECASE,
 )
 _SECRET_FILE = re.compile(r"[._-](file|path|location)$", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s:/@]*):\S*@")
-_ASSIGNED = re.compile(
-    r"((?:\b|_)(?:password|passwd|sslpassword|secret|sasl\.password|basic\.auth\.user\.info|access_token)"
-    r"[\"']?\s*[=:]\s*)('(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|[^\s&,;}]+)",
-    re.IGNORECASE,
-)
-_BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
-
+_AS_JSON = structlog.processors.JSONRenderer()
 _CHATTY = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio", "aiohttp.access")
 
 
@@ -58,8 +51,8 @@ def configure(
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    render: Processor = structlog.processors.JSONRenderer() if form == "json" else _console
-    formatter = structlog.stdlib.ProcessorFormatter(
+    render: Processor = _json if form == "json" else _console
+    formatter = _Formatter(
         foreign_pre_chain=[*shared, structlog.stdlib.PositionalArgumentsFormatter()],
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
@@ -88,6 +81,17 @@ def configure(
     )
 
 
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """What cannot be formatted is told of by a line of its own: the logging module would print all of its parts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        try:
+            return super().format(record)
+        except Exception as error:  # noqa: BLE001 - a record that cannot be shown ends nothing
+            told = f"log_line_failed: {record.name}: {type(error).__name__}"
+            return super().format(logging.LogRecord("cdcd.log", logging.ERROR, "", 0, told, (), None))
+
+
 def flush() -> None:
     """Wait a moment for what is still to be written: before the process ends without ending its threads."""
     for handler in logging.getLogger().handlers:
@@ -99,27 +103,31 @@ def redact(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
     return {key: _struck(key, value) for key, value in event.items()}
 
 
-def redact_text(text: str) -> str:
-    """Return the text with passwords inside URLs, DSNs and assignments struck out."""
-    text = _URL_PASSWORD.sub(rf"\1:{STRUCK_OUT}@", text)
-    text = _ASSIGNED.sub(rf"\g<1>{STRUCK_OUT}", text)
-    return _BEARER.sub(rf"\1 {STRUCK_OUT}", text)
-
-
 def _struck(key: object, value: Any) -> Any:
     if isinstance(key, str) and _SECRET_KEY.search(key) and not _SECRET_FILE.search(key):
         return STRUCK_OUT
     if isinstance(value, str):
-        return redact_text(value)
+        return strike(value)
     if isinstance(value, BaseException):
-        return redact_text(f"{type(value).__name__}: {value}")
+        return strike(f"{type(value).__name__}: {value}")
     if isinstance(value, Mapping):
-        return {inner: _struck(inner, item) for inner, item in value.items()}
+        return {_key(inner): _struck(inner, item) for inner, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_struck("", item) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return redact_text(str(value))
+    return strike(str(value))
+
+
+def _key(key: object) -> str:
+    """Return a mapping's key as JSON can have it: a server's words may be keys, too."""
+    return strike(str(key))
+
+
+def _json(logger: WrappedLogger, name: str, event: EventDict) -> str | bytes:
+    # Of what a terminal acts on it is the only character that JSON in ASCII leaves as it is.
+    line = _AS_JSON(logger, name, event)
+    return line.replace("\x7f", "\\u007f") if isinstance(line, str) else line
 
 
 def _console(logger: WrappedLogger, name: str, event: EventDict) -> str:
@@ -130,5 +138,4 @@ def _console(logger: WrappedLogger, name: str, event: EventDict) -> str:
     source = event.pop("logger", None)
     pairs = " ".join(f"{key}={value}" for key, value in event.items())
     where = f" ({source})" if source else ""
-    line = f"{stamp} {level:<8} {text}{' ' if pairs else ''}{pairs}{where}"
-    return line.replace("\r", "\\r").replace("\n", "\\n")
+    return clean(f"{stamp} {level:<8} {text}{' ' if pairs else ''}{pairs}{where}", 2 * MAX_CHARACTERS)

@@ -29,6 +29,7 @@ from cdcd.errors import (
     SchemaIncompatible,
 )
 from cdcd.findings import Finding
+from cdcd.redaction import clean
 from cdcd.registry.known import Earlier, Known
 from cdcd.registry.rest import Answered, Client, NoToken, Registered, RestClient, is_plain
 from cdcd.registry.settings import RegistrySettings, client_properties
@@ -324,7 +325,7 @@ class Registry:
             was_closed = client is not None and self._client is not client  # by another thread, meanwhile
             if was_closed or _is_transport(error):
                 self._observe(operation, "unreachable")
-                reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
+                reason = clean(f"{type(error).__name__}: {error}", _MAX_REASON_CHARACTERS)
                 raise RegistryUnavailable(
                     f"{operation}: {reason}", url=self._settings.url, subject=subject
                 ) from error
@@ -378,7 +379,7 @@ def _is_transport(error: Exception) -> bool:
 
 def _refusal(error: Answered, operation: str, subject: str) -> CdcdError:
     status, code = error.status, error.code
-    reason = f"{operation}: {error.message}"[:_MAX_REASON_CHARACTERS]
+    reason = f"{operation}: {clean(error.message, _MAX_REASON_CHARACTERS)}"
     if status >= 500 or status in _TRY_AGAIN:
         return RegistryUnavailable(reason, status=status, subject=subject)
     if status == 409:

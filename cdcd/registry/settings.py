@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cdcd.errors import ConfigError
+from cdcd.redaction import add_credentials, add_secret
 
 __all__ = ["RegistrySettings", "client_properties"]
 
@@ -26,6 +27,7 @@ _NUMBERS = frozenset(
         "timeout",
     }
 )
+_SECRETS = frozenset({"bearer.auth.client.secret", "bearer.auth.token", "ssl.key.password"})
 
 
 def _no_secret() -> str | None:
@@ -74,7 +76,15 @@ def client_properties(settings: RegistrySettings) -> dict[str, object]:
     password, token = settings.read_password(), settings.read_token()
     if settings.username is not None:
         properties["basic.auth.user.info"] = f"{settings.username}:{password or ''}"
+        add_credentials(settings.username, password or "")
+    for name in _SECRETS & properties.keys():
+        add_secret(str(properties[name]))
+    if "bearer.auth.client.secret" in properties:  # which the issuer is sent as basic authentication
+        add_credentials(
+            str(properties.get("bearer.auth.client.id", "")), str(properties["bearer.auth.client.secret"])
+        )
     if token is not None:
+        add_secret(token)
         properties |= {_SOURCE: "STATIC_TOKEN", "bearer.auth.token": token}
     if _SOURCE in properties:
         # The client insists on it, and only Confluent's own cloud has such a thing.

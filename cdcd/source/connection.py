@@ -9,6 +9,7 @@ Must not: stream (see `stream`), or let a psycopg2 exception leave this room.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,8 +20,9 @@ from psycopg2.extensions import parse_dsn
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdcd.errors import CdcdError, SourceAuthentication, SourceSetup, SourceUnavailable
+from cdcd.redaction import add_secret, clean
 from cdcd.source.deadline import ANSWER_DEADLINE_S, within
-from cdcd.source.failures import ServerReport, connect_failure, failure_for, first_line
+from cdcd.source.failures import MAX_REPORT_CHARACTERS, ServerReport, connect_failure, failure_for, first_line
 from cdcd.source.settings import SourceSettings
 
 _SESSION = {
@@ -69,7 +71,7 @@ def connect_replication(settings: SourceSettings) -> LogicalReplicationConnectio
     return connection
 
 
-def translate(error: BaseException, secrets: tuple[str, ...] = ()) -> CdcdError:
+def translate(error: BaseException) -> CdcdError:
     """Return cdcd's error for one of psycopg2's: by SQLSTATE, or by text when it failed to connect.
 
     Raises MemoryError.
@@ -80,11 +82,11 @@ def translate(error: BaseException, secrets: tuple[str, ...] = ()) -> CdcdError:
         return error
     if not isinstance(error, psycopg2.Error):
         return SourceUnavailable(f"unexpected {type(error).__name__} from the driver")
-    text = scrub(first_line(str(error)), secrets)
+    text = clean(first_line(str(error)), MAX_REPORT_CHARACTERS)
     if error.pgcode is None:
         return connect_failure(text or type(error).__name__)
     diag = error.diag
-    primary = scrub(diag.message_primary or text, secrets)
+    primary = clean(first_line(diag.message_primary or text), MAX_REPORT_CHARACTERS)
     return failure_for(
         ServerReport(error.pgcode, primary, diag.severity_nonlocalized or "ERROR", diag.source_function)
     )
@@ -111,22 +113,18 @@ def fetch(
         return cursor.fetchall()
 
 
-def scrub(text: str, secrets: tuple[str, ...]) -> str:
-    """Return the text without any of the secrets."""
-    for secret in secrets:
-        text = text.replace(secret, "****")
-    return text
-
-
-def connection_parameters(settings: SourceSettings) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return libpq's parameters of this DSN and its secrets. Raises SourceSetup, SourceAuthentication.
+def connection_parameters(settings: SourceSettings) -> dict[str, str]:
+    """Return libpq's parameters of this DSN. Raises SourceSetup, SourceAuthentication.
 
     What the DSN says about time-outs and keepalives stands; what output depends on is overridden.
     """
     parameters = _parsed(settings.dsn)
+    for secret in (parameters.get("password"), parameters.get("sslpassword"), os.environ.get("PGPASSWORD")):
+        add_secret(secret)
     for key, read in (("password", settings.read_password), ("sslpassword", settings.read_ssl_password)):
         secret = _secret(key, read)
         if secret is not None:
+            add_secret(secret)
             parameters[key] = secret
     for key, value in _KEEPALIVES.items():
         parameters.setdefault(key, value)
@@ -135,8 +133,7 @@ def connection_parameters(settings: SourceSettings) -> tuple[dict[str, str], tup
     parameters["client_encoding"] = "UTF8"
     ours = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
     parameters["options"] = f"{parameters.get('options', '')} {ours}".strip()
-    secrets = tuple(parameters[key] for key in ("password", "sslpassword") if parameters.get(key))
-    return parameters, (*secrets, settings.dsn)
+    return parameters
 
 
 def _parsed(dsn: str) -> dict[str, str]:
@@ -167,13 +164,13 @@ def _secret(what: str, read: Callable[[], str | None]) -> str | None:
 
 
 def _connect(settings: SourceSettings, factory: type[Connection] | None) -> Connection:
-    parameters, secrets = connection_parameters(settings)
+    parameters = connection_parameters(settings)
     given: dict[str, Any] = {**parameters}  # the stubs do not know keyword parameters of libpq by name
     try:
         opened: Connection = psycopg2.connect(connection_factory=factory, **given)
         return opened
     except psycopg2.Error as error:
-        raise translate(error, secrets) from None
+        raise translate(error) from None
 
 
 def _set_up(connection: Connection) -> Connection:

@@ -25,6 +25,9 @@ from cdcd.errors import (
     SourceUnavailable,
 )
 
+MAX_REPORT_CHARACTERS = 1_000
+"""Of a server's message that are looked at: it may quote a whole statement, or be made up."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:

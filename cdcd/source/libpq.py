@@ -17,7 +17,14 @@ from psycopg2 import _psycopg
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import SourceError, SourceUnavailable
-from cdcd.source.failures import ServerReport, failure_for, first_line, refuse_want_of_memory
+from cdcd.redaction import clean
+from cdcd.source.failures import (
+    MAX_REPORT_CHARACTERS,
+    ServerReport,
+    failure_for,
+    first_line,
+    refuse_want_of_memory,
+)
 
 # The functions below return at once on a non-blocking connection, so holding the GIL (PyDLL) is cheaper than
 # giving it up for each message.
@@ -136,7 +143,7 @@ class CopyConnection:
     def error_message(self) -> str:
         """Return libpq's words about the last failure, one line. Raises MemoryError where it got none."""
         text: bytes = _PQerrorMessage(self.pgconn) or b""
-        line = first_line(text.decode("utf-8", "replace"))
+        line = clean(first_line(text.decode("utf-8", "replace")), MAX_REPORT_CHARACTERS)
         refuse_want_of_memory(line)
         return line or "the connection to the server broke"
 
@@ -173,4 +180,4 @@ def _report(result: int) -> ServerReport:
 
 def _field(result: int, code: int) -> str | None:
     value: bytes | None = _PQresultErrorField(result, code)
-    return None if value is None else value.decode("utf-8", "replace")
+    return None if value is None else clean(value.decode("utf-8", "replace"), MAX_REPORT_CHARACTERS)

@@ -117,6 +117,26 @@ def test_the_demo_without_its_extra_says_what_to_install(
     assert "pip install 'cdcd[demo]'" in capsys.readouterr().err
 
 
+UNCAUGHT = """
+import sys
+from cdcd.cli import commands, main
+from cdcd.redaction import add_secret
+def failing(options):
+    add_secret("canary-5f3a91")
+    raise RuntimeError("no\\n\x1b[31m canary-5f3a91 postgresql://u:canary@h/d")
+commands.COMMANDS["check"] = failing
+sys.exit(main(["check", "--config", "prod.yaml"]))
+"""
+
+
+def test_what_nobody_has_caught_shows_no_secret(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", UNCAUGHT], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("\\x1b[31m *** postgresql://u:***@h/d")
+    assert "canary" not in ended.stderr
+    assert ended.stderr.replace("\n", "").isprintable()
+
+
 LOADING = """
 import sys
 from cdcd.cli import main

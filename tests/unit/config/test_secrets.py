@@ -12,6 +12,8 @@ from cdcd.config import load
 from cdcd.config.sample import effective_yaml
 from cdcd.config.values import Secret, is_secret_property
 from cdcd.errors import ConfigError
+from cdcd.redaction import clean
+from cdcd.registry.settings import client_properties
 
 CANARY = "canary-5f3a91"
 
@@ -140,3 +142,35 @@ def test_a_secret_hides_in_every_form_of_text() -> None:
 )
 def test_properties_that_hold_secrets_are_known_by_their_names(name: str, is_secret: bool) -> None:
     assert is_secret_property(name) is is_secret
+
+
+def test_every_secret_that_was_read_is_struck_out_of_any_text(tmp_path: Path) -> None:
+    """Whoever repeats one: a server's error, a client library."""
+    named = ("dsn", "sslpassword", "ssl_file", "sasl", "key", "pem", "oauth", "keystore", "registry", "token")
+    secrets = {name: f"canary-{name}-5f3a91" for name in named}
+    files = {name: tmp_path / name for name in ("ssl_file", "keystore", "token")}
+    for name, path in files.items():
+        path.write_text(secrets[name] + "\n")
+    path = tmp_path / "prod.yaml"
+    path.write_text(f"""\
+name: shop
+source:
+  dsn: postgresql://cdcd:{secrets["dsn"]}@db/shop?oauth_client_secret={secrets["sslpassword"]}
+  ssl_password_file: {files["ssl_file"]}
+sink:
+  bootstrap_servers: kafka:9092
+  properties:
+    sasl.password: {secrets["sasl"]}
+    ssl.key.password: {secrets["key"]}
+    ssl.key.pem: {secrets["pem"]}
+    sasl.oauthbearer.client.secret: {secrets["oauth"]}
+  secret_files: {{ssl.keystore.password: {files["keystore"]}}}
+registry: {{url: "http://registry", properties: {{bearer.auth.client.secret: {secrets["registry"]}}},
+  token_file: {files["token"]}}}
+""")
+    config = load(path, {}).config
+    config.source_settings().read_ssl_password()
+    config.sink_settings()
+    client_properties(config.registry_settings())
+    told = ", ".join(f"{name}: {value}" for name, value in secrets.items())
+    assert clean(told) == ", ".join(f"{name}: ***" for name in secrets)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from cdcd.ops.log import configure, redact_text
+from cdcd.ops.log import configure
+from cdcd.redaction import add_secret
 
 
 @pytest.fixture(autouse=True)
@@ -82,21 +83,44 @@ def test_no_secret_is_written(form: str) -> None:
     assert "db:5432/shop" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "redacted"),
-    [
-        ("postgres://u:p@h/d", "postgres://u:***@h/d"),
-        ("postgres://u@h/d", "postgres://u@h/d"),
-        ("http://h:8080/x", "http://h:8080/x"),
-        ("host=h password=p dbname=d", "host=h password=*** dbname=d"),
-        ("host=h password = 'a b' dbname=d", "host=h password = *** dbname=d"),
-        ('{"password": "p", "user": "u"}', '{"password": ***, "user": "u"}'),
-        ("password_file=/etc/p", "password_file=/etc/p"),
-        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
-    ],
-)
-def test_text_keeps_all_but_the_password(text: str, redacted: str) -> None:
-    assert redact_text(text) == redacted
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_what_a_server_says_can_neither_forge_a_line_nor_show_a_secret(form: str) -> None:
+    add_secret("canary-5f3a91")
+    stream = io.StringIO()
+    configure("info", form, stream)  # type: ignore[arg-type]
+    log = structlog.stdlib.get_logger("cdcd.test")
+    hostile = "no\n2026-01-01T00:00:00Z INFO started\x1b[2J\x7f\u202e canary-5f3a91"
+    log.warning(hostile, error=hostile, **{"of others": {hostile: [hostile]}})
+    logging.getLogger("cdcd.test.library").warning(hostile)
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        log.exception("failed")
+    text = stream.getvalue()
+    assert len(text.splitlines()) == 3
+    assert "canary" not in text
+    assert text.replace("\n", "").isprintable()
+    if form == "json":
+        assert [json.loads(line)["level"] for line in text.splitlines()] == ["warning", "warning", "error"]
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_record_that_cannot_be_shown_is_told_of_without_its_parts(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = io.StringIO()
+    configure("info", form, stream)  # type: ignore[arg-type]
+    logging.getLogger("cdcd.test.library").warning("%d connections", "canary")
+    assert "log_line_failed: cdcd.test.library: TypeError" in stream.getvalue()
+    assert len(_lines(stream)) == 1
+    assert "canary" not in stream.getvalue() + capsys.readouterr().err
+
+
+def test_a_text_without_end_is_cut() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream)
+    structlog.stdlib.get_logger("cdcd.test").warning("failed", error="x" * 10_000_000)
+    assert len(stream.getvalue()) < 100_000
 
 
 def test_a_path_to_a_secret_is_not_a_secret() -> None:
