@@ -44,8 +44,10 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 def _check(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.check import as_text, check, has_failed
+    from cdcd.cli.logged import logged
 
-    findings = check(config)
+    with logged(config, "warning"):
+        findings = check(config)
     if options.json:
         fields = ("level", "subject", "message", "mend")
         found = [{name: strike(getattr(finding, name)) for name in fields} for finding in findings]
@@ -58,11 +60,13 @@ def _check(options: argparse.Namespace) -> int:
 def _init(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.init import init, plan
+    from cdcd.cli.logged import logged
 
+    with logged(config, "warning"):
+        planned, steps = (plan(config), []) if options.dry_run else ([], init(config))
     if options.dry_run:
-        say(plan(config))
+        say(planned)
         return EXIT_OK
-    steps = init(config)
     say(step.text for step in steps)
     return EXIT_OK if all(step.is_done for step in steps) else EXIT_FAILURE
 
@@ -81,40 +85,50 @@ def _config(options: argparse.Namespace) -> int:
 
 def _resume(options: argparse.Namespace) -> int:
     config = _loaded(options).config
+    from cdcd.cli.logged import logged
     from cdcd.cli.resume import accept_gap, accept_topics, look_again
 
-    if options.accept_topic:
-        is_all = not options.accept_gap
-        say(accept_topics(config, options.accept_topic, is_dry=options.dry_run, is_all=is_all))
-        if is_all:
-            return EXIT_OK
-    if not options.accept_gap:
-        say(look_again(config, is_dry=options.dry_run))
-        return EXIT_OK
-    say(accept_gap(config, is_dry=options.dry_run))
+    is_dry, is_all = options.dry_run, not options.accept_gap
+    lines = []
+    with logged(config):
+        if options.accept_topic:
+            lines += accept_topics(config, options.accept_topic, is_dry=is_dry, is_all=is_all)
+        elif is_all:
+            lines += look_again(config, is_dry=is_dry)
+        if options.accept_gap:
+            lines += accept_gap(config, is_dry=is_dry)
+    say(lines)
     return EXIT_OK
 
 
 def _resnapshot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
+    from cdcd.cli.logged import logged
     from cdcd.cli.resume import resnapshot
 
-    say(resnapshot(config, is_dry=options.dry_run))
+    with logged(config):
+        lines = resnapshot(config, is_dry=options.dry_run)
+    say(lines)
     return EXIT_OK
 
 
 def _drop_slot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.drop_slot import drop
+    from cdcd.cli.logged import logged
 
-    say(drop(config, is_dry=options.dry_run))
+    with logged(config):
+        lines = drop(config, is_dry=options.dry_run)
+    say(lines)
     return EXIT_OK
 
 
 def _capture(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.capture import run
+    from cdcd.ops.log import configure
 
+    configure("warning", "console")
     return run(config, options.output, seconds=options.seconds, messages=options.messages)
 
 

@@ -16,7 +16,6 @@ from cdcd.cli.alone import alone, look, who
 from cdcd.config import Config
 from cdcd.errors import ResumeRefused
 from cdcd.lsn import format_lsn
-from cdcd.ops.log import configure
 from cdcd.source.connection import connect_sql
 from cdcd.source.slot import drop_own_slot
 
@@ -42,7 +41,6 @@ def drop(config: Config, *, is_dry: bool = False) -> list[str]:
             database=slot.database,
         )
     by, until = who(), format_lsn(confirmed_lsn)
-    configure(config.log.level, config.log.format)
     _LOG.warning("slot_dropped", who=by, slot=source.slot, confirmed_flush_lsn=until)
     return [
         f"slot_dropped by {by}: {source.slot}, confirmed up to {until}",

@@ -17,6 +17,7 @@ from cdcd.cli.beginning import ask
 from cdcd.cli.published import asking_settings, own_topics, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SlotMissing
+from cdcd.ops.notices import hear
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.publication import create_publication_sql, missing_publications
@@ -110,6 +111,7 @@ def _publication(config: Config) -> Iterator[Step]:
             else:
                 with translated(), connection.cursor() as cursor:
                     cursor.execute(statement)
+                hear(connection.notices)
                 yield Step(f"created  publication {name}")
     finally:
         connection.close()

@@ -27,7 +27,6 @@ from cdcd.errors import CdcdError, ResumeRefused, Retry
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Timelines
 from cdcd.ops.admin import RESUME_HEADER
-from cdcd.ops.log import configure
 from cdcd.runtime.beginning import identity_of, timelines_of, wanted_of
 from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
 from cdcd.runtime.recovery import Snapshot, verdict
@@ -101,7 +100,6 @@ def accept_topics(
         kept.forget(names)
         sink.kept = kept
         _write(sink, stored)
-    configure(config.log.level, config.log.format)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
     told = [_tell(config) or _NOT_RUNNING] if is_all else []
@@ -238,7 +236,6 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
         "to_lsn": None if gap.to_lsn is None else format_lsn(gap.to_lsn),
         "reason": gap.reason,
     }
-    configure(config.log.level, config.log.format)
     _LOG.warning(event, **told)
     until = "the new snapshot" if gap.to_lsn is None else told["to_lsn"]
     return f"{event} by {told['who']}: {told['slot']}, from {told['from_lsn']} to {until}, because of {gap.reason}"

@@ -18,6 +18,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cdcd.ops.log_thread import ThreadedHandler
+from cdcd.ops.repeats import flush_counts
 from cdcd.redaction import MAX_CHARACTERS, STRUCK_OUT, clean, strike
 
 __all__ = ["configure", "flush", "redact"]
@@ -93,7 +94,8 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
 
 
 def flush() -> None:
-    """Wait a moment for what is still to be written: before the process ends without ending its threads."""
+    """Say what was counted, and wait a moment for what is still to be written: the process ends."""
+    flush_counts()
     for handler in logging.getLogger().handlers:
         handler.flush()
 

@@ -22,11 +22,12 @@ from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
+from cdcd.ops.stray_lines import as_log_lines
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.collector import calm_collector
 from cdcd.runtime.heaps import share_heaps
 from cdcd.runtime.heartbeat import Heartbeat
-from cdcd.runtime.memory import end_for, end_where_memory_is_short
+from cdcd.runtime.memory import end_for, end_where_memory_is_short, last_words_to
 from cdcd.runtime.monitor import Monitor
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.served import Served
@@ -44,12 +45,16 @@ TURN_INTERVAL_S = 1.0
 def run(config: Config) -> int:
     """Run until stopped; return the exit status."""
     share_heaps()
-    configure(config.log.level, config.log.format, is_threaded=True)
     try:
-        return asyncio.run(_run(config))
+        with as_log_lines() as stream:
+            configure(config.log.level, config.log.format, stream, is_threaded=True)
+            last_words_to(stream.fileno())
+            return asyncio.run(_run(config))
     except MemoryError as error:  # in the end itself, which takes memory too
         end_for(type(error))
         raise
+    finally:
+        flush()
 
 
 async def _run(config: Config) -> int:

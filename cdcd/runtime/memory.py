@@ -17,8 +17,17 @@ from typing import Any
 
 from cdcd.errors import EXIT_MEMORY
 
-_STDERR = 2
-_LAST_WORDS = b"cdcd: CDCD-MEMORY: the system refuses memory; it begins anew when it is started again\n"
+_LAST_WORDS = (
+    b'{"event": "ended", "level": "error", "logger": "cdcd.memory", "code": "CDCD-MEMORY", "error": '
+    b'"CDCD-MEMORY: the system refuses memory; it begins anew when it is started again"}\n'
+)
+_descriptor = 2
+
+
+def last_words_to(descriptor: int) -> None:
+    """Say where the log goes: what stderr is by then may lead nowhere any more."""
+    global _descriptor
+    _descriptor = descriptor
 
 
 def end_where_memory_is_short() -> None:
@@ -45,7 +54,7 @@ def end_for(kind: type | None) -> None:
     """End the process where an error of this kind is one of memory."""
     if kind is not None and issubclass(kind, MemoryError):
         try:
-            os.set_blocking(_STDERR, False)  # nobody may read them
-            os.write(_STDERR, _LAST_WORDS)
+            os.set_blocking(_descriptor, False)  # nobody may read them
+            os.write(_descriptor, _LAST_WORDS)
         finally:
             os._exit(EXIT_MEMORY)

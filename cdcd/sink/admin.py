@@ -8,7 +8,6 @@ Must not: make or alter anything.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 
@@ -16,12 +15,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from cdcd.errors import SinkAuthorization
+from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.settings import SinkSettings, admin_properties
 
 __all__ = ["Admin"]
 
-_LOG = logging.getLogger("cdcd.sink.librdkafka")
 _FIRST_PATIENCE_S = 2.0
 _SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 
@@ -35,7 +34,7 @@ class Admin:
         self._told: deque[KafkaError] = deque(maxlen=8)
         with making_client():
             self.client = AdminClient(
-                admin_properties(settings) | {"error_cb": self._told.append}, logger=_LOG
+                admin_properties(settings) | {"error_cb": self._told.append}, logger=CLIENT_LOG
             )
 
     def metadata(self, asked: str | None, doing: str, **context: object) -> ClusterMetadata:

@@ -11,7 +11,6 @@ topic and size.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.errors.frames import drop_frames
+from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import SinkSettings
@@ -27,7 +27,6 @@ from cdcd.sink.too_large import of_own_topic, undelivered
 
 __all__ = ["Client", "not_open"]
 
-_LOG = logging.getLogger("cdcd.sink.librdkafka")
 _REPORTS_WITHIN_S = 5.0
 """The reports of purged records come from the client itself: nobody else is waited for."""
 _REPORT_WITHIN_S = 1.0
@@ -70,7 +69,7 @@ class Client:
         one's until a commit has come behind which the next client would begin.
         """
         with making_client():
-            self._producer = Producer({**properties, "error_cb": self._errored}, logger=_LOG)
+            self._producer = Producer({**properties, "error_cb": self._errored}, logger=CLIENT_LOG)
 
     # --- life --------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ Must not: join a consumer group, commit offsets, answer None because of an error
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from confluent_kafka.admin import OffsetSpec
 from cdcd.errors import ProgressUnreadable, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.sink.admin import Admin
+from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.progress import key_of, load
@@ -27,7 +27,6 @@ from cdcd.sink.settings import SinkSettings, reader_properties
 
 __all__ = ["Last", "bounds", "position_of", "read_kept_topics", "read_last", "read_last_progress"]
 
-_LOG = logging.getLogger("cdcd.sink.librdkafka")
 _FIRST_WINDOW = 1_000
 _WINDOW_GROWTH = 20
 _PARTITION = 0
@@ -134,7 +133,9 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
 
 def _consumer(settings: SinkSettings) -> Consumer:
     with making_client():
-        return Consumer({"fetch.wait.max.ms": _END_AFTER_MS, **reader_properties(settings)}, logger=_LOG)
+        return Consumer(
+            {"fetch.wait.max.ms": _END_AFTER_MS, **reader_properties(settings)}, logger=CLIENT_LOG
+        )
 
 
 def _last_in(

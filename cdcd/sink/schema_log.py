@@ -9,19 +9,18 @@ Everything here blocks and belongs in a thread.
 
 from __future__ import annotations
 
-import logging
 import time
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from cdcd.schema.book import Book, Registered
+from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import making_client
 from cdcd.sink.reader import bounds, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
 
 __all__ = ["SchemaLog"]
 
-_LOG = logging.getLogger("cdcd.sink.librdkafka")
 _PARTITION = 0
 _POLL_S = 0.2
 
@@ -80,5 +79,5 @@ class SchemaLog:
     def _opened(self) -> Consumer:
         if self._consumer is None:
             with making_client():
-                self._consumer = Consumer(self._properties, logger=_LOG)
+                self._consumer = Consumer(self._properties, logger=CLIENT_LOG)
         return self._consumer

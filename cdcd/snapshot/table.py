@@ -24,6 +24,7 @@ from psycopg2 import sql
 
 from cdcd.errors import CdcdError, SnapshotStale
 from cdcd.model import Run
+from cdcd.ops.notices import hear
 from cdcd.snapshot.copy_text import run_of
 
 RUN_BYTES = 256 * 1024
@@ -157,6 +158,8 @@ class SnapshotReader:
         except BaseException as error:  # noqa: BLE001 - raised again by the reader
             with contextlib.suppress(_Cancelled):
                 collector.put(error)
+        finally:
+            hear(self._connection.notices)
 
     def _next(self, runs: queue.Queue[Run | BaseException | None]) -> Run | BaseException | None:
         """Wait for what comes next; None when nobody wants it any more."""

@@ -1,9 +1,9 @@
 """Connect to PostgreSQL with psycopg2, with the session settings that output depends on; translate errors.
 
 In: `SourceSettings`.  Out: psycopg2 connections in autocommit, or errors of cdcd's tree.
-Invariant: the settings travel as start-up options, or are set at once, so defaults of role, database or
-environment cannot change the text of a value (F53); the password is read anew at each connect and no message
-carries it.
+Invariant: the settings are made before anything else is asked, so defaults of role, database or environment, or a
+login event trigger, cannot change the text of a value (F53); the password is read anew at each connect and no message
+carries it; what the server says beside its answers goes into the log.
 Must not: stream (see `stream`), or let a psycopg2 exception leave this room.
 """
 
@@ -20,12 +20,20 @@ from psycopg2.extensions import parse_dsn
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdcd.errors import CdcdError, SourceAuthentication, SourceSetup, SourceUnavailable
+from cdcd.ops.notices import hear
 from cdcd.redaction import add_secret, clean
 from cdcd.source.deadline import ANSWER_DEADLINE_S, within
 from cdcd.source.failures import MAX_REPORT_CHARACTERS, ServerReport, connect_failure, failure_for, first_line
 from cdcd.source.settings import SourceSettings
 
+_AT_CONNECT = {
+    "statement_timeout": "0",  # as a default of the role it may be shorter than the statement that sets the others
+    "lock_timeout": "0",
+    "client_min_messages": "warning",  # "skipped loading publication" has to reach us (F72)
+}
+
 _SESSION = {
+    **_AT_CONNECT,
     "datestyle": "ISO",
     "intervalstyle": "postgres",
     "timezone": "UTC",
@@ -33,10 +41,17 @@ _SESSION = {
     "bytea_output": "hex",
     "quote_all_identifiers": "off",
     "search_path": "pg_catalog",  # regclass and its kin print a name as the search path demands
-    "client_min_messages": "warning",  # "skipped loading publication" has to reach us (F72)
-    "statement_timeout": "0",  # as a default of the role it may be shorter than the query that lifts the others
-    "lock_timeout": "0",
+    "lc_monetary": "C",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
 }
+"""What output depends on, and the time-outs of all majors (F37).
+
+Not as start-up options: a login event trigger (PostgreSQL 17) finds its names by the search path that it was written
+for, and what it sets itself must not stand. And lc_monetary as it would be without cdcd has to stay to be asked for,
+because it is what gives money its fraction digits (`catalog`).
+"""
 
 _KEEPALIVES = {
     "keepalives": "1",
@@ -46,13 +61,13 @@ _KEEPALIVES = {
     "tcp_user_timeout": "60000",
 }
 
-# By name, because each major has other time-outs (F37). lc_monetary is no start-up option: what it would be
-# without cdcd has to stay to be asked for, because it is what gives money its fraction digits (`catalog`).
-_AFTERWARDS = """
-    SELECT set_config(name, CASE name WHEN 'lc_monetary' THEN 'C' ELSE '0' END, false) FROM pg_settings
-    WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout',
-                   'idle_session_timeout', 'transaction_timeout', 'lc_monetary')
-"""
+# By name, because each major has others; nothing of it is found by the search path that it begins with.
+_AFTERWARDS = f"""
+    SELECT pg_catalog.set_config(s.name, ours.value, false)
+    FROM pg_catalog.pg_settings s
+    JOIN (VALUES {", ".join(f"('{name}', '{value}')" for name, value in _SESSION.items())}) ours(name, value)
+    ON pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) ours.name
+"""  # noqa: S608 - of constants
 
 
 def connect_sql(settings: SourceSettings) -> Connection:
@@ -108,9 +123,12 @@ def fetch(
 
     Without an answer in `limit_s` the connection is given up (F16).
     """
-    with translated(), within(connection, limit_s), connection.cursor() as cursor:
-        cursor.execute(sql, parameters or None)
-        return cursor.fetchall()
+    try:
+        with translated(), within(connection, limit_s), connection.cursor() as cursor:
+            cursor.execute(sql, parameters or None)
+            return cursor.fetchall()
+    finally:
+        hear(connection.notices)
 
 
 def connection_parameters(settings: SourceSettings) -> dict[str, str]:
@@ -131,7 +149,7 @@ def connection_parameters(settings: SourceSettings) -> dict[str, str]:
     parameters.setdefault("connect_timeout", str(settings.connect_timeout_s))
     parameters["application_name"] = settings.application_name
     parameters["client_encoding"] = "UTF8"
-    ours = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+    ours = " ".join(f"-c {name}={value}" for name, value in _AT_CONNECT.items())
     parameters["options"] = f"{parameters.get('options', '')} {ours}".strip()
     return parameters
 
@@ -174,7 +192,7 @@ def _connect(settings: SourceSettings, factory: type[Connection] | None) -> Conn
 
 
 def _set_up(connection: Connection) -> Connection:
-    """Lift the time-outs of role and database, and fix lc_monetary."""
+    """Set what output depends on, and lift the time-outs of role and database."""
     try:
         fetch(connection, _AFTERWARDS)
     except CdcdError:

@@ -15,12 +15,11 @@ from types import ModuleType
 from cdcd.errors import PublicationMissing, SourceUnavailable
 from cdcd.kernels import compiled
 from cdcd.model import Item
+from cdcd.ops.notices import NOTICES
 from cdcd.source import batch as twin
 from cdcd.source.batch import BROKEN, COPY_ENDED, LATER, Batch
 from cdcd.source.failures import is_publication_notice
 from cdcd.source.libpq import CopyConnection, PQconsumeInput, PQfreemem, PQgetCopyData
-
-log = logging.getLogger(__name__)
 
 reading: ModuleType = compiled("cdcd.source.reading") or twin
 LIBPQ = reading.Libpq(PQgetCopyData, PQfreemem, PQconsumeInput)
@@ -78,4 +77,10 @@ def look_at_notices(connection: CopyConnection) -> None:
             )
             raise connection.failure
         # The text may quote data, so only its class and origin are logged.
-        log.warning("server notice %s %s in %s", notice.severity, notice.sqlstate, notice.function)
+        NOTICES.say(
+            logging.WARNING,
+            "server_notice",
+            severity=notice.severity,
+            sqlstate=notice.sqlstate,
+            function=notice.function,
+        )

@@ -1,0 +1,27 @@
+"""The log of a command that connects: on stderr, as the daemon's, also what libraries write there by themselves.
+
+In: a configuration.  Out: lines while the command works; what it prints itself comes after the block.
+Must not: be used around what prints to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from cdcd.config import Config
+from cdcd.ops.log import configure, flush
+from cdcd.ops.stray_lines import as_log_lines
+
+__all__ = ["logged"]
+
+
+@contextlib.contextmanager
+def logged(config: Config, level: str | None = None) -> Iterator[None]:
+    """Log what the block does, from `level` on, the configuration's where none is given."""
+    with as_log_lines() as stream:
+        configure(level or config.log.level, config.log.format, stream)
+        try:
+            yield
+        finally:
+            flush()

@@ -1,0 +1,50 @@
+"""What PostgreSQL says beside its answers, as events of cdcd's log: warnings and notices in libpq's form.
+
+In: libpq's text of a notice.  Out: `server_notice` with severity and message; what comes again is counted.
+Invariant: of a notice only its first line is told: DETAIL and CONTEXT may hold values of rows.
+Must not: decide anything, or be given what comes while rows are decoded, whose first line may hold values, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from cdcd.ops.repeats import Repeats
+from cdcd.redaction import clean
+
+__all__ = ["NOTICES", "belongs_to_notice", "hear", "parsed", "tell"]
+
+NOTICES = Repeats("cdcd.source.server")
+
+_LEVELS = {"LOG": logging.INFO, "INFO": logging.INFO, "NOTICE": logging.INFO, "DEBUG": logging.DEBUG}
+_BELOW = re.compile(
+    r"(DETAIL|HINT|CONTEXT|QUERY|LOCATION|STATEMENT|(SCHEMA|TABLE|COLUMN|\w+ TYPE|\w+) NAME|LINE \d+): "
+)
+_NOTICE = re.compile(r"(?P<severity>[^\W\d_]+[1-5]?):  (?P<message>\S.*)")
+_MOST_CHARACTERS = 500
+
+
+def parsed(line: str) -> tuple[str, str] | None:
+    """Return severity (in any language) and message of a notice's first line, None where it is none."""
+    found = None if belongs_to_notice(line) else _NOTICE.match(line)
+    return None if found is None else (found["severity"], found["message"])
+
+
+def belongs_to_notice(line: str) -> bool:
+    """Say whether this is what libpq writes below a notice's first line."""
+    return _BELOW.match(line) is not None
+
+
+def tell(severity: str, message: str) -> None:
+    """Log one notice."""
+    level = _LEVELS.get(severity.rstrip("12345"), logging.WARNING)
+    NOTICES.say(level, "server_notice", severity=severity, message=clean(message, _MOST_CHARACTERS))
+
+
+def hear(notices: list[str]) -> None:
+    """Log what a connection has collected, and empty its list."""
+    texts, notices[:] = list(notices), []
+    for text in texts:
+        line = text.strip().partition("\n")[0]
+        tell(*(parsed(line) or ("WARNING", line)))

@@ -1,0 +1,88 @@
+"""What libraries write to stderr by themselves becomes log lines: libpq's notices while it connects, for one.
+
+In: a descriptor, stderr's as a rule.  Out: a stream that leads where the descriptor led, for the log itself; each
+line that is written to the descriptor meanwhile, as `server_notice` where it has libpq's form, as `stderr` else.
+Invariant: who writes is never held up: what finds the pipe full is lost. A line is cut at MOST_BYTES.
+Must not: be used where a person reads what is printed to that descriptor on purpose.
+
+Why so: libpq writes to stderr what comes before the connection is made (a login event trigger's warnings, a collation
+version that does not match), and psycopg2 gives no way to be asked before that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from typing import TextIO
+
+from cdcd.ops.notices import belongs_to_notice, parsed, tell
+from cdcd.ops.repeats import Repeats
+from cdcd.redaction import clean
+
+__all__ = ["as_log_lines"]
+
+MOST_BYTES = 2_000
+_READ_BYTES = 65_536
+_ENDS_WITHIN_S = 1.0
+
+
+@contextlib.contextmanager
+def as_log_lines(descriptor: int = 2) -> Iterator[TextIO]:
+    """Read what is written to the descriptor inside the block; yields a stream to where it led before."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = os.dup(descriptor)
+    os.dup2(writing, descriptor)
+    os.close(writing)
+    reader = threading.Thread(target=_read, args=(reading,), name="cdcd-stderr", daemon=True)
+    reader.start()
+    try:
+        yield os.fdopen(
+            before, "w", buffering=1, closefd=False
+        )  # what is logged last is logged after the block
+    finally:
+        os.dup2(before, descriptor)  # that was the pipe's last writing end: its reader comes to an end
+        reader.join(_ENDS_WITHIN_S)
+
+
+def _read(reading: int) -> None:
+    lines = _Lines()
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        while data := pipe.read(_READ_BYTES):
+            lines.take(data)
+        lines.end()
+
+
+class _Lines:
+    """Bytes in, log lines out."""
+
+    def __init__(self) -> None:
+        self._repeats = Repeats("cdcd.stderr")
+        self._begun = b""
+        self._is_in_notice = False
+
+    def take(self, data: bytes) -> None:
+        """Take what was written."""
+        *whole, begun = (self._begun + data).split(b"\n")
+        self._begun = begun[:MOST_BYTES]
+        for line in whole:
+            self._say(line)
+
+    def end(self) -> None:
+        """Say what has no end, and the counts."""
+        self._say(self._begun)
+        self._repeats.flush()
+
+    def _say(self, line: bytes) -> None:
+        text = line[:MOST_BYTES].decode("utf-8", "replace").strip()
+        if not text or (self._is_in_notice and belongs_to_notice(text)):
+            return  # of a notice only its first line is told
+        notice = parsed(text)
+        self._is_in_notice = notice is not None
+        if notice is not None:
+            tell(*notice)
+        else:
+            self._repeats.say(logging.WARNING, "stderr", text=clean(text))

@@ -1,0 +1,58 @@
+"""What librdkafka logs, as events of cdcd's log.
+
+In: a line of a client: its facility, the client's name, the text.  Out: `kafka_client` with broker and reason as
+fields of their own; the same from several clients, or again, is counted.
+Invariant: a broker that cannot be reached is a warning, because the client tries it again by itself and what cannot
+go on without it raises an error of its own; one broker and reason are one line, whichever client met it.
+Must not: decide anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from cdcd.ops.repeats import WINDOW_S, Repeats
+from cdcd.redaction import clean
+
+__all__ = ["CLIENT_LOG", "ClientLog"]
+
+_TRIED_AGAIN = frozenset({"FAIL", "ERROR"})
+"""What a client goes on after by itself; what it does not is FATAL."""
+_THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")
+_BROKER = re.compile(
+    r"^(?:\w+://)?(?P<broker>[\w.:\[\]-]+:\d+)(?:/(?:bootstrap|-?\d+))?: (?P<reason>.*)$", re.DOTALL
+)
+_CONNECT = re.compile(r"^Connect to ipv[46]#\S+ failed: ")
+_HOW_LONG = re.compile(r" \(after \d+ms in state \w+(?:, \d+ identical error\(s\) suppressed)?\)$")
+_NUMBERS = re.compile(r"\d+")
+_MOST_CHARACTERS = 500
+
+
+class ClientLog:
+    """What a client of librdkafka takes for a logger."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._repeats = Repeats("cdcd.sink.librdkafka", window_s)
+
+    def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
+        """Take one line, as the binding gives it."""
+        level = min(level, logging.WARNING) if facility in _TRIED_AGAIN else level
+        text = clean(_THREAD.sub("", text, count=1), _MOST_CHARACTERS)
+        found = _BROKER.match(text)
+        if facility not in _TRIED_AGAIN or found is None:
+            key = (facility, _NUMBERS.sub("#", text))
+            self._repeats.say(level, "kafka_client", key=key, facility=facility, client=client, reason=text)
+            return
+        broker, reason = found["broker"], _CONNECT.sub("", _HOW_LONG.sub("", found["reason"]))
+        self._repeats.say(
+            level, "kafka_client", key=(broker, _NUMBERS.sub("#", reason)), broker=broker, reason=reason
+        )
+
+    def flush(self) -> None:
+        """Say what was counted."""
+        self._repeats.flush()
+
+
+CLIENT_LOG = ClientLog()
+"""One for all clients of the process: each of them meets the same broker."""
