@@ -120,11 +120,15 @@ class SlotUnsynchronised(SlotUnusable):
 
 
 class SnapshotStale(SourceError):
-    """A table was rewritten or replaced after the snapshot was taken, which cannot see its rows any more."""
+    """A table got another file after the snapshot was taken, which may not see all of its rows any more (F81)."""
 
     code = "CDCD-SNAPSHOT-STALE"
-    retry = Retry.AUTO
-    hint = "the snapshot is begun anew by itself"
+    retry = Retry.AGAIN
+    hint = (
+        "the snapshot begins anew by itself and copies this table first; where it halts: let nothing give the table "
+        "another file (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until it is copied, then "
+        "`cdcd resume`"
+    )
 
 
 class SourceMismatch(SourceError):

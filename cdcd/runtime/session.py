@@ -40,6 +40,7 @@ from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.rotation import Rotation
+from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
 from cdcd.runtime.watch import watch
 from cdcd.runtime.writer import KAFKA_REST_US, Writer
@@ -73,7 +74,7 @@ class Session:
     """The parts of one session. `run` is called once. `after`: what ended the last that has streamed.
 
     `schemas` outlives it: the ids that it knows stay true, also while a registry is down (F55); so do `limits`, what
-    brokers have refused as too large (F65).
+    brokers have refused as too large (F65), and `stale`, the tables that an earlier snapshot did not see any more.
     """
 
     def __init__(
@@ -85,9 +86,11 @@ class Session:
         stop: asyncio.Event,
         after: CdcdError | None = None,
         limits: Limits | None = None,
+        stale: StaleTables | None = None,
     ) -> None:
         self._config = config
         self._after = after
+        self._stale = StaleTables() if stale is None else stale
         self._status = status
         self._publications = publications
         self._stop = stop
@@ -286,6 +289,7 @@ class Session:
             await writer.add(Chunk((), 0, Boundary(point - 1, point, now_us, transactions=0)))
         else:
             tables = await in_thread(tables_to_copy, self._source, self._catalog)
+            tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
             reader = await in_thread(
                 SnapshotReader, lambda: connect_sql(self._source), translate, created.snapshot_name
             )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive
+from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive, SnapshotStale
 from cdcd.errors.frames import drop_frames
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.registry.confluent import Registry
@@ -27,6 +27,7 @@ from cdcd.runtime.fallback import to_remember
 from cdcd.runtime.letting_go import let_go
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.session import Session
+from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
 from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
@@ -69,6 +70,7 @@ class Supervisor:
         self._schemas = schemas
         self._publications = publications
         self._limits = Limits()
+        self._stale = StaleTables()
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
         self._running: Session | None = None
@@ -130,6 +132,7 @@ class Supervisor:
                 self.stop,
                 self._after,
                 self._limits,
+                self._stale,
             )
             await self._running.run()
         except CdcdError as error:
@@ -147,6 +150,8 @@ class Supervisor:
         """Count how often what may be an accident was met; return whether it is none."""
         if error.retry is not Retry.AGAIN:
             return False
+        if isinstance(error, SnapshotStale):
+            return self._stale.is_given_up(error)
         # A part of a large transaction is an advance that no LSN tells.
         is_farther = ended.has_advanced or ended.durable_lsn > self._met_lsn
         self._met_lsn, self._met = ended.durable_lsn, 1 if is_farther else self._met + 1
@@ -156,6 +161,8 @@ class Supervisor:
         """Keep for the next session what this one, or the last that has streamed, ended with."""
         session = self._running
         has_streamed = session is not None and session.has_streamed
+        if has_streamed:
+            self._stale.forget()
         self._after = to_remember(self._after, error, has_streamed=has_streamed)
         # A session that was closing already when it was told raises what it was closing for.
         if self._told is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
@@ -169,6 +176,7 @@ class Supervisor:
         await self._either(self.retry, None)
         self._pending = None  # from before the halt; the next start looks again
         self._limits.forget_refused()
+        self._stale.forget()
         if not self.stop.is_set():
             self._publications.resumed(error)
             _LOG.info("resuming", why="told to try again")

@@ -3,8 +3,8 @@
 In: a connection maker, a snapshot's name, a table with its published columns and row filter (F41).
 Out: runs of Insert frames, a bounded number of them ahead of the reader.
 Invariant: the rows are those of the slot's consistent point (F36); row-level security makes it fail rather
-than return fewer rows (F73), and so does a table that was rewritten since: its rows are new ones to the
-snapshot, which does not see them, and logical decoding does not send a rewrite either.
+than return fewer rows (F73), and so does a table whose file was replaced since, unless it is proven that nothing
+is missing (F81, moved.py): rows of a rewrite are new ones to the snapshot, and logical decoding does not send them.
 Must not: decide what is copied, or hold a lock on a table longer than its copy takes.
 """
 
@@ -20,12 +20,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
+import structlog
 from psycopg2 import sql
 
 from cdcd.errors import CdcdError, SnapshotStale
 from cdcd.model import Run
 from cdcd.ops.notices import hear
 from cdcd.snapshot.copy_text import run_of
+from cdcd.snapshot.moved import Fate, fate_of, moved_files
+
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
+_ENDED_HINT = (
+    "it begins anew by itself; where that repeats, a proxy or idle_session_timeout ends idle connections"
+)
+_EMPTIED_HINT = (
+    "it, or a partition of it, was truncated or emptied after the snapshot was taken; none of its rows of then are "
+    "copied: the TRUNCATE or the deletes are in the stream"
+)
 
 RUN_BYTES = 256 * 1024
 RUNS_AHEAD = 4
@@ -50,28 +61,7 @@ class CopiedTable:
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
 _NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second since
 
-# The table and its partitions whose file is another one by now: pg_class is read as of the snapshot, the
-# functions answer for now. Roots and foreign tables have no file; a partition dropped since has no rows any more.
-_MOVED = """
-    WITH RECURSIVE copied(relid) AS (
-        SELECT %(relid)s::oid
-        UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN copied ON i.inhparent = copied.relid
-        WHERE %(is_partitioned)s)
-    SELECT to_regclass(%(name)s)::oid IS NOT DISTINCT FROM %(relid)s::oid, array(
-        SELECT c.oid FROM copied JOIN pg_class c ON c.oid = copied.relid
-        WHERE c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid))
-"""
-
-# What a rewrite changes beside the file, and TRUNCATE, VACUUM FULL and CLUSTER do not: the xmin of a catalog's row
-# tells also of an ALTER COLUMN ... TYPE ... USING that leaves the type as it was.
-_SHAPE = """
-    SELECT c.oid, c.relam, c.relpersistence::text,
-           array(SELECT format('%%s %%s', a.attnum, a.xmin) FROM pg_attribute a
-                 WHERE a.attrelid = c.oid ORDER BY a.attnum),
-           array(SELECT format('%%s %%s', d.adnum, d.xmin) FROM pg_attrdef d
-                 WHERE d.adrelid = c.oid ORDER BY d.adnum)
-    FROM pg_class c WHERE c.oid = ANY(%s::oid[]) ORDER BY c.oid
-"""
+_IS_THERE = "SELECT to_regclass(%s)::oid IS NOT DISTINCT FROM %s::oid"
 
 
 class _Cancelled(Exception):
@@ -95,7 +85,9 @@ class SnapshotReader:
             cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self._snapshot_name)))
         except psycopg2.Error as error:
             if error.pgcode in _NO_SNAPSHOT:
-                raise SnapshotStale("the exported snapshot ended with the connection that made it") from error
+                raise SnapshotStale(
+                    "the exported snapshot ended with the connection that made it", hint=_ENDED_HINT
+                ) from error
             raise
         cursor.execute("SET LOCAL row_security = off")  # F73
         cursor.execute("SET LOCAL statement_timeout = 0")
@@ -108,19 +100,14 @@ class SnapshotReader:
         """
         cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(_source(table)))
         name = sql.Identifier(table.schema, table.name).as_string(cursor)
-        given = {"relid": table.relid, "name": name, "is_partitioned": table.is_partitioned}
-        cursor.execute(_MOVED, given)
-        is_there, moved = cursor.fetchone()
-        if not is_there or (moved and self._were_rewritten(cursor, moved)):
+        cursor.execute(_IS_THERE, (name, table.relid))
+        ((is_there,),) = cursor.fetchall()
+        moved = moved_files(cursor, table.relid, is_partitioned=table.is_partitioned) if is_there else ()
+        fate = fate_of(moved) if is_there else Fate.STALE
+        if fate is Fate.STALE:
             raise _stale(table)
-
-    def _were_rewritten(self, cursor: Any, relids: list[int]) -> bool:
-        """Whether these had their rows written anew, and not only removed, moved or added to."""
-        cursor.execute(_SHAPE, (relids,))
-        before = cursor.fetchall()
-        with contextlib.closing(self._connect()) as of_now, of_now.cursor() as beside:
-            beside.execute(_SHAPE, (relids,))
-            return bool(before != beside.fetchall())
+        if fate is Fate.EMPTIED:
+            _LOG.warning("copied_as_empty", table=f"{table.schema}.{table.name}", hint=_EMPTIED_HINT)
 
     def copy(self, table: CopiedTable, lsn: int) -> Iterator[Run]:
         """Yield the table's rows as runs; blocking, to be iterated in a thread."""
@@ -200,7 +187,7 @@ def _source(table: CopiedTable) -> sql.Composable:
 
 def _stale(table: CopiedTable) -> SnapshotStale:
     return SnapshotStale(
-        "the table was rewritten or replaced after the snapshot was taken",
+        "the table got another file or another name after the snapshot was taken, which may not see all of its rows",
         table=f"{table.schema}.{table.name}",
     )
 

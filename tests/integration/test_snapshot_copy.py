@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import psycopg2
 import pytest
+from structlog.testing import capture_logs
 
 from cdcd.errors import CdcdError, Retry, SnapshotStale
 from cdcd.pgoutput.decode import decode
@@ -238,7 +239,7 @@ def _until_stale(settings: SourceSettings, *statements: str, reading: SourceSett
         run_script(plain(settings), *statements)
         with pytest.raises(SnapshotStale) as caught:
             copied(reader, table)
-    assert caught.value.retry is Retry.AUTO
+    assert caught.value.retry is Retry.AGAIN
     assert caught.value.context["table"] == "public.t"
 
 
@@ -305,9 +306,12 @@ def test_a_rewritten_partition_is_seen_with_a_right_on_columns_of_the_root_alone
     ("statements", "rows"),
     [
         (("TRUNCATE public.t",), []),
-        (("TRUNCATE public.t", "INSERT INTO public.t VALUES (7, 7)"), []),
         (("VACUUM FULL public.t",), [("1", "1"), ("2", "2")]),
         (("CLUSTER public.t USING t_pkey",), [("1", "1"), ("2", "2")]),
+        (("INSERT INTO public.t VALUES (7, 7)", "VACUUM FULL public.t"), [("1", "1"), ("2", "2")]),
+        (("DELETE FROM public.t WHERE id = 1", "VACUUM FULL public.t"), [("1", "1"), ("2", "2")]),
+        (("DELETE FROM public.t", "VACUUM FULL public.t", "VACUUM FULL public.t"), [("1", "1"), ("2", "2")]),
+        (("BEGIN; TRUNCATE public.t; ROLLBACK",), [("1", "1"), ("2", "2")]),
         (("ANALYZE public.t",), [("1", "1"), ("2", "2")]),
     ],
 )
@@ -325,6 +329,178 @@ def test_a_new_file_of_a_table_that_was_not_rewritten_begins_nothing_anew(
         with snapshot_of(settings) as reader:
             run_script(plain(settings), *statements)
             assert copied(reader, table) == rows
+
+
+EXCHANGE = """
+    DO $$
+    DECLARE one record; other record;
+    BEGIN
+        EXECUTE 'LOCK TABLE public.%(one)s, public.%(other)s IN ACCESS EXCLUSIVE MODE';
+        SELECT * INTO one FROM pg_class WHERE oid = 'public.%(one)s'::regclass;
+        SELECT * INTO other FROM pg_class WHERE oid = 'public.%(other)s'::regclass;
+        UPDATE pg_class SET relfilenode = other.relfilenode, relfrozenxid = other.relfrozenxid,
+                            relminmxid = other.relminmxid WHERE oid = one.oid;
+        UPDATE pg_class SET relfilenode = one.relfilenode, relfrozenxid = one.relfrozenxid,
+                            relminmxid = one.relminmxid WHERE oid = other.oid;
+    END $$
+"""
+"""As pg_repack does at its end: two tables give each other their files."""
+MAY_EXCHANGE = "SET allow_system_table_mods = on"
+
+
+def exchange(one: str, other: str) -> str:
+    return EXCHANGE % {"one": one, "other": other}
+
+
+SWAP_IN = (
+    "CREATE TABLE public.new AS TABLE public.t",
+    MAY_EXCHANGE,
+    exchange("t", "new"),
+    "DROP TABLE public.new",
+)
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((), SWAP_IN),
+        ((), (*SWAP_IN, "VACUUM FULL public.t")),
+        ((), ("VACUUM FULL public.t", *SWAP_IN)),
+        ((), (*SWAP_IN, "INSERT INTO public.t VALUES (7, 7, 'new')")),
+        # not all that is new in it is of the stream
+        ((), ("TRUNCATE public.t", "INSERT INTO public.t VALUES (7, 7, 'new')")),
+        # the snapshot sees rows in it, and they are not those of then
+        (
+            ("CREATE TABLE public.new AS TABLE public.t", "UPDATE public.t SET n = 9 WHERE id = 1"),
+            ("UPDATE public.new SET n = 9 WHERE id = 1", *SWAP_IN[1:]),
+        ),
+        (
+            ("CREATE TABLE public.new AS TABLE public.t", "UPDATE public.t SET n = 9 WHERE id = 1"),
+            ("UPDATE public.new SET n = 9 WHERE id = 1", *SWAP_IN[1:], "VACUUM FULL public.t"),
+        ),
+    ],
+)
+def test_a_file_that_was_swapped_in_makes_the_snapshot_stale(
+    pg_server: PostgresServers, before: tuple[str, ...], after: tuple[str, ...], major: int
+) -> None:
+    """F81: pg_repack, pg_squeeze and REPACK insert the rows anew, and the stream never sends them."""
+    with source_database(
+        pg_server(major),
+        "CREATE TABLE public.t (id int PRIMARY KEY, n int, note text)",
+        "INSERT INTO public.t VALUES (1, 1, 'a'), (2, 2, 'b')",
+        *before,
+        "CREATE PUBLICATION pub FOR TABLE public.t",
+    ) as settings:
+        _until_stale(settings, *after)
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize(
+    ("statements", "rows"),
+    [
+        (("CREATE TABLE public.new AS TABLE public.t_high", MAY_EXCHANGE, exchange("t_high", "new")), None),
+        (("VACUUM FULL public.t_high",), [("1", "1"), ("11", "11")]),
+        (("VACUUM FULL public.t",), [("1", "1"), ("11", "11")]),
+        (("TRUNCATE public.t_high",), [("1", "1")]),
+        (("TRUNCATE public.t",), []),
+        (("ALTER TABLE public.t DETACH PARTITION public.t_high",), [("1", "1")]),
+        (
+            ("CREATE TABLE public.t_new PARTITION OF public.t FOR VALUES FROM (20) TO (30)",),
+            [("1", "1"), ("11", "11")],
+        ),
+    ],
+)
+def test_another_file_of_a_partition_is_judged_as_a_tables(
+    pg_server: PostgresServers, statements: tuple[str, ...], rows: list[Row] | None, major: int
+) -> None:
+    with source_database(
+        pg_server(major),
+        "CREATE TABLE public.t (id int, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.t_low PARTITION OF public.t FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.t_deep PARTITION OF public.t_low FOR VALUES FROM (0) TO (5)",
+        "CREATE TABLE public.t_high PARTITION OF public.t FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO public.t VALUES (1, 1), (11, 11)",
+        "CREATE PUBLICATION pub FOR TABLE public.t WITH (publish_via_partition_root = true)",
+    ) as settings:
+        if rows is None:
+            _until_stale(settings, *statements)
+            return
+        table = published(settings)["t"]
+        with snapshot_of(settings) as reader:
+            run_script(plain(settings), *statements)
+            assert copied(reader, table) == rows
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_another_toast_file_alone_is_not_trusted(pg_server: PostgresServers, major: int) -> None:
+    with source_database(
+        pg_server(major),
+        "CREATE TABLE public.t (id int PRIMARY KEY, n int, note text)",
+        "ALTER TABLE public.t ALTER note SET STORAGE EXTERNAL",
+        "INSERT INTO public.t VALUES (1, 1, repeat('x', 5000))",
+        "CREATE PUBLICATION pub FOR TABLE public.t",
+    ) as settings:
+        ((toast,),) = selected(
+            settings, "SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 't'"
+        )
+        _until_stale(settings, f"VACUUM FULL {toast}")
+
+
+def test_a_moved_partition_that_the_role_may_not_read_itself_is_not_trusted(
+    pg_server: PostgresServers,
+) -> None:
+    """Through the root nobody can tell whose rows are missing."""
+    server = pg_server(18)
+    with source_database(
+        server,
+        "CREATE TABLE public.t (id int, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.t_low PARTITION OF public.t FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO public.t VALUES (1, 1)",
+        "CREATE PUBLICATION pub FOR TABLE public.t WITH (publish_via_partition_root = true)",
+    ) as settings:
+        role = f"reader_{settings.slot}"
+        run_script(plain(settings), f"CREATE ROLE {role} LOGIN", f"GRANT SELECT ON public.t TO {role}")
+        try:
+            reading = replace(settings, dsn=server.dsn(settings.slot, role))
+            _until_stale(settings, "VACUUM FULL public.t", reading=reading)
+        finally:
+            run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+def test_another_tablespace_begins_nothing_anew(pg_server: PostgresServers, major: int) -> None:
+    """Its file is copied page by page, with the rows' transaction ids."""
+    with source_database(
+        pg_server(major),
+        "CREATE TABLE public.t (id int PRIMARY KEY, note text)",
+        "INSERT INTO public.t VALUES (1, 'a')",
+        "CREATE PUBLICATION pub FOR TABLE public.t",
+    ) as settings:
+        space = f"space_{settings.slot}"
+        table = published(settings)["t"]
+        in_place = "SET allow_in_place_tablespaces = on"
+        run_script(plain(settings), in_place, f"CREATE TABLESPACE {space} LOCATION ''")
+        with snapshot_of(settings) as reader:
+            run_script(plain(settings), f"ALTER TABLE public.t SET TABLESPACE {space}")
+            assert copied(reader, table) == [("1", "a")]
+        run_script(plain(settings), "DROP TABLE public.t", f"DROP TABLESPACE {space}")
+
+
+def test_what_was_truncated_meanwhile_is_said(pg_server: PostgresServers) -> None:
+    """TRUNCATE is not MVCC-safe: the snapshot sees an empty table, and the TRUNCATE follows in the stream."""
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.t (id int PRIMARY KEY)",
+        "INSERT INTO public.t VALUES (1)",
+        "CREATE PUBLICATION pub FOR TABLE public.t",
+    ) as settings:
+        table = published(settings)["t"]
+        with snapshot_of(settings) as reader, capture_logs() as lines:
+            assert copied(reader, table) == [("1",)]
+            run_script(plain(settings), "TRUNCATE public.t")
+            assert copied(reader, table) == []
+        assert [(line["event"], line["table"]) for line in lines] == [("copied_as_empty", "public.t")]
 
 
 def drop_slot_of(settings: SourceSettings) -> None:

@@ -21,12 +21,14 @@ from cdcd.errors import (
     SinkFenced,
     SlotActive,
     SlotLost,
+    SnapshotStale,
     SourceUnavailable,
     StreamingFailed,
 )
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime import supervisor as supervisor_module
 from cdcd.runtime.publication_watch import PublicationWatch
+from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
 
@@ -59,6 +61,7 @@ class Sessions:
         stop: asyncio.Event,
         after: CdcdError | None,
         limits: object,
+        stale: StaleTables,
     ) -> Ending:
         self.after.append(after)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
@@ -187,6 +190,31 @@ async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time
         await one.until(lambda: one.sessions.started == 9)  # an order to try again begins to count anew
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 9
+
+
+async def test_a_table_that_makes_the_snapshot_stale_again_and_again_halts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F81: although each attempt has a later consistent point, and is interrupted by what heals by itself."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    a, b = (SnapshotStale("another file", table=f"s.{name}") for name in "ab")
+    gone, unnamed = SourceUnavailable("gone"), SnapshotStale("the exported snapshot ended")
+    script = [
+        Durable(a, 5),
+        Durable(b, 6),
+        Durable(unnamed, 7),
+        Durable(a, 8),
+        gone,
+        unnamed,
+        unnamed,
+        Durable(a, 9),
+    ]
+    async with daemon(monkeypatch, *script, Streamed(gone), Durable(a, 11), Durable(a, 12), STREAM) as one:
+        await one.until(lambda: one.state == "halted")
+        assert one.sessions.started == 8
+        assert "s.a" in one.status.page()["reason"]
+        one.supervisor.retry.set()  # somebody has looked: it is counted anew, and again once it has streamed
+        await one.until(lambda: one.sessions.started == 12)
 
 
 async def test_a_large_transaction_that_goes_on_in_parts_is_no_stand_still(

@@ -1,0 +1,70 @@
+"""Tables that get another file while the daemon copies an earlier one: the topic has what SELECT has."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
+from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.stack import run, run_script
+from tests.support.waiting import eventually
+
+EXCHANGE_FILES = """
+    UPDATE pg_class c SET relfilenode = o.relfilenode FROM pg_class o
+    WHERE (c.relname, o.relname) IN (('z', 'z_new'), ('z_new', 'z'))
+"""
+SWAP_IN = (
+    "BEGIN",
+    "CREATE TABLE z_new AS TABLE z",
+    "LOCK TABLE z, z_new IN ACCESS EXCLUSIVE MODE",
+    "SET LOCAL allow_system_table_mods = on",
+    EXCHANGE_FILES,
+    "COMMIT",
+)
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_stale"),
+    [
+        (("ALTER TABLE z ALTER COLUMN n TYPE bigint",), True),
+        (SWAP_IN, True),
+        (("TRUNCATE z", "INSERT INTO z VALUES (7, 7)"), True),
+        (("TRUNCATE z",), False),
+        (("VACUUM FULL z",), False),
+    ],
+    ids=["rewrite", "swap", "truncate and fill", "truncate", "vacuum full"],
+)
+def test_what_gets_another_file_during_the_snapshot_arrives_whole(
+    statements: tuple[str, ...],
+    is_stale: bool,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+) -> None:
+    """F81: neither the snapshot nor the stream has the rows of a rewrite; a TRUNCATE is in the stream."""
+    run(
+        postgres,
+        database,
+        "CREATE TABLE a (id int PRIMARY KEY, pad text)",
+        "INSERT INTO a SELECT g, repeat('x', 200) FROM generate_series(1, 30000) g",
+        "CREATE TABLE z (id int PRIMARY KEY, n int)",
+        "INSERT INTO z SELECT g, g FROM generate_series(1, 100) g",
+    )
+    with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
+        daemon.start()
+        eventually(lambda: daemon.status().get("rows_written", 0) > 500, "a is being copied")
+        run_script(postgres.dsn(database), *statements)
+        daemon.wait_state("streaming", deadline_s=120)
+        await_confirmed(postgres, daemon)
+        stale = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SNAPSHOT-STALE"]
+        assert len(stale) == is_stale, "copied first, it is not stale again"
+        assert len(daemon.events("copied_as_empty")) == (statements == ("TRUNCATE z",))
+        for table in ("a", "z"):
+            events = reader.read(f"{daemon.name}.public.{table}")
+            assert_each_once(events)
+            ids = {row[0] for row in postgres.execute(f"SELECT id FROM {table}", dbname=database)}
+            assert set(fold(events, lambda row: row["id"])) == ids
+        assert daemon.stop() == 0

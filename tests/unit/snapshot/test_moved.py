@@ -1,0 +1,40 @@
+"""What another file of a table means for its copy: the table of cases (F81). Real files: test_snapshot_copy.py."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from cdcd.snapshot.moved import Fate, MovedFile, fate_of
+
+KEPT = MovedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=True)
+EMPTY = MovedFile(is_own=True, is_empty=True, may_be_anothers=False, sees_rows=False)
+SWAPPED = MovedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=False)
+
+
+@pytest.mark.parametrize(
+    ("moved", "fate"),
+    [
+        ([], Fate.SAME),
+        ([KEPT], Fate.SAME),
+        ([EMPTY], Fate.EMPTIED),
+        ([SWAPPED], Fate.STALE),
+        ([KEPT._replace(may_be_anothers=True)], Fate.STALE),
+        ([KEPT._replace(is_own=False)], Fate.STALE),
+        ([EMPTY._replace(is_own=False, may_be_anothers=True)], Fate.EMPTIED),
+        # one partition is enough
+        ([KEPT, EMPTY], Fate.EMPTIED),
+        ([KEPT, EMPTY, SWAPPED], Fate.STALE),
+        ([SWAPPED, EMPTY, KEPT], Fate.STALE),
+    ],
+)
+def test_the_fate_of_a_table(moved: list[MovedFile], fate: Fate) -> None:
+    assert fate_of(moved) is fate
+
+
+def test_whatever_is_not_proven_is_stale() -> None:
+    for is_own, is_empty, may_be_anothers, sees_rows in product((False, True), repeat=4):
+        fate = fate_of([MovedFile(is_own, is_empty, may_be_anothers, sees_rows)])
+        is_proven = is_empty or (is_own and sees_rows and not may_be_anothers)
+        assert (fate is not Fate.STALE) == is_proven
