@@ -20,7 +20,7 @@ from cdcd.ack.group import NO_LIMITS, LargeLimits
 from cdcd.config.format import Format
 from cdcd.config.sink import RegistryOption, Sink, short_form
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
-from cdcd.config.values import Room, Size, Whole, refuse
+from cdcd.config.values import Names, Room, Size, Whole, refuse
 from cdcd.registry.settings import RegistrySettings
 from cdcd.sink.settings import FILE_PROPERTIES, SinkSettings, TopicSettings
 from cdcd.source.settings import SourceSettings, StreamOptions, wanted_options
@@ -31,11 +31,20 @@ ENVIRONMENT_DELIMITER = "__"
 NAME_LIMIT = 100
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*")
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value) or len(value) > NAME_LIMIT:
         refuse("must begin with a letter and have only letters, digits, '_', '-' and '.', 100 at most")
     return value
+
+
+def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            refuse("a host's name has letters, digits, '-', '_' and '.', and no port")
+    return names
 
 
 class Snapshot(Room):
@@ -77,6 +86,12 @@ class Admin(Room):
         default="127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 in a container"
     )
     port: Whole = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free one")
+    host_names: Annotated[Names, AfterValidator(_host_names)] = Field(
+        default=(),
+        description="further names under which it is asked; an address, a name without a dot and a cluster's own "
+        "need none",
+        examples=[["cdcd.example.com"]],
+    )
 
 
 class Log(Room):

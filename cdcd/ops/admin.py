@@ -4,21 +4,28 @@ In: callables that give the metrics' text, the verdicts and the status.  Out: HT
 Invariant: a probe answers without asking any server; what goes wrong in a callable is a 500 without details
 (they are in the log) and never ends the daemon. Only GET is answered, a look-up of a schema, and POST /resume, which
 does what SIGHUP does: from this machine only, and with a header of cdcd's own, which a page in a browser cannot send.
-Must not: change anything, show a secret or a row value (the status passes through the logs' redaction).
+GET is answered only under a name that nobody else can own (`hosts`); how many connections there may be, and how long
+each may take, is limited (`connections`); what is refused is counted, and never a traceback.
+Must not: change anything, show a secret or a row value: all that is answered passes through `cdcd.redaction`.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
 
+from cdcd.ops.connections import Connections, Refusals
 from cdcd.ops.health import Verdict
+from cdcd.ops.hosts import HostNames
 from cdcd.ops.log import redact
 from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes
 from cdcd.redaction import clean, escape
@@ -29,6 +36,15 @@ _LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
 RESUME_HEADER = "X-Cdcd-Resume"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_MISDIRECTED = "no name of this daemon: ask under its address, or add the name to admin.host_names\n"
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "cdcd"}
+_LIMITS: dict[str, Any] = {
+    "max_line_size": 8190,
+    "max_field_size": 4096,
+    "max_headers": 64,
+    "lingering_time": 2.0,
+    "auto_decompress": False,  # no client of ours compresses, and a little may become much
+}
 _IDENTITY = ("name", "slot", "state", "version")
 _PLAIN = re.compile(rb"[\n\x20-\x7e]*")
 _INDEX = "cdcd\n\n/status\n/metrics\n/livez\n/readyz\n/startupz\n"
@@ -49,6 +65,7 @@ class AdminServer:
         status: Callable[[], Mapping[str, Any]],
         schemas: SchemaSource | None = None,
         resume: Callable[[], None] | None = None,
+        host_names: Sequence[str] = (),
     ) -> None:
         self._host = host
         self._wanted_port = port
@@ -57,12 +74,15 @@ class AdminServer:
         self._probes = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
         self._schemas = schemas
         self._resume = resume
+        self._host_names = HostNames((host, *host_names))
+        self._refusals = Refusals()
+        self._connections: Connections | None = None
         self._runner: web.AppRunner | None = None
         self.port = 0
 
     async def start(self) -> int:
         """Bind and serve; return the port. Raises OSError when the address cannot be had."""
-        app = web.Application(middlewares=[_guarded], client_max_size=MAX_SCHEMA_BYTES)
+        app = web.Application(middlewares=[self._guarded()], client_max_size=MAX_SCHEMA_BYTES)
         router = app.router
         router.add_get("/", self._serve_index, allow_head=False)
         router.add_get("/metrics", self._serve_metrics, allow_head=False)
@@ -73,21 +93,66 @@ class AdminServer:
             router.add_get(path, self._serve_probe, allow_head=False)
         if self._schemas is not None:
             add_routes(router, self._schemas)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            logger=_Refused(self._refusals),
+            **_LIMITS,
+        )
         await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        self._connections = Connections(server, self._refusals)
         try:
-            await web.TCPSite(self._runner, self._host, self._wanted_port).start()
+            self.port = await self._connections.listen(self._host, self._wanted_port)
         except OSError:
             await self.stop()
             raise
-        self.port = int(self._runner.addresses[0][1])
         return self.port
 
     async def stop(self) -> None:
         """Stop serving. May be called at any time."""
         runner, self._runner = self._runner, None
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.refuse()
         if runner is not None:
             await runner.cleanup()
+        if connections is not None:
+            connections.close()
+
+    def _guarded(self) -> Middleware:
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connections, transport = self._connections, request.transport
+            if connections is not None:
+                connections.began(transport)
+            try:
+                return await self._answer(request, handler)
+            finally:
+                if connections is not None:
+                    connections.ended(transport)
+
+        return guarded
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a failure with 500 and nothing of it; nothing may be cached, or taken for a page."""
+        try:
+            if self._host_names.has(request.headers.getall("Host", [])):
+                response = await handler(request)
+            else:
+                self._refusals.note("host", request.remote)
+                response = web.Response(status=421, text=_MISDIRECTED)
+        except web.HTTPException as refused:
+            refused.headers.update(_HEADERS)
+            raise
+        except Exception:  # noqa: BLE001 - a page that fails must not end the daemon; it is logged
+            _LOG.exception("admin_page_failed", path=request.path)
+            response = web.Response(status=500, text="internal error, see the log\n")
+        response.headers.update(_HEADERS)
+        return response
 
     async def _serve_index(self, request: web.Request) -> web.Response:
         return web.Response(text=_INDEX)
@@ -145,17 +210,18 @@ def _is_local(request: web.Request) -> bool:
     return is_loopback and host in _LOCAL_NAMES
 
 
-@web.middleware
-async def _guarded(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Answer a failure with 500 and nothing of it; nothing may be cached."""
-    try:
-        response = await handler(request)
-    except web.HTTPException:
-        raise
-    except Exception:  # noqa: BLE001 - a page that fails must not end the daemon; it is logged
-        _LOG.exception("admin_page_failed", path=request.path)
-        response = web.Response(status=500, text="internal error, see the log\n")
-    response.headers["Cache-Control"] = "no-store"
-    return response
+class _Refused(logging.Logger):
+    """What aiohttp would log, with a traceback, of each request that is none: counted."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__("cdcd.ops.admin.http")
+        self.parent = logging.getLogger("cdcd.ops.admin")
+        self._refusals = refusals
+
+    def exception(self, msg: object, *args: object, exc_info: Any = None, **_more: Any) -> None:
+        is_malformed = isinstance(exc_info, HttpProcessingError)
+        self._refusals.note("malformed" if is_malformed else type(exc_info).__name__, str(*args[:1]))
+
+    def debug(self, msg: object, *args: object, exc_info: Any = None, **_more: Any) -> None:
+        if exc_info is not None:
+            self.exception(msg, *args, exc_info=exc_info)

@@ -4,12 +4,13 @@ In: the book, and who looks again for what is not in it.  Out: the answers of Co
 Invariant: only what is committed is shown. An id or a subject that is not there is looked for once more before it
 is denied, because a reader of the rows can be faster than cdcd hears of its own commit, or another daemon of the
 same prefix has written it; as long as nobody can know (the topic was not read yet, Kafka does not answer), the
-answer is 503, which clients try again, and never 404.
+answer is 503, which clients try again, and never 404. Few bodies are read at a time, each in a limited time.
 Must not: register anything, show a row value.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
@@ -29,8 +30,14 @@ _NO_LEVEL = 40408
 _BAD_SCHEMA = 42201
 _BAD_VERSION = 42202
 _READ_ONLY = 42205
+_NO_BODY = 40801
 _NOT_YET = 50301
 _RETRY_AFTER_S = "1"
+_BODIES_AT_A_TIME = 4
+_BODY_S = 10.0
+_MAX_DIGITS = 10
+_FIRST_ERROR = 400
+"""What an error repeats of its question stays ASCII: who reads it may be a person."""
 _T = TypeVar("_T")
 _Answer = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -93,7 +100,9 @@ def _guarded(page: _Answer) -> _Answer:
 
 
 def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(status=status, text=json.dumps(value, ensure_ascii=False), content_type=_TYPE)
+    return web.Response(
+        status=status, text=json.dumps(value, ensure_ascii=status >= _FIRST_ERROR), content_type=_TYPE
+    )
 
 
 def _text(text: str) -> web.Response:
@@ -103,6 +112,7 @@ def _text(text: str) -> web.Response:
 class _Pages:
     def __init__(self, source: SchemaSource) -> None:
         self._source = source
+        self._bodies = asyncio.Semaphore(_BODIES_AT_A_TIME)
 
     # --- by id ---
 
@@ -139,10 +149,10 @@ class _Pages:
         return _text((await self._version(request)).text)
 
     async def look_up(self, request: web.Request) -> web.Response:
-        subject, text = _subject_of(request), await _schema_in(request)
+        subject, text = _subject_of(request), await self._schema_in(request)
         try:
             json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _Refused(_BAD_SCHEMA, "the schema is not JSON") from None
         found = await self._find(
             lambda book: book.find_equal(subject, text), lambda one: one.subject == subject
@@ -177,6 +187,19 @@ class _Pages:
         return _json(["."])
 
     # --- inside ---
+
+    async def _schema_in(self, request: web.Request) -> str:
+        try:
+            async with asyncio.timeout(_BODY_S), self._bodies:
+                body = await request.read()
+            schema = json.loads(body)["schema"]
+        except TimeoutError:
+            raise _Refused(_NO_BODY, "the body did not come in time") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _Refused(_BAD_SCHEMA, "the body has no schema") from None
+        if not isinstance(schema, str):
+            raise _Refused(_BAD_SCHEMA, "the schema is not a text")
+        return schema
 
     def _book(self) -> Book:
         book = self._source.book
@@ -218,7 +241,7 @@ class _Pages:
         versions, wanted = await self._subject(request), request.match_info["version"]
         if wanted in ("latest", "-1"):
             return versions[-1]
-        if not wanted.isdecimal() or not 0 < int(wanted) < 1 << 31:
+        if not _is_number(wanted) or not 0 < int(wanted) < 1 << 31:
             raise _Refused(_BAD_VERSION, f"The specified version '{wanted}' is not a valid version id")
         for one in versions:
             if one.version == int(wanted):
@@ -228,9 +251,13 @@ class _Pages:
 
 def _id_of(request: web.Request) -> int:
     text = request.match_info["id"]
-    if not text.isdecimal() or int(text) >= 1 << 31:
+    if not _is_number(text) or int(text) >= 1 << 31:
         raise _Refused(_NO_SCHEMA, f"Schema {text} not found")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def _subject_of(request: web.Request) -> str:
@@ -240,16 +267,6 @@ def _subject_of(request: web.Request) -> str:
 def _without_context(name: str) -> str:
     """Return a subject without the default context, which some clients write out."""
     return name.removeprefix(":.:")
-
-
-async def _schema_in(request: web.Request) -> str:
-    try:
-        schema = json.loads(await request.read())["schema"]
-    except (ValueError, KeyError, TypeError):
-        raise _Refused(_BAD_SCHEMA, "the body has no schema") from None
-    if not isinstance(schema, str):
-        raise _Refused(_BAD_SCHEMA, "the schema is not a text")
-    return schema
 
 
 def _shown(one: Registered) -> dict[str, Any]:

@@ -137,6 +137,7 @@ def _admin(
         status=status.page,
         schemas=Served(schemas) if isinstance(schemas, SchemaTopic) else None,
         resume=resume,
+        host_names=config.admin.host_names,
     )
 
 

@@ -109,8 +109,9 @@ async def test_an_address_that_is_taken_is_an_error(url: str) -> None:
     [
         ({RESUME_HEADER: "1"}, 200),
         ({RESUME_HEADER: "1", "Host": "localhost:1"}, 200),
+        ({RESUME_HEADER: "1", "Host": "cdcd"}, 403),
         ({}, 403),  # a form in a page sends none of its own
-        ({RESUME_HEADER: "1", "Host": "elsewhere.example"}, 403),  # a name that was made to lead here
+        ({RESUME_HEADER: "1", "Host": "elsewhere.example"}, 421),  # a name that was made to lead here
     ],
 )
 async def test_only_a_command_on_this_machine_tells_it_to_look_again(

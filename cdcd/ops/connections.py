@@ -1,0 +1,267 @@
+"""The connections of the admin port: how many there may be, and how long each may take.
+
+In: a listening address, the factory of HTTP's own protocol.  Out: connections, handed to such protocols.
+Invariant: a connection that says nothing, or half of a request, ends by itself; so does one that does not take its
+answer. Where there are as many as there may be, the one that has waited longest of whoever has most of them makes
+room for the next, so that a probe is answered whatever others do. Where descriptors are short, one is in reserve, for
+a connection at a time.
+Must not: know what is asked, or write a line for each thing that goes wrong (`Refusals` counts them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+__all__ = ["Connections", "Refusals"]
+
+_LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
+MAX_CONNECTIONS = 128
+FIRST_REQUEST_S = 5.0
+NEXT_REQUEST_S = 15.0
+"""From an answer on, which has to be taken in this time, to the end of the next request's head."""
+ANSWER_S = 60.0
+"""From the end of a request's head to the answer: a look at the schema topic may take half of it."""
+_HEAD_BYTES = 1 << 20
+"""The parser has lower limits for each line and their number."""
+_BACKLOG = 128
+_AT_A_TIME = 16
+_ACCEPT_AGAIN_S = 0.2
+_ROOM_WITHIN_S = 0.005
+"""Enough for the loop to read what a connection has said while it waited to be accepted."""
+_TELL_EVERY_S = 10.0
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Refusals:
+    """Requests and connections that were not answered, counted by reason: one line now, then one each ten seconds."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._last_from: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, reason: str, remote: str | None = None) -> None:
+        """Count one."""
+        self._counts[reason] += 1
+        self._last_from = remote or self._last_from
+        if self._timer is None:
+            self._tell()
+
+    def close(self) -> None:
+        """Tell the rest."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._counts:
+            self._tell()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell(self) -> None:
+        self._timer = None
+        if not self._counts:
+            return
+        _LOG.warning("admin_requests_refused", **dict(self._counts), last_from=self._last_from)
+        self._counts.clear()
+        self._timer = asyncio.get_running_loop().call_later(_TELL_EVERY_S, self._tell)
+
+
+class Connections:
+    """Listens, and holds every connection that is open."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], refusals: Refusals) -> None:
+        self._make = make
+        self.refusals = refusals
+        self.open: dict[asyncio.BaseTransport, _Connection] = {}
+        """By transport, the one that was opened first at the front."""
+        self._listening: list[socket.socket] = []
+        self._spare: int | None = None
+        self._accepting: set[asyncio.Task[tuple[asyncio.Transport, _Connection]]] = set()
+        self.most = min(MAX_CONNECTIONS, max(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+
+    async def listen(self, host: str, port: int) -> int:
+        """Bind and accept; return the port. Raises OSError when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        # Bound by asyncio, which knows about families and names, and accepted from here.
+        server = await loop.create_server(self._make, host, port, start_serving=False)
+        try:
+            self._listening = [one.dup() for one in server.sockets]
+        finally:
+            server.close()
+        self._keep_spare()
+        for one in self._listening:
+            one.setblocking(False)
+            one.listen(_BACKLOG)
+            loop.add_reader(one, self._accept, one)
+        return int(self._listening[0].getsockname()[1])
+
+    def refuse(self) -> None:
+        """Accept no more."""
+        loop = asyncio.get_running_loop()
+        for one in self._listening:
+            loop.remove_reader(one)
+            one.close()
+        self._listening.clear()
+
+    def close(self) -> None:
+        """Accept no more, and end every connection."""
+        self.refuse()
+        for connection in list(self.open.values()):
+            connection.abort()
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+        self.refusals.close()
+
+    def began(self, transport: asyncio.BaseTransport | None) -> None:
+        """The head of a request is there, and it is being answered."""
+        connection = self.open.get(transport) if transport is not None else None
+        if connection is not None:
+            connection.wait(ANSWER_S, "unanswered")
+            connection.is_answering = True
+
+    def ended(self, transport: asyncio.BaseTransport | None) -> None:
+        """The answer is made."""
+        connection = self.open.get(transport) if transport is not None else None
+        if connection is not None:
+            connection.is_answering, connection.head_bytes = False, 0
+            connection.wait(NEXT_REQUEST_S, None)  # a client that keeps its connection is no fault
+
+    # --- inside ---
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_A_TIME):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _SHORT or not self._make_room(listening):
+                    return
+                continue
+            accepted.setblocking(False)
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), accepted))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepted)
+
+    def _accepted(self, task: asyncio.Task[tuple[asyncio.Transport, _Connection]]) -> None:
+        self._accepting.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.refusals.note("lost")
+
+    def _make_room(self, listening: socket.socket) -> bool:
+        """Give the spare descriptor to the next connection; False where it is in use, and none is to be had now."""
+        self.refusals.note("no_descriptor")
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+            return True
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        is_soon = self._evict_idle() or bool(self._accepting)
+        loop.call_later(_ROOM_WITHIN_S if is_soon else _ACCEPT_AGAIN_S, self._accept_again, listening)
+        return False
+
+    def _accept_again(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _keep_spare(self) -> None:
+        if self._spare is None and self._listening:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def opened(self, connection: _Connection, transport: asyncio.Transport) -> None:
+        """Take a connection."""
+        if len(self.open) >= self.most:
+            self.refusals.note("too_many", connection.remote)
+            if not self._evict_idle():
+                next(iter(self.open.values())).abort()
+        self.open[transport] = connection
+
+    def lost(self, transport: asyncio.Transport) -> None:
+        """Forget a connection."""
+        self.open.pop(transport, None)
+        self._keep_spare()
+
+    def _evict_idle(self) -> bool:
+        """End the oldest connection that is not being answered, of whoever has most; False where there is none."""
+        idle = [one for one in self.open.values() if not one.is_answering]
+        if not idle:
+            return False
+        most = Counter(one.remote for one in idle).most_common(1)[0][0]
+        next(one for one in idle if one.remote == most).abort()
+        return True
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: all that asyncio tells of it goes to HTTP's protocol, and its time is limited."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._inner = connections._make()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.remote: str | None = None
+        self.is_answering = False
+        self.head_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        peer = transport.get_extra_info("peername")
+        self.remote = str(peer[0]) if peer else None
+        self._transport = transport
+        self._connections.opened(self, transport)
+        self.wait(FIRST_REQUEST_S, "no_request")
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_answering:
+            self.head_bytes += len(data)
+            if self.head_bytes > _HEAD_BYTES:
+                self._give_up("too_large")
+                return
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._connections.lost(self._transport)
+        self._inner.connection_lost(exc)
+
+    def wait(self, limit_s: float, reason: str | None) -> None:
+        """End the connection in so many seconds, unless something else is waited for by then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(limit_s, self._give_up, reason)
+
+    def abort(self) -> None:
+        """End it now."""
+        if self._transport is not None:
+            self._connections.open.pop(self._transport, None)
+            self._transport.abort()
+
+    def _give_up(self, reason: str | None) -> None:
+        if reason is not None:
+            self._connections.refusals.note(reason, self.remote)
+        self.abort()
