@@ -19,6 +19,7 @@ from cdcd.findings import Finding
 from cdcd.redaction import clean, escape
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.binary import as_reason, text_columns
+from cdcd.runtime.ownership import claims_of, refuse_owned
 from cdcd.runtime.recovery import Resume
 from cdcd.sink.names import message_topic
 from cdcd.sink.topics import Topics
@@ -161,9 +162,25 @@ def _sink(config: Config) -> list[Finding]:
     asked = Topics(settings, config.topic_settings())
     findings = asked.check(topics, own_topics(config))
     findings = [_with_way_out(finding, config) for finding in findings]
+    if topics and not _fails(findings, "kafka"):
+        findings.append(_owners(config))
     if settings.is_exactly_once and not _fails(findings, "kafka"):
         findings.append(check_transactional_id(settings))
     return findings
+
+
+def _owners(config: Config) -> Finding:
+    """Whether a start would be refused because another slot writes to the same topics."""
+    subject = "owner of the topics"
+    try:
+        shared = refuse_owned(config, claims_of(config, asking_settings(config)))
+    except CdcdError as error:
+        return Finding(
+            "fail", subject, f"{error.code}: {error.message}", error.advice or "correct this first"
+        )
+    if shared is not None:
+        return Finding("warn", subject, shared.message, shared.advice)
+    return Finding("ok", subject, "no other slot writes to them")
 
 
 def _registry(config: Config) -> list[Finding]:

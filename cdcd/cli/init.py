@@ -18,6 +18,7 @@ from cdcd.cli.published import asking_settings, own_topics, published_topics
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SlotMissing
 from cdcd.ops.notices import hear
+from cdcd.runtime.ownership import claims_of, refuse_owned
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.publication import create_publication_sql, missing_publications
@@ -119,6 +120,7 @@ def _publication(config: Config) -> Iterator[Step]:
 
 def _topics(config: Config) -> Iterator[Step]:
     topics = _asked_topics(config)
+    refuse_owned(config, claims_of(config, asking_settings(config, timeout_s=_TIMEOUT_S)))
     names = published_topics(config)
     own = list(own_topics(config))
     existing = topics.partitions([*names, *own])

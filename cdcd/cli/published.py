@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.config import Config
-from cdcd.sink.names import message_topic, topic_name, transaction_topic
+from cdcd.runtime.ownership import written_topics
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import published_tables
-
-_FIRST_VERSION_WITH_MESSAGES = 140_000
 
 
 def asking_settings(config: Config, *, timeout_s: float = 10.0) -> SinkSettings:
@@ -41,15 +39,7 @@ def published_topics(config: Config) -> list[str]:
         version = connection.server_version
     finally:
         connection.close()
-    template = config.sink.topics.template
-    names = [
-        topic_name(template, name=config.name, schema=table.schema, table=table.name) for table in tables
-    ]
-    if config.source.protocol.messages and version >= _FIRST_VERSION_WITH_MESSAGES:
-        names.append(message_topic(config.name))
-    if config.format.transactions:
-        names.append(transaction_topic(config.name))
-    return list(dict.fromkeys(names))
+    return written_topics(config, tables, version)
 
 
 def own_topics(config: Config) -> dict[str, Mapping[str, str]]:

@@ -29,6 +29,7 @@ from cdcd.model import Gap, PreparedBefore, Progress, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.runtime.beginning import identity_of, timelines_of, wanted_of
 from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
+from cdcd.runtime.ownership import claims_of
 from cdcd.runtime.recovery import Snapshot, verdict
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics
@@ -142,7 +143,11 @@ _NOT_RUNNING = "no cdcd answers on this machine: start it, or tell it by SIGHUP,
 @contextlib.contextmanager
 def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
     """Fence whoever wrote last and read what is durable, if nobody begins or streams. Raises ResumeRefused."""
-    with alone(config), contextlib.closing(KafkaSink(asking_settings(config, timeout_s=_TIMEOUT_S))) as sink:
+    settings = asking_settings(config, timeout_s=_TIMEOUT_S)
+    with alone(config), contextlib.closing(KafkaSink(settings)) as sink:
+        claims_of(config, settings).refuse_owned(
+            ()
+        )  # opening ends the producer that has our transactional id
         stored = sink.open()
         if stored is None:
             raise ResumeRefused(

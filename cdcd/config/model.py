@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdcd.ack.group import NO_LIMITS, LargeLimits
@@ -22,6 +22,7 @@ from cdcd.config.sink import RegistryOption, Sink, short_form
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
 from cdcd.config.values import Names, Room, Size, Whole, refuse
 from cdcd.registry.settings import RegistrySettings
+from cdcd.sink.names import progress_topic
 from cdcd.sink.settings import FILE_PROPERTIES, SinkSettings, TopicSettings
 from cdcd.source.settings import SourceSettings, StreamOptions, wanted_options
 from cdcd.spill.settings import SpillSettings
@@ -32,6 +33,38 @@ NAME_LIMIT = 100
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*")
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+
+
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_DERIVED_PREFIX = "cdcd_"
+
+
+class _Ambiguous(str):
+    """A name that others share the derived names with. `unset`: the options that have to be given."""
+
+    unset: tuple[str, ...] = ()
+
+
+def _refuse_ambiguous(value: Any) -> Any:
+    """Refuse a name that nothing can be named after but what another name gives as well (F80)."""
+    if isinstance(value, _Ambiguous):
+        was = _derived(value)
+        refuse(
+            f"slot and publication cannot be named after {str(value)!r}: other names would give the same, {was}, "
+            "because a slot's name has only a-z, 0-9 and _, 63 at most",
+            f"set {' and '.join(value.unset)}; {was} is what earlier versions made of it",
+        )
+    return value
+
+
+def _derived(name: str) -> str:
+    """Return the names of slot and publication after `name`: of its own for a plain one, which is most of it."""
+    return (_DERIVED_PREFIX + re.sub(r"[^a-z0-9_]", "_", name.lower()))[:SLOT_NAME_LIMIT]
+
+
+def _is_plain(name: str) -> bool:
+    """Whether no other name has the same derived ones."""
+    return bool(_PLAIN_NAME.fullmatch(name)) and len(_DERIVED_PREFIX + name) <= SLOT_NAME_LIMIT
 
 
 def _name(value: str) -> str:
@@ -116,7 +149,7 @@ class Config(BaseSettings):
         env_nested_delimiter=ENVIRONMENT_DELIMITER,
     )
 
-    name: Annotated[str, AfterValidator(_name)] = Field(
+    name: Annotated[str, BeforeValidator(_refuse_ambiguous), AfterValidator(_name)] = Field(
         description="first part of every topic's name; slot and publication are named after it",
         examples=["shop"],
     )
@@ -158,7 +191,7 @@ class Config(BaseSettings):
     @property
     def progress_topic(self) -> str:
         """The topic of the progress records, one for all slots under this name."""
-        return f"{self.name}.__progress"
+        return progress_topic(self.name)
 
     @property
     def schema_topic(self) -> str | None:
@@ -265,22 +298,41 @@ class Config(BaseSettings):
 
 
 def with_derived_names(tree: Any) -> Any:
-    """Return the tree with slot, publication and transactional id named after `name` unless given."""
+    """Return the tree with slot, publication and transactional id named after `name` unless given.
+
+    A name that is not plain is marked where something would have to be named after it, for `name` to refuse it.
+    """
     if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
         return tree
-    default = "cdcd_" + re.sub(r"[^a-z0-9_]", "_", tree["name"].lower())
+    name = tree["name"]
+    if not _is_plain(name) and _NAME.fullmatch(name):
+        tree = {**tree, "name": _marked(name, tree)}
+    default = _derived(name)
     if "source" in tree:  # a missing room is reported as missing, not as half filled
-        tree = _with_default(tree, ("source", "slot", "name"), default[:SLOT_NAME_LIMIT])
-        tree = _with_default(tree, ("source", "publication", "names"), [default[:SLOT_NAME_LIMIT]])
+        tree = _with_default(tree, _SLOT, default)
+        tree = _with_default(tree, _PUBLICATION, [default])
     if "sink" in tree:
-        tree = _with_default(tree, ("sink", "transactional_id"), f"cdcd-{_slot_name(tree) or default}")
+        tree = _with_default(tree, ("sink", "transactional_id"), f"cdcd-{_at(tree, _SLOT) or default}")
     return tree
 
 
-def _slot_name(tree: Any) -> str | None:
-    for key in ("source", "slot", "name"):
+_SLOT, _PUBLICATION = ("source", "slot", "name"), ("source", "publication", "names")
+
+
+def _marked(name: str, tree: Any) -> str:
+    """Return the name, as an ambiguous one where slot or publication are not given."""
+    unset = tuple(".".join(path) for path in (_SLOT, _PUBLICATION) if _at(tree, path) is None)
+    if not unset:
+        return name
+    marked = _Ambiguous(name)
+    marked.unset = unset
+    return marked
+
+
+def _at(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
         tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree if isinstance(tree, str) else None
+    return tree
 
 
 def _with_default(tree: Any, path: tuple[str, ...], value: object) -> Any:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cdcd.config.values import (
+    Names,
     Properties,
     PropertyMap,
     Room,
@@ -95,6 +96,13 @@ def _with_secrets(properties: Mapping[str, str], secret_files: Mapping[str, Path
     return Properties({**properties, **secrets})
 
 
+def _slots(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
+            refuse("names no slot: a slot's name is 1 to 63 of a-z, 0-9 and _")
+    return names
+
+
 SinkProperty = Annotated[str, AfterValidator(_free_sink_property)]
 RegistryProperty = Annotated[str, AfterValidator(_free_registry_property)]
 
@@ -114,6 +122,10 @@ class Topics(Room):
         default_factory=Properties,
         description="topic settings of a created topic, under Kafka's names",
         examples=[{"min.insync.replicas": "2"}],
+    )
+    shared_with: Annotated[Names, AfterValidator(_slots)] = Field(
+        default=(),
+        description="slots of other daemons whose topics this one may write to as well; none: it halts instead",
     )
 
 

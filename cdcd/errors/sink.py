@@ -68,6 +68,13 @@ class TopicReplaced(SinkError):
     code = "CDCD-TOPIC-REPLACED"
 
 
+class Owned(SinkError):
+    """A topic, or the transactional id, is another slot's (F80)."""
+
+    code = "CDCD-OWNED"
+    hint = "choose another name, which gives topics of its own"
+
+
 class RecordTooLarge(SinkError):
     """A record is larger than the broker or the topic takes (F65)."""
 

@@ -23,10 +23,13 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import looked, refuse_held, which_history, which_server, which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
+from cdcd.runtime.ownership import refuse_owned
 from cdcd.runtime.parts import check_numbers, numbered_by
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, on_timeline, verdict
 from cdcd.runtime.status import Status
+from cdcd.sink.claims import Claims
+from cdcd.sink.kept_topics import TopicOwner
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.schemas import SchemaTopic
@@ -85,6 +88,7 @@ class Beginning:
         config: Config,
         sink: KafkaSink,
         topics: Topics,
+        claims: Claims,
         schemas: Registry | SchemaTopic,
         catalog: Catalog,
         status: Status,
@@ -95,6 +99,7 @@ class Beginning:
         self._source = config.source_settings()
         self._sink = sink
         self._topics = topics
+        self._claims = claims
         self._schemas = schemas
         self._catalog = catalog
         self._status = status
@@ -104,6 +109,9 @@ class Beginning:
     async def begin(self) -> Begun:
         """Open the sink, ask the server, compare. Raises the errors of all of them."""
         await in_thread(refuse_held, self._source)
+        shared = await in_thread(refuse_owned, self._config, self._claims)
+        if shared is not None:
+            _LOG.warning("topics_shared", said=shared.message, hint=shared.advice)
         stored = await self._open_sink()
         server = await in_thread(which_server, self._source)
         options = self._granted(server)  # refused before anything is made
@@ -118,6 +126,8 @@ class Beginning:
         two_phase = options.two_phase or (isinstance(decided, Resume) and slot is not None and slot.two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
         identity = identity_of(server, timelines, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
+        assert self._topics.kept is not None
+        self._topics.kept.own(TopicOwner(server.system_identifier, server.database, self._source.slot))
         return Begun(stored, server, options, decided, identity, timelines)
 
     async def _open_sink(self) -> Progress | None:

@@ -34,6 +34,7 @@ from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged
 from cdcd.runtime.gap import mark_gap
+from cdcd.runtime.ownership import claims_of
 from cdcd.runtime.parts import numbered_by
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.publication_watch import PublicationWatch
@@ -100,6 +101,8 @@ class Session:
         limits = Limits() if limits is None else limits
         self._sink = KafkaSink(self._sink_settings, limits)
         self._topics = Topics(self._sink_settings, config.topic_settings(), limits)
+        self._claims = claims_of(config, self._sink_settings)
+        self._sink.claims = self._topics.claims = self._claims
         self._schemas = schemas
         self._catalog = Catalog(self._source)
         self._plans = Plans(
@@ -155,6 +158,7 @@ class Session:
                 self._config,
                 self._sink,
                 self._topics,
+                self._claims,
                 self._schemas,
                 self._catalog,
                 self._status,
@@ -219,6 +223,7 @@ class Session:
         self._sink_settings = settings = self._config.sink_settings()
         self._sink.renew(settings)
         self._topics.renew(settings)
+        self._claims.renew(settings)
         if isinstance(self._schemas, SchemaTopic):
             self._schemas.renew(settings)
 

@@ -1,7 +1,8 @@
 """What the records of a slot count on in their topics: which topic it was, and over how many partitions keys go.
 
 In: the topics as the brokers describe them.  Out: an error where one is no longer what it was when it got records.
-Beside it `published`, a text that is not understood here: what the publications were, for the next start.
+Besides: `owner`, who writes to them (F80), for other slots' starts, None in records of older versions; and
+`published`, a text that is not understood here: what the publications were, for the next start.
 Invariant: a topic that has held records is never made again silently, nor written to as another than it was (F66,
 F67). What is known is one record in the progress topic, under the key `<slot>/topics`, written in the Kafka
 transaction of the first records that count on it; the progress record names its offset. It is JSON in zlib's format,
@@ -14,11 +15,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
 
-__all__ = ["KeptTopic", "KeptTopics", "key_of_topics", "next_turn"]
+__all__ = ["KeptTopic", "KeptTopics", "TopicOwner", "key_of_topics", "next_turn"]
 
 FORMAT = 1
 WAYS_ON = (
@@ -34,6 +35,15 @@ class KeptTopic:
     partitions: int
 
 
+@dataclass(frozen=True, slots=True)
+class TopicOwner:
+    """Who writes to the topics: a slot, of a database of a server."""
+
+    system_identifier: str
+    database: str
+    slot: str
+
+
 class KeptTopics:
     """The topics of one slot. `is_changed`: something is to be written; `at`: the offset of what was written."""
 
@@ -42,6 +52,7 @@ class KeptTopics:
         self.at = at
         self.is_changed = False
         self.published = ""
+        self.owner: TopicOwner | None = None
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the topics that are known."""
@@ -86,14 +97,22 @@ class KeptTopics:
             self.published = published
             self.is_changed = True
 
+    def own(self, owner: TopicOwner) -> None:
+        """Say whose they are."""
+        if owner != self.owner:
+            self.owner = owner
+            self.is_changed = bool(self._known) or self.is_changed
+
     def dump(self) -> bytes:
         """Return the record's value; nothing is to be written any more but what changes from now on."""
         self.is_changed = False
         known = sorted(dict(self._known).items())
         topics = {name: {"id": kept.topic_id, "partitions": kept.partitions} for name, kept in known}
-        document = {"format": FORMAT, "topics": topics} | (
-            {"published": self.published} if self.published else {}
-        )
+        document: dict[str, object] = {"format": FORMAT, "topics": topics}
+        if self.published:
+            document["published"] = self.published
+        if self.owner is not None:
+            document["owner"] = asdict(self.owner)
         return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
     @classmethod
@@ -112,6 +131,8 @@ class KeptTopics:
             }
             kept = cls(known, at)
             kept.published = str(document.get("published", ""))
+            if (owner := document.get("owner")) is not None:
+                kept.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             raise ProgressUnreadable("the record of the topics is not what its format says") from error
         return kept

@@ -19,6 +19,8 @@ __all__ = [
     "check_template",
     "escape",
     "message_topic",
+    "own_topics",
+    "progress_topic",
     "topic_name",
     "transaction_topic",
     "unescape",
@@ -68,8 +70,13 @@ def message_topic(name: str) -> str:
 
 def own_topics(name: str) -> tuple[str, ...]:
     """Return the topics that no table may be written to, whatever the template."""
-    one_partition = (f"{name}.__progress", f"{name}.__schemas", f"{name}.__dead_letters")
+    one_partition = (progress_topic(name), f"{name}.__schemas", f"{name}.__dead_letters")
     return (message_topic(name), transaction_topic(name), *one_partition)
+
+
+def progress_topic(name: str) -> str:
+    """Return the topic of the progress records, one for all slots under this name."""
+    return f"{name}.__progress"
 
 
 def transaction_topic(name: str) -> str:

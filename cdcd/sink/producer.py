@@ -22,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
 from cdcd.model import Progress, Record
+from cdcd.sink.claims import Claims
 from cdcd.sink.client import Client, not_open
 from cdcd.sink.faults import error_of
 from cdcd.sink.hand_over import by_partition, hand_over, last_of_each
@@ -51,6 +52,8 @@ class KafkaSink:
         self._has_joined = False
         self.kept: KeptTopics | None = None
         """What the records count on in their topics; None: the progress record keeps what it says of it."""
+        self.claims: Claims | None = None
+        """Looks whether another slot claims a topic at the same moment; None: nobody looks."""
         self.progress_offset = -1
         """Of the last progress record that was read or written here; whose is beyond it is somebody else's."""
 
@@ -315,6 +318,8 @@ class KafkaSink:
         if kept.is_changed:
             key, topic = key_of_topics(self._settings.slot), self._settings.progress_topic
             kept.at = self.write_ahead(topic, [(key, kept.dump())], _WRITING_TOPICS) - 1
+            if self.claims is not None:
+                self.claims.refuse_claimed_since(kept.names(), kept.at)
         return kept.at
 
     def _note_progress(self, client: Client) -> None:

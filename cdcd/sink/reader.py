@@ -25,7 +25,15 @@ from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import SinkSettings, reader_properties
 
-__all__ = ["Last", "bounds", "position_of", "read_kept_topics", "read_last", "read_last_progress"]
+__all__ = [
+    "Last",
+    "bounds",
+    "next_messages",
+    "position_of",
+    "read_kept_topics",
+    "read_last",
+    "read_last_progress",
+]
 
 _FIRST_WINDOW = 1_000
 _WINDOW_GROWTH = 20
@@ -154,7 +162,7 @@ def _last_in(
                 reached=reached,
                 end=upper,
             )
-        for message in _next(consumer, min(remaining_s, 1.0)):
+        for message in next_messages(consumer, min(remaining_s, 1.0)):
             position = position_of(message, settings.progress_topic)
             if position is None:
                 continue
@@ -164,7 +172,7 @@ def _last_in(
     return last
 
 
-def _next(consumer: Consumer, timeout_s: float) -> list[Message]:
+def next_messages(consumer: Consumer, timeout_s: float) -> list[Message]:
     """Return what there is, at the latest after the timeout: `consume` alone would wait it out for a full batch."""
     first = consumer.poll(timeout_s)
     return [] if first is None else [first, *consumer.consume(num_messages=499, timeout=0)]

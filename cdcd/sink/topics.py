@@ -18,6 +18,7 @@ from confluent_kafka.admin import ClusterMetadata, NewTopic
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
 from cdcd.sink.admin import Admin
+from cdcd.sink.claims import Claims
 from cdcd.sink.faults import COLLISION_HINT, error_of, kafka_errors, translate
 from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics, next_turn
 from cdcd.sink.limits import Limits
@@ -56,6 +57,8 @@ class Topics:
         self.renew(settings)
         self.kept: KeptTopics | None = None
         """What was counted on before, which `ensure` and `verify` compare; None: nothing is compared."""
+        self.claims: Claims | None = None
+        """Asked before a topic is made or written to for the first time; None: nobody is asked."""
         self._limits = Limits() if limits is None else limits
         self._described_last = ""
 
@@ -70,6 +73,8 @@ class Topics:
         if self.kept is None:
             return self._ensure(wanted)
         known = self.kept.known(wanted)
+        if self.claims is not None and (new := wanted.keys() - known):
+            self.claims.refuse_owned(new)
         self.kept.refuse_missing(known - self._found_at_last(known).keys())
         described = self._described(self._ensure(wanted))
         for name, now in described.items():

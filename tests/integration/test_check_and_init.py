@@ -54,7 +54,7 @@ def command(
         monkeypatch.delenv(name)
     run_script(postgres.dsn(database), "CREATE TABLE public.orders (id int PRIMARY KEY)")
     tree: dict[str, Any] = {
-        "name": new_name("shop"),
+        "name": new_name("shop").replace("-", "_"),
         "source": {"dsn": postgres.dsn(database)},
         "sink": {"bootstrap_servers": kafka.bootstrap, "topics": {"partitions": 2, "replication_factor": 1}},
         "registry": {"url": registry.url},
@@ -68,7 +68,7 @@ def topics_of(kafka: KafkaBroker, prefix: str) -> dict[str, int]:
 
 
 def slot_of(command: Command) -> str:
-    return "cdcd_" + command.tree["name"].replace("-", "_")
+    return "cdcd_" + str(command.tree["name"])
 
 
 def publish_orders(command: Command, postgres: PostgresServer, database: str) -> None:

@@ -199,6 +199,7 @@ def test_two_daemons_of_one_prefix_share_the_topic(
         )
     two.config["name"] = one.name
     two.config["source"] |= {
+        "protocol": {"messages": False},  # they are the database's: each slot would write them
         "slot": {"name": two.slot},
         "publication": {"names": [f"cdcd_{two.name}"]},
     }

@@ -46,6 +46,20 @@ def _registry(rest: str) -> str:
 
 CASES: tuple[Wrong, ...] = (
     Wrong(
+        "a name that others share slot and publication with",
+        _with("name: Shop-EU"),
+        (
+            "name: slot and publication cannot be named after 'Shop-EU': other names would give the same, cdcd_shop_eu, because a slot's name has only a-z, 0-9 and _, 63 at most (from prod.yaml:1) - set source.slot.name and source.publication.names; cdcd_shop_eu is what earlier versions made of it",
+        ),
+    ),
+    Wrong(
+        "topics shared with what is no slot",
+        _sink("topics: {shared_with: [Shop]}"),
+        (
+            "sink.topics.shared_with: names no slot: a slot's name is 1 to 63 of a-z, 0-9 and _ (from prod.yaml:3)",
+        ),
+    ),
+    Wrong(
         "unknown key",
         _source("slot: {nmae: x}"),
         ("source.slot.nmae: unknown key (from prod.yaml:2) - did you mean name?",),
@@ -319,7 +333,7 @@ CASES: tuple[Wrong, ...] = (
         "a topic of dead letters is not to be named",
         _sink("topics: {dead_letters: x}"),
         (
-            "sink.topics.dead_letters: unknown key (from prod.yaml:3) - there are template, create, partitions, replication_factor, properties",
+            "sink.topics.dead_letters: unknown key (from prod.yaml:3) - there are template, create, partitions, replication_factor, properties, shared_with",
         ),
     ),
     Wrong(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.config import Config, load, load_config
-from cdcd.errors import SecretUnreadable
+from cdcd.errors import ConfigError, SecretUnreadable
 from tests.unit.config.cases import GOOD
 
 
@@ -88,12 +88,35 @@ def test_variables_that_kubernetes_makes_for_a_service_named_cdcd_are_not_option
 
 
 def test_slot_publication_and_transactional_id_are_named_after_name(tmp_path: Path) -> None:
-    config = config_of(tmp_path, GOOD.replace("name: shop", "name: Shop-EU.a1"))
-    assert config.source.slot.name == "cdcd_shop_eu_a1"
-    assert config.source.publication.names == ("cdcd_shop_eu_a1",)
-    assert config.sink.transactional_id == "cdcd-cdcd_shop_eu_a1"
-    assert config.progress_topic == "Shop-EU.a1.__progress"
+    config = config_of(tmp_path, GOOD.replace("name: shop", "name: shop_2_eu"))
+    assert config.source.slot.name == "cdcd_shop_2_eu"
+    assert config.source.publication.names == ("cdcd_shop_2_eu",)
+    assert config.sink.transactional_id == "cdcd-cdcd_shop_2_eu"
+    assert config.progress_topic == "shop_2_eu.__progress"
     assert config.dead_letter_topic is None, "a row that is too large halts"
+
+
+NAMES = ("shop_eu", "shop-eu", "shop.eu", "Shop_EU", "shop__eu", "s" * 58, "s" * 59, "s" * 60)
+
+
+def test_no_two_names_give_one_slot_publication_or_transactional_id(tmp_path: Path) -> None:
+    """F80: what a slot's name cannot tell apart is refused, and may be given."""
+    derived = set()
+    for name in NAMES:
+        text = GOOD.replace("name: shop", f"name: {name}")
+        try:
+            config = config_of(tmp_path, text)
+        except ConfigError as error:
+            (line,) = error.problems
+            assert line.startswith(f"name: slot and publication cannot be named after {name!r}")
+            given = {"CDCD_SOURCE__SLOT__NAME": "mine", "CDCD_SOURCE__PUBLICATION__NAMES": "mine"}
+            assert config_of(tmp_path, text, environ=given).sink.transactional_id == "cdcd-mine"
+            continue
+        names = (config.source.slot.name, *config.source.publication.names, config.sink.transactional_id)
+        assert names == (f"cdcd_{name}", f"cdcd_{name}", f"cdcd-cdcd_{name}"), "as earlier versions had it"
+        assert derived.isdisjoint(names)
+        derived |= set(names)
+    assert len(derived) == 2 * 3, "shop_eu, shop__eu and 58 letters"
 
 
 def test_dead_letters_have_a_topic_where_they_are_wanted(tmp_path: Path) -> None:
@@ -105,11 +128,6 @@ def test_the_transactional_id_follows_the_slot(tmp_path: Path) -> None:
     config = config_of(tmp_path, environ={"CDCD_SOURCE__SLOT__NAME": "other"})
     assert config.sink.transactional_id == "cdcd-other"
     assert config.source.publication.names == ("cdcd_shop",)
-
-
-def test_a_derived_slot_name_fits_postgresql(tmp_path: Path) -> None:
-    config = config_of(tmp_path, GOOD.replace("name: shop", "name: " + "x" * 100))
-    assert len(config.source.slot.name) == 63
 
 
 @pytest.mark.parametrize(

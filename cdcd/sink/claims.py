@@ -1,0 +1,234 @@
+"""What a slot may write to: the records of all slots on the cluster, read before the first record of a topic.
+
+In: the sink's settings.  Out: nothing, or `Owned`.
+Invariant: nothing of a topic that another slot owns is made or written (F80). Two that claim one at once meet in the
+log of the progress topic: whoever's claim stands behind reads the other's, also while it is not committed.
+Who owns what under another name stands in that name's progress topic. One that this principal may not read is passed
+over: its topics are refused by the broker as well, where rights go by name.
+Must not: write, join a consumer group, wait for another slot's open transaction.
+Everything here blocks and belongs in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from cdcd.errors import Owned, ProgressUnreadable, SinkAuthorization, SinkError, SinkUnavailable, TopicMissing
+from cdcd.sink.admin import Admin
+from cdcd.sink.client_log import CLIENT_LOG
+from cdcd.sink.faults import making_client
+from cdcd.sink.kept_topics import KeptTopics, key_of_topics
+from cdcd.sink.names import progress_topic
+from cdcd.sink.owners import Owner, Place, Record, conflict, owners_of, progress_of, same_id, topics_elsewhere
+from cdcd.sink.progress import key_of
+from cdcd.sink.reader import next_messages, position_of
+from cdcd.sink.settings import SinkSettings, reader_properties
+
+__all__ = ["Claims", "read_owners"]
+
+_LOG = logging.getLogger("cdcd.sink.claims")
+_PARTITION = 0
+_WINDOW = 1_000
+_WINDOW_GROWTH = 20
+_END_AFTER_MS = 10
+_OF_OTHERS_WITHIN_S = 10.0
+_TOPICS = b"/topics"
+Span = tuple[int, int]
+"""From which offset to which, the second one not included."""
+Records = dict[bytes, Record]
+
+
+class Claims:
+    """The topics of one slot, for one session. `shared_with`: slots whose topics it may write to as well."""
+
+    def __init__(self, settings: SinkSettings, shared_with: Collection[str]) -> None:
+        self._settings = settings
+        self._shared_with = frozenset(shared_with)
+        self._own = Place(settings.progress_topic, settings.slot)
+        self._had: frozenset[str] = frozenset()
+        self._since = 0
+
+    def renew(self, settings: SinkSettings) -> None:
+        """Read with these settings from now on."""
+        self._settings = settings
+
+    def refuse_owned(self, names: Collection[str]) -> Owned | None:
+        """Raise Owned where another slot writes to one of these, or under our transactional id.
+
+        What our own record has already is not refused but returned: both slots' rows are in it, and a halt would not
+        take them out again.
+        """
+        self._since, owners = read_owners(self._settings)
+        own = next((owner for owner in owners if owner.place == self._own), None)
+        self._had |= frozenset() if own is None else own.topics
+        own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
+        refusal = same_id(own_id, owners, self._own) or self._conflict(set(names) - self._had, owners)
+        if refusal is not None:
+            raise refusal
+        return self._conflict(self._had.intersection(names), owners)
+
+    def _conflict(self, names: Collection[str], owners: list[Owner]) -> Owned | None:
+        return conflict(names, owners, self._own, self._shared_with)
+
+    def refuse_claimed_since(self, names: Collection[str], until: int) -> None:
+        """Raise SinkUnavailable where another slot's claim of one of these stands before ours, at offset `until`.
+
+        It may not be committed yet, or never be: the next session knows.
+        """
+        new = frozenset(names) - self._had
+        if new and self._since < until:
+            for slot, claimed in self._claims_between(self._since, until).items():
+                if slot != self._own.slot and slot not in self._shared_with and (both := new & claimed):
+                    raise SinkUnavailable(
+                        f"slot {slot} claims {', '.join(sorted(both))} at the same moment",
+                        hint="nothing was written; the next session finds out whose it is",
+                        topic=self._own.progress_topic,
+                    )
+        self._since, self._had = until + 1, self._had | new
+
+    def _claims_between(self, since: int, until: int) -> dict[str, frozenset[str]]:
+        consumer = _consumer(self._settings, is_committed=False)
+        try:
+            deadline = time.monotonic() + self._settings.operation_timeout_s
+            found = _read(consumer, {self._own.progress_topic: (since, until)}, deadline)
+        finally:
+            consumer.close()
+        return {
+            key.removesuffix(_TOPICS).decode(): frozenset(KeptTopics.load(value, offset).names())
+            for key, (offset, value) in found[self._own.progress_topic].items()
+            if key.endswith(_TOPICS) and value is not None
+        }
+
+
+def read_owners(settings: SinkSettings) -> tuple[int, list[Owner]]:
+    """Return where our own progress topic ends, and every slot that owns topics on this cluster, ours among them.
+
+    Of our own progress topic all is read, from its end, until our own record is found: a first start reads it whole.
+    Raises SinkUnavailable, SinkAuthorization, ProgressUnreadable (of our own topic).
+    """
+    own = Place(settings.progress_topic, settings.slot)
+    spans = _spans(settings)
+    consumer = _consumer(settings)
+    try:
+        records = _last_records(consumer, settings, spans)
+        owners: list[Owner] = []
+        for topic in sorted(records, key=lambda topic: topic != own.progress_topic):
+            try:
+                owners += _owners_in(consumer, settings, topic, records[topic], own)
+            except (ProgressUnreadable, SinkAuthorization, TopicMissing):
+                if topic == own.progress_topic:
+                    raise  # of another name it may be anything
+    finally:
+        consumer.close()
+    return spans.get(own.progress_topic, (0, 0))[1], owners
+
+
+def _owners_in(
+    consumer: Consumer, settings: SinkSettings, topic: str, records: Records, own: Place
+) -> list[Owner]:
+    found = progress_of(records)
+    for slot, at in topics_elsewhere(found, records).items():
+        deadline = time.monotonic() + settings.operation_timeout_s
+        key = key_of_topics(slot)
+        record = _read(consumer, {topic: (at, at + 1)}, deadline)[topic].get(key)
+        if record is not None:
+            records[key] = record
+    return owners_of(topic, found, records, own)
+
+
+def _spans(settings: SinkSettings) -> dict[str, Span]:
+    """Return where the log of each progress topic begins and ends, as far as it is committed."""
+    admin = Admin(settings)
+    metadata = admin.metadata(None, "looking for progress topics")
+    suffixes = (settings.progress_topic, progress_topic(""))
+    partitions = [
+        TopicPartition(name, _PARTITION)
+        for name, topic in metadata.topics.items()
+        if name.endswith(suffixes) and topic.error is None and _PARTITION in topic.partitions
+    ]
+    ends: dict[str, list[int]] = {one.topic: [] for one in partitions}
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+        asked = admin.client.list_offsets(
+            dict.fromkeys(partitions, spec),
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=settings.operation_timeout_s,
+        )
+        for partition, future in asked.items():
+            try:
+                ends[partition.topic].append(int(future.result().offset))
+            except KafkaException as failure:
+                if partition.topic == settings.progress_topic:
+                    raise SinkUnavailable(
+                        "the end of the progress topic is not known", topic=partition.topic
+                    ) from failure
+    return {name: (found[0], found[1]) for name, found in ends.items() if len(found) == 2}
+
+
+def _last_records(
+    consumer: Consumer, settings: SinkSettings, spans: Mapping[str, Span]
+) -> dict[str, Records]:
+    """Return the last record under each key of the progress topics: of ours all, of the others the latest ones."""
+    own, key = settings.progress_topic, key_of(settings.slot)
+    windows = {topic: (max(low, end - _WINDOW), end) for topic, (low, end) in spans.items()}
+    others = {topic: span for topic, span in windows.items() if topic != own}
+    found = _read_of_others(consumer, others)
+    if own not in spans:
+        return found
+    deadline = time.monotonic() + settings.operation_timeout_s
+    low, size, (lower, _) = spans[own][0], _WINDOW, windows[own]
+    records = _read(consumer, {own: windows[own]}, deadline)[own]
+    while lower > low and key not in records:
+        size *= _WINDOW_GROWTH
+        upper, lower = lower, max(low, lower - size)
+        records = _read(consumer, {own: (lower, upper)}, deadline)[own] | records
+    return found | {own: records}
+
+
+def _read_of_others(consumer: Consumer, spans: Mapping[str, Span]) -> dict[str, Records]:
+    if not spans:
+        return {}
+    deadline = time.monotonic() + _OF_OTHERS_WITHIN_S
+    try:
+        return _read(consumer, spans, deadline)
+    except SinkError:  # one that must not be read, or has no leader: each by itself
+        found: dict[str, Records] = {}
+        for topic, span in spans.items():
+            try:
+                found |= _read(consumer, {topic: span}, min(deadline, time.monotonic() + 1.0))
+            except SinkError as error:
+                _LOG.info("who writes under %s is not known: %s", topic, error.message)
+        return found
+
+
+def _read(consumer: Consumer, spans: Mapping[str, Span], deadline: float) -> dict[str, Records]:
+    """Return the last record under each key in these spans. Raises SinkUnavailable at the deadline."""
+    found: dict[str, Records] = {topic: {} for topic in spans}
+    left = {topic: upper for topic, (lower, upper) in spans.items() if lower < upper}
+    consumer.assign([TopicPartition(topic, _PARTITION, spans[topic][0]) for topic in left])
+    while left:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise SinkUnavailable("progress topics could not be read in time", topics=",".join(sorted(left)))
+        for message in next_messages(consumer, min(remaining_s, 1.0)):
+            topic = message.topic()
+            if topic is None or topic not in left or (position := position_of(message, topic)) is None:
+                continue
+            key = message.key()
+            if message.error() is None and key is not None and position <= spans[topic][1]:
+                found[topic][key] = (position - 1, message.value())
+            if position >= left[topic]:
+                del left[topic]
+    return found
+
+
+def _consumer(settings: SinkSettings, *, is_committed: bool = True) -> Consumer:
+    properties = {"fetch.wait.max.ms": _END_AFTER_MS, **reader_properties(settings)}
+    if not is_committed:
+        properties["isolation.level"] = "read_uncommitted"
+    with making_client():
+        return Consumer(properties, logger=CLIENT_LOG)

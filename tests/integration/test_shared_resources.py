@@ -1,0 +1,203 @@
+"""Two daemons that would write to the same resources: the second is refused before it has changed anything (F80).
+
+In: a daemon that streams, and a second configuration that shares something with it.  The judge is the servers: what
+is there before and after the second has halted, and the first, which goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, merge
+from tests.support.reader import Reader
+from tests.support.stack import drop_database, new_database_name
+from tests.support.topics import committed_records
+from tests.support.ways_on import command, halts_with
+
+NO_NAME = {"sink": {"topics": {"template": "{schema}.{table}"}}}
+CREATE = "CREATE TABLE IF NOT EXISTS public.{} (id int PRIMARY KEY, v text)"
+
+
+def same_name(first: Daemon, second: Daemon) -> None:
+    """Slot and publication are the second's own."""
+    second.config["source"] |= {
+        "slot": {"name": second.slot},
+        "publication": {"names": [f"cdcd_{second.name}"]},
+    }
+    second.config["name"] = first.name
+
+
+def no_name_in_the_template(first: Daemon, second: Daemon) -> None:
+    merge(second.config, NO_NAME)
+
+
+def same_transactional_id(first: Daemon, second: Daemon) -> None:
+    second.config["sink"]["transactional_id"] = f"cdcd-{first.slot}"
+
+
+def name_below_it(first: Daemon, second: Daemon) -> None:
+    """`shop.eu` keeps its own records in topics that a table of `shop` in schema `eu` may have."""
+    second.config["source"] |= {
+        "slot": {"name": second.slot},
+        "publication": {"names": [f"cdcd_{second.name}"]},
+    }
+    second.config["name"] = f"{first.name}.eu"
+
+
+class Case(NamedTuple):
+    """What the second daemon shares with the first, and whether it reads the same database."""
+
+    share: Callable[[Daemon, Daemon], None]
+    has_same_database: bool
+    first: dict[str, Any] | None = None
+    table: str = "orders"
+    first_stops: bool = False
+
+
+REFUSED = {
+    "one name, two databases": Case(same_name, False),
+    "one name, two slots of one database": Case(same_name, True),
+    "one name, and the first has stopped": Case(same_name, False, first_stops=True),
+    "no name in the template": Case(no_name_in_the_template, False, NO_NAME),
+    "one transactional id": Case(same_transactional_id, False, table="parcels"),
+    "a table has the topic of the other's own records": Case(name_below_it, False, table="parcels"),
+}
+
+
+class Servers:
+    """What is on the servers."""
+
+    def __init__(self, postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry) -> None:
+        self._postgres = postgres
+        self._bootstrap = kafka.bootstrap
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        self._registry = SchemaRegistryClient({"url": registry.url})
+
+    def seen(self, slot: str) -> dict[str, Any]:
+        """Slots, topics, subjects, and what stands under this slot's name in the progress topics."""
+        topics = sorted(self._admin.list_topics(timeout=10).topics)
+        progress = [topic for topic in topics if topic.endswith(".__progress")]
+        return {
+            "slots": self._postgres.execute("SELECT slot_name FROM pg_replication_slots ORDER BY 1"),
+            "topics": topics,
+            "records": [key for topic in progress for key in self._keys(topic) if slot.encode() in key],
+            "subjects": sorted(self._registry.get_subjects()),
+        }
+
+    def _keys(self, topic: str) -> list[bytes]:
+        return [message.key() or b"" for message in committed_records(self._bootstrap, topic)]
+
+
+@pytest.fixture
+def servers(postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry) -> Servers:
+    return Servers(postgres, kafka, registry)
+
+
+@pytest.fixture
+def other_database(postgres: PostgresServer, database: str) -> Any:
+    name = new_database_name()
+    postgres.create_database(name)
+    yield name
+    drop_database(postgres, name)
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
+def test_who_shares_something_with_another_is_refused_and_leaves_no_trace(
+    case: Case,
+    postgres: PostgresServer,
+    database: str,
+    other_database: str,
+    new_daemon: NewDaemon,
+    servers: Servers,
+    reader: Reader,
+) -> None:
+    """The halt says whose it is, check and init say the same, and the first one is not disturbed."""
+    postgres.execute("CREATE SCHEMA eu; CREATE TABLE eu.message (id int PRIMARY KEY)", dbname=database)
+    postgres.execute("INSERT INTO eu.message VALUES (1)", dbname=database)
+    postgres.execute(CREATE.format("orders"), dbname=database)
+    postgres.execute("INSERT INTO orders VALUES (1, 'a')", dbname=database)
+    second_database = database if case.has_same_database else other_database
+    postgres.execute(CREATE.format(case.table), dbname=second_database)
+    first = new_daemon(postgres, database, **(case.first or {}))
+    second = new_daemon(postgres, second_database)
+    case.share(first, second)
+    topic = "public.orders" if case.first else f"{first.name}.public.orders"
+    first.start().wait_state("streaming")
+    before_first = len(reader.read(topic))
+    if case.first_stops:
+        assert first.stop() == 0
+    before = servers.seen(second.slot)
+
+    second.start()
+    reason = halts_with(second, "CDCD-OWNED")
+    assert f"slot {first.slot} of database {database}" in reason
+    checked = command(second, "check")
+    assert checked.returncode == 1
+    assert "CDCD-OWNED" in checked.stdout
+    made = command(second, "init")
+    assert made.returncode == 1
+    assert "CDCD-OWNED" in made.stdout
+    assert second.stop() == 0
+    assert servers.seen(second.slot) == before
+
+    if case.first_stops:
+        first.start()
+    first.wait_state("streaming")
+    postgres.execute("INSERT INTO orders VALUES (2, 'b')", dbname=database)
+    reader.wait([topic], lambda events: len(events) == before_first + 1)
+    assert not first.events("halted")
+
+
+def test_slots_of_one_name_that_publish_different_tables_go_on_side_by_side(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Until a table of the one is published to the other."""
+    for name in ("orders", "parcels"):
+        postgres.execute(CREATE.format(name), dbname=database)
+    first, second = new_daemon(postgres, database), new_daemon(postgres, database)
+    same_name(first, second)
+    for daemon, name in ((first, "orders"), (second, "parcels")):
+        publication = f"cdcd_{daemon.name}"
+        postgres.execute(f"DROP PUBLICATION {publication}", dbname=database)
+        postgres.execute(f"CREATE PUBLICATION {publication} FOR TABLE {name}", dbname=database)
+        daemon.start().wait_state("streaming")
+    for name in ("orders", "parcels"):
+        postgres.execute(f"INSERT INTO {name} VALUES (1, 'a')", dbname=database)
+        reader.wait([f"{first.name}.public.{name}"], lambda events: len(events) == 1)
+    postgres.execute(f"ALTER PUBLICATION cdcd_{second.name} ADD TABLE orders", dbname=database)
+    postgres.execute("INSERT INTO orders VALUES (2, 'b')", dbname=database)
+    assert f"slot {first.slot}" in halts_with(second, "CDCD-OWNED")
+    assert [event.value["after"]["id"] for event in reader.read(f"{first.name}.public.orders")] == [1, 2]
+
+
+def test_a_topic_is_shared_on_purpose_and_who_had_it_first_goes_on(
+    postgres: PostgresServer, database: str, other_database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Both say so in the log; the record of each says whose it is."""
+    for name in (database, other_database):
+        postgres.execute(CREATE.format("orders"), dbname=name)
+    postgres.execute("INSERT INTO orders VALUES (1, 'a')", dbname=database)
+    postgres.execute("INSERT INTO orders VALUES (2, 'b')", dbname=other_database)
+    first, second = new_daemon(postgres, database), new_daemon(postgres, other_database)
+    same_name(first, second)
+    second.config["sink"]["topics"]["shared_with"] = [first.slot]
+    topic = f"{first.name}.public.orders"
+    first.start().wait_state("streaming")
+    second.start().wait_state("streaming")
+    events = reader.wait([topic], lambda events: len(events) == 2)
+    assert {event.value["source"]["db"] for event in events} == {database, other_database}
+    assert first.stop() == 0
+    first.start().wait_state("streaming")
+    assert second.slot in first.events("topics_shared")[-1]["said"]
+    checked = command(first, "check")
+    assert checked.returncode == 0
+    assert f"another slot writes to {topic}" in checked.stdout

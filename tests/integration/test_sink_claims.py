@@ -1,0 +1,119 @@
+"""Two slots that claim one topic at the same moment: one of them writes, whoever is committed first (F80)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.errors import Owned, SinkUnavailable
+from cdcd.model import Record
+from cdcd.sink.claims import Claims, read_owners
+from cdcd.sink.kept_topics import KeptTopic, KeptTopics, TopicOwner, key_of_topics
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.settings import SinkSettings
+from tests.support.sinks import make_topics, progress, sink_settings
+from tests.support.topics import committed_values, new_name, transactional_producer
+
+
+class Slot:
+    """A sink that has looked whose the topic is, and claims it with its first record."""
+
+    def __init__(self, settings: SinkSettings, topic: str) -> None:
+        self.settings, self.topic = settings, topic
+        self.claims = Claims(settings, ())
+        self.sink = KafkaSink(settings)
+        self.sink.open()
+        self.look()
+        self.sink.claims = self.claims
+
+    def look(self) -> None:
+        """As a start does."""
+        self.claims.refuse_owned([self.topic])
+        self.sink.kept = KeptTopics()
+        self.sink.kept.own(TopicOwner("7001", "shop", self.settings.slot))
+        self.sink.kept.take(self.topic, KeptTopic("id", 1))
+
+    def write(self) -> None:
+        """One group."""
+        self.sink.begin()
+        self.sink.produce([Record(self.topic, 0, b"k", self.settings.slot.encode())], 0)
+        self.sink.commit(progress(self.settings.slot))
+
+
+@pytest.fixture
+def slots(kafka: KafkaBroker) -> tuple[Slot, Slot]:
+    """Two of one name; both have looked before either wrote."""
+    kafka.start()
+    first = sink_settings(kafka.bootstrap)
+    topic = make_topics(first)
+    second = sink_settings(kafka.bootstrap, progress_topic=first.progress_topic)
+    return Slot(first, topic), Slot(second, topic)
+
+
+def test_who_comes_second_writes_nothing_and_then_knows_whose_it_is(
+    kafka: KafkaBroker, slots: tuple[Slot, Slot]
+) -> None:
+    first, second = slots
+    first.write()
+    with pytest.raises(SinkUnavailable, match=f"slot {first.settings.slot} claims {first.topic}"):
+        second.write()
+    second.sink.abort()
+    with pytest.raises(Owned, match=f"slot {first.settings.slot} of database shop"):
+        second.look()
+    first.write()
+    assert committed_values(kafka.bootstrap, first.topic, 2) == [first.settings.slot.encode()] * 2
+
+
+def test_a_claim_that_is_not_decided_counts_until_it_is_taken_back(
+    kafka: KafkaBroker, slots: tuple[Slot, Slot]
+) -> None:
+    first, second = slots
+    first.sink.begin()
+    assert first.sink.kept is not None
+    record = (key_of_topics(first.settings.slot), first.sink.kept.dump())
+    first.sink.write_ahead(first.settings.progress_topic, [record], "claiming")
+    with pytest.raises(SinkUnavailable, match="at the same moment"):
+        second.write()
+    second.sink.abort()
+    first.sink.abort()
+    second.look()
+    second.write()
+    assert committed_values(kafka.bootstrap, first.topic, 1) == [second.settings.slot.encode()]
+
+
+def test_owners_are_found_behind_any_number_of_other_records_and_open_transactions(
+    kafka: KafkaBroker, slots: tuple[Slot, Slot]
+) -> None:
+    """A first start reads all of the topic, and waits for nobody's transaction."""
+    first, second = slots
+    first.write()
+    filling = transactional_producer(kafka.bootstrap, new_name("filling"))
+    filling.begin_transaction()
+    for number in range(25_000):
+        filling.produce(first.settings.progress_topic, None, f"x{number % 7}/joining")
+        filling.poll(0)
+    filling.commit_transaction(60)
+    filling.begin_transaction()
+    filling.produce(first.settings.progress_topic, None, "x/joining")
+    filling.flush()
+    _, owners = read_owners(second.settings)
+    (owner,) = [one for one in owners if one.place.progress_topic == first.settings.progress_topic]
+    assert (owner.place.slot, owner.topics) == (first.settings.slot, {first.topic})
+    filling.abort_transaction()
+
+
+def test_another_names_progress_topic_that_holds_anything_else_is_passed_over(
+    kafka: KafkaBroker, slots: tuple[Slot, Slot]
+) -> None:
+    first, _ = slots
+    foreign = f"{new_name('foreign')}.__progress"
+    abroad = sink_settings(kafka.bootstrap, progress_topic=foreign)
+    make_topics(abroad)
+    producer = transactional_producer(kafka.bootstrap, new_name("foreign"))
+    producer.begin_transaction()
+    producer.produce(foreign, b"\x00no progress", b"key")
+    producer.commit_transaction(30)
+    first.write()
+    _, owners = read_owners(first.settings)
+    assert first.settings.slot in {owner.place.slot for owner in owners}
+    assert foreign not in {owner.place.progress_topic for owner in owners}
