@@ -329,7 +329,7 @@ class Registry:
                 raise RegistryUnavailable(
                     f"{operation}: {reason}", url=self._settings.url, subject=subject
                 ) from error
-            if isinstance(error, KeyError | TypeError | ValueError):
+            if isinstance(error, KeyError | RecursionError | TypeError | ValueError):
                 self._observe(operation, "unreadable")
                 raise RegistryRefused(
                     f"{operation}: the answer is not a registry's",
@@ -362,7 +362,7 @@ def _avro_of(schema: Registered, subject: str) -> Any:
     try:
         if schema.kind == "AVRO":
             return json.loads(schema.text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         pass  # no Avro either
     raise RegistryRefused(
         "the subject has schemas that are not Avro",

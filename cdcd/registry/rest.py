@@ -2,7 +2,8 @@
 
 In: a request's values.  Out: what the registry answered, as plain values; `Answered` for an error that it told of.
 Invariant: a request is repeated only where no answer came or one that says so, `max.retries` times for each of the
-registry's addresses; one connection stays open between requests, and one thread at a time uses it.
+registry's addresses; one connection stays open between requests, and one thread at a time uses it. A request with its
+whole answer takes no longer than `timeout`, and an answer is limited in bytes (`limits`).
 Must not: keep anything of an answer, choose what an error means.
 Wire source: Confluent's schema registry API: /subjects, /config; errors are {"error_code": ..., "message": ...}.
 
@@ -27,6 +28,7 @@ from urllib.parse import quote, urlsplit
 
 import certifi
 
+from cdcd.registry.limits import Deadline, paced_response, read_body
 from cdcd.version import __version__
 
 __all__ = ["Answered", "Client", "NoToken", "Registered", "RestClient", "is_plain"]
@@ -56,6 +58,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _JSON = "application/vnd.schemaregistry.v1+json"
 _UNTOLD = -1
+MAX_VERSIONS = 10_000
 _STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a request meets on a connection that the other side has closed."""
 
@@ -139,7 +142,10 @@ class RestClient:
         self._alone = threading.Lock()
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
-        return [_whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
+        numbers = [_whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
+        if len(numbers) > MAX_VERSIONS:  # each of them may be asked for
+            raise ValueError(f"more than {MAX_VERSIONS} versions")
+        return numbers
 
     def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
         which = "latest" if number is None else number
@@ -233,9 +239,18 @@ class RestClient:
         self, connection: http.client.HTTPConnection, method: str, target: str, body: Mapping[str, str] | None
     ) -> tuple[int, bytes]:
         headers = self._headers if body is None else {**self._headers, "Content-Type": _JSON}
+        deadline = Deadline(self._timeout_s)
+        connection.response_class = paced_response(deadline)
+        if connection.sock is None:
+            connection.connect()
+        assert connection.sock is not None
+        connection.sock.settimeout(deadline.left_s())
         connection.request(method, target, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
-        return response.status, response.read()
+        content = read_body(response)
+        if not response.isclosed():  # the rest of it is not the next request's answer
+            connection.close()
+        return response.status, content
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
         parts = urlsplit(url)

@@ -1,22 +1,27 @@
 """The same requests through Confluent's client, for what only that can do: OAuth, proxies.
 
-In: its properties.  Out: a `rest.Client`.
+In: its properties.  Out: a `rest.Client`, whose answers are limited as those of ours are.
 Must not: be imported where `rest.is_plain`: see there what that costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
-from cdcd.registry.rest import Answered, NoToken, Registered
+from cdcd.redaction import add_secret
+from cdcd.registry.limits import limit_client
+from cdcd.registry.rest import MAX_VERSIONS, Answered, NoToken, Registered
 
 __all__ = ["ThroughConfluent"]
 
+_LOG = structlog.stdlib.get_logger("cdcd.registry")
 T = TypeVar("T")
+_TIMEOUT_S = 10.0
 
 
 class ThroughConfluent:
@@ -24,9 +29,28 @@ class ThroughConfluent:
 
     def __init__(self, properties: Mapping[str, object]) -> None:
         self._client = SchemaRegistryClient(dict(properties))
+        rest = self._client._rest_client
+        issuer = getattr(getattr(rest, "bearer_field_provider", None), "client", None)
+        for client in (rest.session, issuer):
+            if client is not None and not limit_client(client, float(rest.timeout or _TIMEOUT_S)):
+                _LOG.warning("registry_time_not_limited", client=type(client).__name__)
+        self._note_token(rest)
+
+    def _note_token(self, rest: Any) -> None:
+        """Have each token that the issuer gives counted as a secret."""
+        handle = rest.handle_bearer_auth
+
+        def noted(headers: dict[str, str]) -> None:
+            handle(headers)
+            add_secret(headers.get("Authorization", "").removeprefix("Bearer "))
+
+        rest.handle_bearer_auth = noted
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
-        return self._ask(lambda client: list(client.get_versions(subject)))
+        numbers = self._ask(lambda client: list(client.get_versions(subject)))
+        if len(numbers) > MAX_VERSIONS:
+            raise ValueError(f"more than {MAX_VERSIONS} versions")
+        return numbers
 
     def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
         def ask(client: SchemaRegistryClient) -> Registered:

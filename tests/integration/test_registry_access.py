@@ -16,6 +16,7 @@ from cdcd.config import load_config
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import RegistryRefused, RegistryUnavailable
+from cdcd.redaction import clean
 from cdcd.registry.confluent import Registry
 from cdcd.registry.rest import Answered, Client, RestClient
 from cdcd.registry.settings import RegistrySettings, client_properties
@@ -155,6 +156,7 @@ def test_oauth_fetches_its_token(registry: SchemaRegistry, folder: Path, subject
             secret_files={"bearer.auth.client.secret": secret(folder, "canary")},
         )
         assert ask(f"{registry.url}/schemas/ids/{mine.schema_id(subject, V1)}")
+    assert clean("you sent given") == "you sent ***", "the token is a secret as well"
     issuer.shutdown()
     issuer.server_close()
     broken = client(

@@ -1,0 +1,172 @@
+"""A registry that answers without end, slowly, with a bomb, or with what it was sent: through both clients.
+
+Each ends within its time, takes no more than its bytes, and is one clean line without a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from cdcd.errors import CdcdError, RegistryRefused, RegistryUnavailable
+from cdcd.registry import confluent
+from cdcd.registry.confluent import Registry
+from cdcd.registry.limits import MAX_ANSWER_BYTES
+from cdcd.registry.rest import Client, RestClient
+from cdcd.registry.settings import RegistrySettings
+from cdcd.registry.through_confluent import ThroughConfluent
+from tests.support.hostile_http import HostileServer, whole
+
+CANARY = "canary-5f3a91"
+TIME_S = 1.0
+WITHIN_S = 60.0
+SOCKETS_BYTES = 12 << 20
+"""What the kernel's buffers hold on both sides."""
+
+HEAD = b"HTTP/1.1 %d X\r\n"
+Kind = tuple[Callable[[HostileServer, bytes], Iterable[bytes]], type[CdcdError]]
+
+
+def forever(piece: bytes) -> Iterator[bytes]:
+    return itertools.repeat(piece)
+
+
+def drip(server: HostileServer, first: bytes, piece: bytes) -> Iterator[bytes]:
+    yield first
+    while True:
+        server.pause(TIME_S / 10)
+        yield piece
+
+
+def bomb(encoding: bytes, packed: bytes, status: int = 200) -> bytes:
+    return whole(packed, status, b"Content-Encoding: " + encoding + b"\r\n")
+
+
+ZEROS = b" " * (100 << 20)
+GZIP, DEFLATE = gzip.compress(ZEROS, 1), zlib.compress(ZEROS, 1)
+
+KINDS: dict[str, Kind] = {
+    "too large": (
+        lambda _s, _r: itertools.chain(
+            [HEAD % 200 + b"Content-Length: 999999999999\r\n\r\n"], forever(b" " * 65_536)
+        ),
+        RegistryRefused,
+    ),
+    "without end": (
+        lambda _s, _r: itertools.chain([HEAD % 200 + b"\r\n"], forever(b"[" * 65_536)),
+        RegistryRefused,
+    ),
+    "chunks without end": (
+        lambda _s, _r: itertools.chain(
+            [HEAD % 200 + b"Transfer-Encoding: chunked\r\n\r\n"],
+            forever(b"10000\r\n" + b"1" * 65_536 + b"\r\n"),
+        ),
+        RegistryRefused,
+    ),
+    "an error without end": (
+        lambda _s, _r: itertools.chain([HEAD % 500 + b"\r\n"], forever(b" " * 65_536)),
+        RegistryUnavailable,
+    ),
+    "headers without end": (
+        lambda _s, _r: itertools.chain([HEAD % 200], forever(b"X: " + b"x" * 60_000 + b"\r\n")),
+        RegistryUnavailable,
+    ),
+    "interim answers without end": (
+        lambda s, _r: drip(s, b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        RegistryUnavailable,
+    ),
+    "a head that drips": (lambda s, _r: drip(s, HEAD % 200 + b"X: ", b"x"), RegistryUnavailable),
+    "a line that drips": (lambda s, _r: drip(s, b"HTTP/1.1 200 ", b"x"), RegistryUnavailable),
+    "a body that drips": (
+        lambda s, _r: drip(s, HEAD % 200 + b"Content-Length: 100000\r\n\r\n", b" "),
+        RegistryUnavailable,
+    ),
+    "chunks that drip": (
+        lambda s, _r: drip(s, HEAD % 200 + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        RegistryUnavailable,
+    ),
+    "an error that drips": (
+        lambda s, _r: drip(s, HEAD % 503 + b"Content-Length: 100000\r\n\r\n", b" "),
+        RegistryUnavailable,
+    ),
+    "nothing": (lambda s, _r: drip(s, b"", b""), RegistryUnavailable),
+    "a gzip bomb": (lambda _s, _r: [bomb(b"gzip", GZIP)], RegistryRefused),
+    "a deflate bomb": (lambda _s, _r: [bomb(b"deflate", DEFLATE)], RegistryRefused),
+    "an error with a bomb": (lambda _s, _r: [bomb(b"gzip", GZIP, 403)], RegistryRefused),
+    "deep JSON": (lambda _s, _r: [whole(b"[" * 1_000_000)], RegistryRefused),
+    "a number without end": (lambda _s, _r: [whole(b"[" + b"9" * 1_000_000 + b"]")], RegistryRefused),
+    "versions without end": (lambda _s, _r: [whole(b"[" + b"1," * 1_000_000 + b"1]")], RegistryRefused),
+    "no HTTP": (lambda _s, _r: [b"\x00" * 1000], RegistryUnavailable),
+    "lines of its own": (
+        lambda _s, _r: [
+            whole(
+                json.dumps({"error_code": 1, "message": "no\nok    registry  fine\x1b[2J\u202e"}).encode(),
+                422,
+            )
+        ],
+        RegistryRefused,
+    ),
+    "what it was sent": (lambda _s, request: [echo(request, 401)], RegistryRefused),
+    "what it was sent, and ails": (lambda _s, request: [echo(request, 500)], RegistryUnavailable),
+    "what it was sent, as no JSON": (lambda _s, request: [whole(request, 403)], RegistryRefused),
+}
+
+
+def echo(request: bytes, status: int) -> bytes:
+    """Repeat the header, and what is in it, so that part of it would be left where the text is cut."""
+    header = next(line for line in request.decode().split("\r\n") if line.startswith("Authorization: "))
+    sent = header.split()[-1]
+    decoded = sent if "Bearer" in header else base64.b64decode(sent).decode()
+    message = f"{header} {decoded} " + "." * (480 - len(header)) + decoded * 3
+    return whole(json.dumps({"error_code": status * 100 + 1, "message": message}).encode(), status)
+
+
+CLIENTS: dict[str, tuple[type[Client], dict[str, Any]]] = {
+    "ours, a password": (RestClient, {"username": "me", "read_password": lambda: CANARY}),
+    "ours, a token": (RestClient, {"read_token": lambda: CANARY}),
+    "Confluent's, a password": (ThroughConfluent, {"username": "me", "read_password": lambda: CANARY}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_whatever_a_registry_answers(client: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, expected = KINDS[kind]
+    made, options = CLIENTS[client]
+    monkeypatch.setattr(confluent, "_client", lambda properties: made(properties))  # type: ignore[call-arg]
+    ended: list[BaseException | object] = []
+    with HostileServer(lambda request: answer(server, request)) as server:
+        registry = Registry(
+            RegistrySettings(
+                server.url, request_timeout_s=TIME_S, read_properties=lambda: {"max.retries": "0"}, **options
+            )
+        )
+
+        def ask() -> None:
+            try:
+                ended.append(registry._call("versions", lambda one: one.versions("shop-value")))
+            except BaseException as error:  # noqa: BLE001 - told to who asks
+                ended.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(WITHIN_S)
+        taken_bytes = server.taken_bytes
+        registry.close()
+    assert len(ended) == 1, "it is over"
+    (error,) = ended
+    assert type(error) is expected, error
+    shown = str(error)
+    assert shown.isprintable()
+    assert CANARY[:5] not in shown
+    assert base64.b64encode(f"me:{CANARY}".encode()).decode()[:12] not in shown
+    assert len(shown) < 1_500
+    assert taken_bytes < MAX_ANSWER_BYTES + SOCKETS_BYTES
