@@ -43,13 +43,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One table as the Relation message describes it (`schema` is "pg_catalog" where the wire has "")."""
+    """One table as the Relation message describes it (`schema` is "pg_catalog" where the wire has "").
+
+    `published_as`: the relid of the partitioned table as whose rows this partition's come
+    (publish_via_partition_root); None where they come as its own, or where no row has shown it yet (F78).
+    """
 
     relid: int
     schema: str
     name: str
     identity: ReplicaIdentity
     columns: tuple[Column, ...]
+    published_as: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

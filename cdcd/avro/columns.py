@@ -60,18 +60,11 @@ def encode_row(plan: RelationPlan, row: Row, is_plain: bool, side: str, lsn: int
     return b"".join([_encode_column(plan, i, raw, side, lsn, extras) for i, raw in enumerate(row)])
 
 
-def encode_key_only(plan: RelationPlan, row: Row, lsn: int, extras: Extras) -> bytes:
-    """Return the Value record of an old-key tuple: key columns as sent, the rest null.
-
-    In a `K` tuple the other columns are `n`, which means "not identity" and not NULL (F45).
-    """
-    keys = set(plan.key_indexes)
-    return b"".join(
-        [
-            _encode_column(plan, i, raw, "before", lsn, extras) if i in keys else NULL
-            for i, raw in enumerate(row)
-        ]
-    )
+def mark_unlogged(plan: RelationPlan, row: Row, extras: Extras) -> None:
+    """Say of each null of an old row that it may be a value that the partition's identity left out (F78)."""
+    for column, raw in zip(plan.columns, row, strict=True):
+        if raw is None:
+            extras.special[f"{_place(plan, column, 'before')}.not_logged"] = b"true"
 
 
 def encode_key(plan: RelationPlan, row: Row, is_plain: bool, lsn: int) -> bytes:

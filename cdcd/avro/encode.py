@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from cdcd.avro.columns import NO_EXTRAS, Extras, encode_key, encode_key_only, encode_row
+from cdcd.avro.columns import NO_EXTRAS, Extras, encode_key, encode_row, mark_unlogged
+from cdcd.avro.identity import check_names_its_row
 from cdcd.avro.murmur2 import partition_for
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import NULL, SOME, TransactionContext
@@ -41,9 +42,8 @@ OPS = {op: encode_string(op.encode()) for op in "cudrtg"}
 
 
 class _Old(NamedTuple):
-    """The tuple before the change: `kind` is K for key columns only, O for the whole row."""
+    """The tuple before the change. A null in it is NULL or was not in the WAL: K and O do not tell which (F78)."""
 
-    kind: int
     row: Row
     is_plain: bool
 
@@ -172,7 +172,7 @@ def _encode_message(writer: _Writer, data: bytes, kind: int, position: int, end:
     old: _Old | None = None
     if kind != _INSERT and part in (_KEY, _OLD):
         row, position, is_plain = cut_tuple(data, position + 1, end, width)
-        old = _Old(part, row, is_plain)
+        old = _Old(row, is_plain)
         part = data[position] if position < end else 0
     if kind == _DELETE and old is not None:
         _refuse_trailing(position, end)
@@ -215,6 +215,8 @@ class _Writer:
 
     def update(self, old: _Old | None, new: Row, is_plain: bool) -> None:
         plan = self.plan
+        if plan.old_tuples is not None:
+            check_names_its_row(plan, None if old is None else old.row)
         if old is not None and not is_plain:
             self._fill_unchanged(old, new)
         extras = Extras()
@@ -232,6 +234,8 @@ class _Writer:
 
     def delete(self, old: _Old) -> None:
         plan = self.plan
+        if plan.old_tuples is not None:
+            check_names_its_row(plan, old.row)
         extras = Extras()
         before = self._before(old, extras)
         key = encode_key(plan, old.row, old.is_plain, self.lsn) if plan.key_indexes else None
@@ -240,9 +244,10 @@ class _Writer:
             self.records.append(Record(plan.topic, partition_for(key, plan.partitions), key, None))
 
     def _before(self, old: _Old, extras: Extras) -> bytes:
-        if old.kind == _KEY:
-            return encode_key_only(self.plan, old.row, self.lsn, extras)
-        return encode_row(self.plan, old.row, old.is_plain, "before", self.lsn, extras)
+        before = encode_row(self.plan, old.row, old.is_plain, "before", self.lsn, extras)
+        if self.plan.old_tuples is not None and self.plan.old_tuples.is_marked:
+            mark_unlogged(self.plan, old.row, extras)
+        return before
 
     def value(self, op: str, before: bytes | None, after: bytes | None, extras: Extras) -> bytes:
         """Return the framed value of the transaction's next change; the rows are Value records."""
@@ -274,10 +279,10 @@ class _Writer:
         self.records.append(Record(plan.topic, partition, key, self.value(op, before, after, extras)))
 
     def _fill_unchanged(self, old: _Old, new: Row) -> None:
-        # F46. An `O` tuple holds every value; in a `K` tuple only the key columns mean anything (F45).
-        for i in range(len(new)) if old.kind == _OLD else self.plan.key_indexes:
-            if new[i] is UNCHANGED:
-                new[i] = old.row[i]
+        # F46, F78: what was not sent is stored out of line, so it is not NULL: a null here was not in the WAL.
+        for i, raw in enumerate(old.row):
+            if new[i] is UNCHANGED and raw is not None:
+                new[i] = raw
 
 
 def encode_truncate(

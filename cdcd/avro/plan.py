@@ -17,6 +17,7 @@ from cdcd.errors import SchemaError
 from cdcd.kernels import compiled
 from cdcd.model import Relation
 from cdcd.schema.codec import AvroSchema, Encoder
+from cdcd.schema.identity import OldTuples
 from cdcd.schema.relation_schema import ColumnCodec, RelationSchemas
 from cdcd.schema.varint import encode_string
 
@@ -30,6 +31,7 @@ class RelationPlan:
     `steps` holds per column (branch prefix, bytes of null or None where null is not allowed, text encoder).
     `key_indexes` are the key columns' positions in key order, empty without a key, `key_steps` the same as a
     position and a step. `is_flat`: a value is the row itself; `null_row` is that of a truncate, which has none.
+    `old_tuples` is what old tuples may lack, None where they have what the relation's identity says.
     `null_key_partition` is where every record of a relation without a key goes, so that
     the relation keeps its order.
     """
@@ -50,6 +52,7 @@ class RelationPlan:
     value_header: bytes
     schema_and_table: bytes
     null_key_partition: int
+    old_tuples: OldTuples | None
     value_schema: AvroSchema
     """For who has to find a field in a record's bytes: no row needs it."""
     compiled: Any = field(default=None, compare=False, repr=False)
@@ -74,6 +77,7 @@ def compile_plan(
     key_schema_id: int | None,
     value_schema_id: int,
     tombstones: bool,
+    old_tuples: OldTuples | None = None,
 ) -> RelationPlan:
     """Return the plan. `schemas` are those of `relation`; `key_schema_id` is None exactly without a key.
 
@@ -105,6 +109,7 @@ def compile_plan(
         value_header=frame_header(value_schema_id),
         schema_and_table=encode_string(relation.schema.encode()) + encode_string(relation.name.encode()),
         null_key_partition=partition_for(topic.encode(), partitions),
+        old_tuples=old_tuples,
         value_schema=schemas.value,
     )
     return plan if _KERNEL is None else replace(plan, compiled=_KERNEL.CompiledPlan(plan))

@@ -940,7 +940,6 @@ cdef struct Column:
     Operation text
     Operation sent
     bint is_required
-    bint is_key
     PyObject* text_encoder
     PyObject* sent_encoder
     Slice unchanged
@@ -983,6 +982,8 @@ cdef class CompiledPlan:
     cdef bint is_key_required
     cdef bint is_flat
     cdef bint tombstones
+    cdef bint leaves_changes
+    cdef bint leaves_old
     cdef int partitions
     cdef object topic
     cdef object null_key_partition
@@ -1018,6 +1019,9 @@ cdef class CompiledPlan:
         self.is_key_required = plan.is_key_required
         self.is_flat = plan.is_flat
         self.tombstones = plan.tombstones
+        # What partitions may have left out of an old tuple is the twin's to judge (F78).
+        self.leaves_changes = plan.old_tuples is not None and bool(plan.old_tuples.short)
+        self.leaves_old = plan.old_tuples is not None
         self.partitions = plan.partitions
         self.partition_numbers = list(range(plan.partitions))
         self.topic = plan.topic
@@ -1032,7 +1036,6 @@ cdef class CompiledPlan:
             _fill_operation(&column.text, codec.text_op)
             _fill_operation(&column.sent, codec.sent_op)
             column.is_required = described.is_required
-            column.is_key = at in plan.key_indexes
             field = _string_of(described.field.encode())
             kept += [codec.text, codec.binary, described.unchanged, field]
             column.text_encoder = <PyObject*>codec.text
@@ -1171,15 +1174,13 @@ cdef int _column(Buffer* out, Column* column, Value* value, bint is_required) ex
     return DONE
 
 
-cdef int _row(Buffer* out, CompiledPlan plan, Value* row, bint is_key_only, bint is_after) except -1:
-    """Write a Value record. In a key tuple every other column is null (F45)."""
+cdef int _row(Buffer* out, CompiledPlan plan, Value* row, bint is_after) except -1:
+    """Write a Value record."""
     cdef int at
     cdef Column* column
     for at in range(plan.width):
         column = &plan.columns[at]
-        if is_key_only and not column.is_key:
-            _put_byte(out, NULL_BRANCH)
-        elif row[at].kind == KIND_UNCHANGED:
+        if row[at].kind == KIND_UNCHANGED:
             if not is_after or column.is_required:
                 return LEFT
             _put_slice(out, column.unchanged)
@@ -1248,17 +1249,17 @@ cdef int _block(Buffer* out, CompiledPlan plan, Transaction* tx) except -1:
     return 0
 
 
-cdef int _side(Buffer* out, CompiledPlan plan, Value* row, bint is_key_only, bint is_after) except -1:
+cdef int _side(Buffer* out, CompiledPlan plan, Value* row, bint is_after) except -1:
     """One of before and after with its branch."""
     if row == NULL:
         _put_byte(out, NULL_BRANCH)
         return DONE
     _put_byte(out, SOME_BRANCH)
-    return _row(out, plan, row, is_key_only, is_after)
+    return _row(out, plan, row, is_after)
 
 
 cdef int _value_record(
-    CompiledPlan plan, Transaction* tx, uint64_t lsn, uint8_t op, Value* before, bint is_key_only, Value* after
+    CompiledPlan plan, Transaction* tx, uint64_t lsn, uint8_t op, Value* before, Value* after
 ) except -1:
     """Write the value of the transaction's next change; nothing is counted where it is LEFT."""
     cdef Buffer* out = &_value
@@ -1266,7 +1267,7 @@ cdef int _value_record(
     out.size = 0
     _put_slice(out, plan.value_header)
     if plan.is_flat:
-        if _row(out, plan, row, is_key_only and after == NULL, after != NULL) != DONE:
+        if _row(out, plan, row, after != NULL) != DONE:
             return LEFT
         tx.tx_seq += 1
         _put_long(out, 1)
@@ -1279,7 +1280,7 @@ cdef int _value_record(
         if tx.block_head.size:
             plan.order += 1
         return DONE
-    if _side(out, plan, before, is_key_only, False) != DONE or _side(out, plan, after, False, True) != DONE:
+    if _side(out, plan, before, False) != DONE or _side(out, plan, after, True) != DONE:
         return LEFT
     tx.tx_seq += 1
     _source(out, plan, tx, lsn)
@@ -1311,15 +1312,13 @@ cdef inline bytes _taken(Buffer* out):
     return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
 
 
-cdef int _delete(
-    list records, CompiledPlan plan, Transaction* tx, uint64_t lsn, Value* old, bint is_key_only
-) except -1:
+cdef int _delete(list records, CompiledPlan plan, Transaction* tx, uint64_t lsn, Value* old) except -1:
     cdef bytes key = None
     if plan.keys:
         if _key_record(&_key, plan, old) != DONE:
             return LEFT
         key = _taken(&_key)
-    if _value_record(plan, tx, lsn, 100, old, is_key_only, NULL) != DONE:
+    if _value_record(plan, tx, lsn, 100, old, NULL) != DONE:
         return LEFT
     _append(records, plan, key, _taken(&_value))
     if key is not None and plan.tombstones:
@@ -1346,55 +1345,53 @@ cdef int _change(
     const uint8_t* end,
 ) except -1:
     """Append one message's records, `at` being behind its relid; LEFT, with nothing done, where the twin has to."""
-    cdef bint has_old = False, is_key_only = False, has_unchanged = False, ignored = False
+    cdef bint has_old = False, has_unchanged = False, ignored = False
     cdef bint is_other_key
-    cdef int number, filled
+    cdef int number
     cdef int64_t before_seq = tx.tx_seq, before_order = plan.order
     cdef Py_ssize_t before_records = len(records)
     cdef bytes key = None
     if kind != INSERT and at < end and (at[0] == KEY or at[0] == OLD):
-        has_old, is_key_only = True, at[0] == KEY
+        has_old = True
         at = _cut(plan.old, plan.width, at + 1, end, &ignored)
         if at == NULL:
             return LEFT
+    if kind != INSERT and (plan.leaves_changes or (plan.leaves_old and has_old)):
+        return LEFT
     if kind == DELETE:
         if not has_old or at != end:
             return LEFT
-        return _delete(records, plan, tx, lsn, plan.old, is_key_only)
+        return _delete(records, plan, tx, lsn, plan.old)
     if at >= end or at[0] != NEW or (kind != INSERT and kind != UPDATE):
         return LEFT
     at = _cut(plan.new, plan.width, at + 1, end, &has_unchanged)
     if at != end:
         return LEFT
     if has_old and has_unchanged:
-        # F46. An `O` tuple holds every value; in a `K` tuple only the key columns mean anything (F45).
-        filled = plan.keys if is_key_only else plan.width
-        for number in range(filled):
-            column = plan.key_indexes[number] if is_key_only else number
-            if plan.new[<int>column].kind == KIND_UNCHANGED:
-                plan.new[<int>column] = plan.old[<int>column]
+        # F46, F78: what was not sent is stored out of line, so it is not NULL: a null here was not in the WAL.
+        for number in range(plan.width):
+            if plan.new[number].kind == KIND_UNCHANGED and plan.old[number].kind != KIND_NULL:
+                plan.new[number] = plan.old[number]
     if plan.keys:
         if _key_record(&_key, plan, plan.new) != DONE:
             return LEFT
         key = _taken(&_key)
     if kind == INSERT:
-        if _value_record(plan, tx, lsn, 114 if tx.is_snapshot else 99, NULL, False, plan.new) != DONE:
+        if _value_record(plan, tx, lsn, 114 if tx.is_snapshot else 99, NULL, plan.new) != DONE:
             return LEFT
         return _append(records, plan, key, _taken(&_value))
     is_other_key = has_old and plan.keys and _is_another_key(plan)
     if is_other_key:
         # F47: the old key's end and the new key's beginning, in this order, each with its number.
         if (
-            _delete(records, plan, tx, lsn, plan.old, is_key_only) == DONE
-            and _value_record(plan, tx, lsn, 99, NULL, False, plan.new) == DONE
+            _delete(records, plan, tx, lsn, plan.old) == DONE
+            and _value_record(plan, tx, lsn, 99, NULL, plan.new) == DONE
         ):
             return _append(records, plan, key, _taken(&_value))
         del records[before_records:]
         tx.tx_seq, plan.order = before_seq, before_order
         return LEFT
-    if _value_record(
-        plan, tx, lsn, 117, plan.old if has_old and not plan.is_flat else NULL, is_key_only, plan.new
-    ) != DONE:
+    if _value_record(plan, tx, lsn, 117, plan.old if has_old and not plan.is_flat else NULL, plan.new) != DONE:
         return LEFT
     return _append(records, plan, key, _taken(&_value))
 

@@ -107,19 +107,13 @@ def _beginning(config: Config, *, is_kafka_up: bool) -> Beginning:
 
 
 def _source(config: Config, begin: Beginning) -> list[Finding]:
-    policies = config.format.policies()
-
-    def gives_key(table: str) -> bool:
-        policy = policies.table(table)
-        return bool(policy.key_columns) or policy.keyless == "row"
-
     return preflight(
         config.source_settings(),
         slot_create=config.source.slot.create,
         publication_create=config.source.publication.create,
         snapshot=config.snapshot.mode == "initial" and not isinstance(begin.verdict, Resume),
         wanted=config.wanted_options,
-        gives_key=gives_key,
+        policy_of=config.format.policies().table,
         heartbeat=config.source.heartbeat_interval_ms > 0,
     )
 

@@ -29,6 +29,7 @@ from cdcd.errors.protocol import (
     StreamUnsure,
 )
 from cdcd.errors.schemas import (
+    IdentityShort,
     KeyChanged,
     RegistryRefused,
     RegistryUnavailable,
@@ -110,6 +111,7 @@ __all__ = [
     "FeatureUnsupported",
     "GapInTopic",
     "HistoryMissing",
+    "IdentityShort",
     "KeyChanged",
     "MemoryShort",
     "MessageOutOfOrder",

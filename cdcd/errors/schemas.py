@@ -26,6 +26,12 @@ class KeyChanged(SchemaError):
     )
 
 
+class IdentityShort(CdcdError):
+    """A change of a partition that does not name its row: the partition's replica identity lacks the key (F78)."""
+
+    code = "CDCD-REPLICA-IDENTITY"
+
+
 class ValueUnencodable(CdcdError):
     """A value its column's Avro type cannot hold; names table, column, type, LSN, never the value."""
 

@@ -28,6 +28,7 @@ from typing import Any
 from cdcd.errors import (
     BinaryFailed,
     CdcdError,
+    IdentityShort,
     KeyChanged,
     OptionFailed,
     SchemaIncompatible,
@@ -45,7 +46,7 @@ _OFF: dict[str, Any] = {"streaming": "off", "binary": False}
 _DOUBTS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., OptionFailed], str], ...] = (
     (
         "streaming",
-        (ServerInternal, KeyChanged, SchemaIncompatible, StreamUnsure),
+        (ServerInternal, KeyChanged, SchemaIncompatible, IdentityShort, StreamUnsure),
         StreamingFailed,
         "while open transactions were streamed",
     ),

@@ -29,6 +29,7 @@ from cdcd.runtime.heaps import share_heaps
 from cdcd.runtime.heartbeat import Heartbeat
 from cdcd.runtime.memory import end_for, end_where_memory_is_short, last_words_to
 from cdcd.runtime.monitor import Monitor
+from cdcd.runtime.partition_monitor import PartitionMonitor
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.served import Served
 from cdcd.runtime.status import Status
@@ -88,7 +89,8 @@ async def _run(config: Config) -> int:
     calm_collector()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
     guard = _wal_guard(config, status, supervisor)
-    monitor = Monitor(config.source_settings(), status, publications, guard, supervisor.found)
+    partitions = PartitionMonitor(config.format.policies().table)
+    monitor = Monitor(config.source_settings(), status, publications, partitions, guard, supervisor.found)
     beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
     if config.source.heartbeat_interval_ms:
         heartbeat = Heartbeat(config.source_settings(), status, config.source.heartbeat_interval_ms / 1000)

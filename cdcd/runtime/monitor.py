@@ -17,12 +17,14 @@ import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.ops.metrics import SlotReading
+from cdcd.runtime.partition_monitor import PartitionMonitor
 from cdcd.runtime.publication_watch import Look, PublicationWatch
 from cdcd.runtime.status import Status
 from cdcd.runtime.wal_guard import WalGuard
 from cdcd.runtime.wal_levels import Judged
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
+from cdcd.source.partitions import Shortfall
 from cdcd.source.publication import LOCK_PATIENCE_MS
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
@@ -41,6 +43,7 @@ class _Look:
     reading: SlotReading | None
     wal_lsn: int
     publications: Look
+    partitions: list[Shortfall] | None
     guarded: Judged | None
 
 
@@ -52,12 +55,14 @@ class Monitor:
         settings: SourceSettings,
         status: Status,
         publications: PublicationWatch,
+        partitions: PartitionMonitor,
         guard: WalGuard,
         found: Callable[[CdcdError], None],
     ) -> None:
         self._settings = settings
         self._status = status
         self._publications = publications
+        self._partitions = partitions
         self._guard = guard
         self._found = found
         self._connection: Any = None
@@ -84,6 +89,8 @@ class Monitor:
         look = await in_thread(self._look)
         self._status.slot(look.reading, look.wal_lsn)
         error = self._publications.judge(look.publications)
+        if look.partitions is not None:
+            self._partitions.tell(look.partitions)
         if error is not None and self._publications.is_on:
             self._found(error)
         if self._guard.tell(look.guarded, look.reading, look.wal_lsn):
@@ -96,7 +103,9 @@ class Monitor:
         wal_lsn = identify(self._connection).wal_lsn
         reading = self._read_slot(wal_lsn)
         guarded = self._guard.look(self._connection, reading)
-        return _Look(reading, wal_lsn, self._publications.look(self._connection), guarded)
+        look = self._publications.look(self._connection)
+        partitions = None if look.now is None else self._partitions.look(self._connection, look.now)
+        return _Look(reading, wal_lsn, look, partitions, guarded)
 
     def _read_slot(self, wal_lsn: int) -> SlotReading | None:
         slot = read_slot(self._connection, self._settings.slot)

@@ -22,11 +22,13 @@ from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.recent import Recent
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.schema.codec import AvroSchema
+from cdcd.schema.identity import OldTuples, PartitionIdentity, old_tuples
 from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.sink.names import message_topic, own_topics, topic_name, transaction_topic
+from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
 from cdcd.txn.events import LogicalMessage
 
@@ -112,7 +114,9 @@ class Plans:
         self.is_sure = True
         """Whether what describes tables may be believed: not while open transactions are streamed (`fallback`)."""
         self._described: dict[int, Relation] = {}
-        self._made: dict[tuple[int, str], tuple[Relation, _Key, RelationPlan]] = {}
+        self._partitions: dict[int, dict[int, Relation]] = {}
+        self._root_of: dict[int, int] = {}
+        self._made: dict[tuple[int, str], tuple[Relation, _Key, OldTuples | None, RelationPlan]] = {}
         self._by_header: dict[str, Recent[bytes, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
@@ -132,7 +136,7 @@ class Plans:
     def partitions(self) -> dict[str, int]:
         """The number of partitions over which keys are hashed, by topic."""
         made = list(self._made.values())  # a copy in one step: a thread may be planning another one
-        return {plan.topic: plan.partitions for _, _, plan in made}
+        return {plan.topic: plan.partitions for *_, plan in made}
 
     def begin_stream(self, *, is_sure: bool) -> None:
         """Forget what tables are like: from here on it is the stream that describes them before their rows (F43).
@@ -141,6 +145,8 @@ class Plans:
         """
         self.by_relid.clear()
         self._described.clear()
+        self._partitions.clear()
+        self._root_of.clear()
         self.is_sure = is_sure
 
     def of_record(self, record: Record) -> RelationPlan | None:
@@ -165,6 +171,18 @@ class Plans:
             )
         self._described[relation.relid] = relation
         self.by_relid.pop(relation.relid, None)
+        self._note_partition(relation)
+
+    def _note_partition(self, relation: Relation) -> None:
+        """Know from which partitions a table's rows may come: its plan goes by their identities (F78)."""
+        was, root = self._root_of.pop(relation.relid, None), relation.published_as
+        if was is not None:
+            del self._partitions[was][relation.relid]
+            self.by_relid.pop(was, None)
+        if root is not None:
+            self._root_of[relation.relid] = root
+            self._partitions.setdefault(root, {})[relation.relid] = relation
+            self.by_relid.pop(root, None)
 
     async def ready(self, relids: Iterable[int]) -> None:
         """Make the plans of these relations if they were described; RelationUnknown is the encoder's to say."""
@@ -235,11 +253,35 @@ class Plans:
     def _in_topic(self, relation: Relation, topic: str, *, is_forced: bool = False) -> RelationPlan:
         key = self._key(relation, topic)
         made = self._made.get((relation.relid, topic))
-        if made is None or made[:2] != (relation, key):
-            plan = self._compile(relation, topic, key, is_forced)
-            made = self._made[relation.relid, topic] = (relation, key, plan)
+        old = self._old_tuples(relation, key)
+        if made is None or made[:3] != (relation, key, old):
+            plan = self._compile(relation, topic, key, old, is_forced)
+            made = self._made[relation.relid, topic] = (relation, key, old, plan)
             self._by_header.setdefault(topic, Recent(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
-        return made[2]
+        return made[3]
+
+    def _old_tuples(self, relation: Relation, key: _Key) -> OldTuples | None:
+        partitions = [
+            self._identity_of(one, relation) for one in self._partitions.get(relation.relid, {}).values()
+        ]
+        return old_tuples(partitions, key.columns, is_full=relation.identity is ReplicaIdentity.FULL)
+
+    def _identity_of(self, partition: Relation, root: Relation) -> PartitionIdentity:
+        """Return a partition's identity, as the stream describes it or, where it cannot, as the catalog has it now.
+
+        PostgreSQL 15 to 18 describe a partition by the attribute numbers of its root's column list, which are other
+        columns where the two have them in another order.
+        """
+        columns = frozenset(column.name for column in partition.columns if column.is_key)
+        is_indexed = partition.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX)
+        names = {column.name for column in partition.columns}
+        if is_indexed and names != {column.name for column in root.columns}:
+            columns = frozenset(self._catalog.identity_key(partition.relid) or ())
+        return PartitionIdentity(
+            f"{quote_identifier(partition.schema)}.{quote_identifier(partition.name)}",
+            partition.identity is ReplicaIdentity.FULL,
+            columns if is_indexed else frozenset(),
+        )
 
     def _say_keyless(self, plan: RelationPlan) -> None:
         """Say once in a session that a table's records have a null key (F45)."""
@@ -280,7 +322,9 @@ class Plans:
             nullable=key.nullable,
         )
 
-    def _compile(self, relation: Relation, topic: str, key: _Key, is_forced: bool) -> RelationPlan:
+    def _compile(
+        self, relation: Relation, topic: str, key: _Key, old: OldTuples | None, is_forced: bool
+    ) -> RelationPlan:
         self._claim(topic, relation)
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
@@ -300,6 +344,7 @@ class Plans:
             key_schema_id=key_id,
             value_schema_id=value_id,
             tombstones=self._policies.table(table).tombstones,
+            old_tuples=old,
         )
 
     def _key_schema_id(self, topic: str, schema: dict[str, Any], had_values: bool, is_forced: bool) -> int:

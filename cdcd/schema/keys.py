@@ -2,8 +2,8 @@
 
 In: the relation as the change saw it, the catalog's key of now, the columns of the topic's registered key.
 Out: column names, () for records without a key.
-Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key, or
-without one what is configured, NOTHING none; a key that is published in part is none. The catalog answers for now,
+Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key, NOTHING
+none; a key that is published in part is none; where there is none, what is configured. The catalog answers for now,
 which may be later than the change (F44), so what the topic's own key schema says goes before it: one row of a
 topic never gets a second form of key unawares. A topic whose records had no key at first shows it by its value's
 schema for good: there the columns of the key may be null.
@@ -34,7 +34,7 @@ def key_of(
     topic's value. Raises KeyChanged, and SchemaError where a configured column of the key is not published.
     """
     wanted = _wanted(relation, catalog_key, registered)
-    if not wanted and relation.identity is ReplicaIdentity.FULL:
+    if not wanted:
         wanted = _configured(relation, policy)
     if registered is None:
         return wanted
@@ -57,7 +57,9 @@ def is_required(
     """
     if key_schema is not None and key_schema.get("fields"):
         return not _may_hold_nulls(key_schema)
-    return relation.identity is not ReplicaIdentity.FULL or bool(catalog_key)
+    if relation.identity is ReplicaIdentity.FULL:
+        return bool(catalog_key)
+    return bool(catalog_key) or any(column.is_key for column in relation.columns)
 
 
 def registered_columns(
@@ -129,7 +131,8 @@ def _configured(relation: Relation, policy: Policy) -> tuple[str, ...]:
             hint="mend format.key_columns, or its override for this table",
             table=f"{relation.schema}.{relation.name}",
         )
-    return policy.key_columns or (sent if policy.keyless == "row" else ())
+    is_whole = policy.keyless == "row" and relation.identity is ReplicaIdentity.FULL
+    return policy.key_columns or (sent if is_whole else ())
 
 
 def _is_partly_published(

@@ -15,9 +15,12 @@ from cdcd.errors import CdcdError, SourceAuthentication
 from cdcd.findings import Finding
 from cdcd.lsn import format_lsn
 from cdcd.model import ReplicaIdentity
+from cdcd.schema.policy import DEFAULT_POLICY, Policy
 from cdcd.source.connection import connect_replication, connect_sql, fetch
 from cdcd.source.heartbeat import may_write_heartbeat
 from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.partitions import Root
+from cdcd.source.partitions import shortfalls as shortfalls_of_partitions
 from cdcd.source.publication import (
     CONFLICT_MEND,
     PublishedTable,
@@ -53,8 +56,8 @@ _PRIVILEGES = """
 """
 
 
-def _gives_no_key(_table: str) -> bool:
-    return False
+def _default_policy(_table: str) -> Policy:
+    return DEFAULT_POLICY
 
 
 def preflight(
@@ -64,16 +67,16 @@ def preflight(
     publication_create: bool = False,
     snapshot: bool = True,
     wanted: Callable[[int], StreamOptions] | None = None,
-    gives_key: Callable[[str], bool] = _gives_no_key,
+    policy_of: Callable[[str], Policy] = _default_policy,
     heartbeat: bool = False,
 ) -> list[Finding]:
     """Return what a start would meet. Does not raise.
 
     `slot_create`: a start makes a missing slot. `publication_create`: `cdcd init` makes a missing publication;
     a start never does. `snapshot`: a start copies the tables, so the role has to be able to read them.
-    `wanted`: the options that the configuration wants of a server of this version number. `gives_key`: whether the
-    configuration gives `schema.table` a key where its replica identity FULL has none. `heartbeat`: the daemon shall
-    write heartbeats.
+    `wanted`: the options that the configuration wants of a server of this version number. `policy_of`: what the
+    configuration says of `schema.table`, also the key that it gives where the database gives none. `heartbeat`: the
+    daemon shall write heartbeats.
     """
     try:
         connection = connect_sql(settings)
@@ -83,7 +86,7 @@ def preflight(
         return [
             *_server_findings(settings, connection, slot_create, wanted),
             *(_heartbeat(connection) if heartbeat else ()),
-            *_table_findings(settings, connection, publication_create, snapshot, gives_key),
+            *_table_findings(settings, connection, publication_create, snapshot, policy_of),
         ]
     except CdcdError as error:
         return [Finding("fail", "source", error.message, "mend this first, then check again")]
@@ -117,7 +120,7 @@ def _table_findings(
     connection: Connection,
     publication_create: bool,
     snapshot: bool,
-    gives_key: Callable[[str], bool],
+    policy_of: Callable[[str], Policy],
 ) -> Iterator[Finding]:
     missing = missing_publications(connection, settings.publications)
     yield from _publications(settings, missing, publication_create)
@@ -127,7 +130,12 @@ def _table_findings(
         message = "the publications have no tables"
         yield Finding("warn", "publication", message, f"ALTER PUBLICATION {name} ADD TABLE schema.table")
     for table in tables:
-        yield from _table(table, gives_key)
+        yield from _table(table, policy_of)
+    roots = [
+        _root(table, policy_of) for table in tables if table.comes_from_partitions and table.needs_identity
+    ]
+    for one in shortfalls_of_partitions(connection, roots):
+        yield Finding("warn", f"table {one.table}", one.message, one.mend)
     if snapshot:
         yield from _readable(connection, tables)
 
@@ -295,11 +303,22 @@ def _publications(settings: SourceSettings, missing: list[str], may_create: bool
             yield Finding("fail", "publication", f"publication {name} does not exist", mend)
 
 
-def _table(table: PublishedTable, gives_key: Callable[[str], bool]) -> Iterator[Finding]:
+def _root(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Root:
+    name = f"{table.schema}.{table.name}"
+    key = table.key_columns if table.has_record_key else _given_key(table, policy_of(name))
+    return Root(table.relid, name, table.identity, key)
+
+
+def _given_key(table: PublishedTable, policy: Policy) -> tuple[str, ...]:
+    """Return the key that the configuration gives a table that has none."""
+    is_whole = policy.keyless == "row" and table.identity is ReplicaIdentity.FULL
+    return policy.key_columns or (table.columns if is_whole else ())
+
+
+def _table(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Iterator[Finding]:
     name = f"{table.schema}.{table.name}"
     subject = f"table {name}"
-    is_given = table.identity is ReplicaIdentity.FULL and gives_key(name)
-    if not table.has_record_key and not is_given:
+    if not table.has_record_key and not _given_key(table, policy_of(name)):
         yield _keyless(table, subject)
     if table.row_filter and table.needs_identity and table.identity is not ReplicaIdentity.FULL:
         message = "an UPDATE that brings a row into the row filter comes without its unchanged TOASTed values"
@@ -321,6 +340,8 @@ def _keyless(table: PublishedTable, subject: str) -> Finding:
     mend = f"{alter} ADD PRIMARY KEY (...)"
     if table.identity is ReplicaIdentity.NOTHING:
         mend = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"
+    if table.comes_from_partitions:  # their identities decide what PostgreSQL refuses
+        return Finding("warn", subject, f"{_identity(table)}: {null_key}", "set format.key_columns")
     if not table.needs_identity:
         return Finding("warn", subject, f"{_identity(table)}: {null_key}", mend)
     message = (

@@ -93,6 +93,11 @@ class PublishedTable:
         return self.identity is ReplicaIdentity.FULL or bool(self.key_columns)
 
     @property
+    def comes_from_partitions(self) -> bool:
+        """Whether its rows are those of its partitions, with their replica identities (F78)."""
+        return self.is_partitioned and self.via_root
+
+    @property
     def has_record_key(self) -> bool:
         """Whether its records get a key: all of it has to be published (F45)."""
         if self.identity is ReplicaIdentity.NOTHING or not self.key_columns:

@@ -13,10 +13,11 @@ Must not: look into a row, only at its relid (a live row's is checked by the enc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, StreamUnsure
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Control, PlainItem, PreparedBefore, Run, TransactionInfo, Transactions
+from cdcd.model import Control, PlainItem, PreparedBefore, Relation, Run, TransactionInfo, Transactions
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
@@ -32,7 +33,7 @@ from cdcd.txn.events import (
     Truncated,
     TypeSeen,
 )
-from cdcd.txn.frames import count_operations
+from cdcd.txn.frames import count_operations, first_relid
 from cdcd.txn.relations import RelationCache
 from cdcd.txn.states import ROW_TYPES, STEPS, TWO_PHASE, Action, State, out_of_order, step
 from cdcd.txn.store import ChangeStore, MemoryStore
@@ -81,6 +82,8 @@ class Assembler:
         self._is_begun_held = False
         self._session_relations = RelationCache()
         self._relation_ordinal = 0
+        self._described: Relation | None = None
+        """What the last message described, if it was a Relation."""
         self._streams = Streams()
         self._prepared = Prepared()
         self._gathering: Waiting | None = None
@@ -162,14 +165,40 @@ class Assembler:
         if is_of_stream != (run.xid is not None):
             why = "it carries no xid" if is_of_stream else "it carries the xid of a stream"
             raise out_of_order(self._state, "a run of rows", why)
+        shown = self._shown_by(run)
         if self._gathering is None:
-            return self._released(Rows(run))
+            return self._released(*self._session_sees(shown), Rows(run))
+        if shown is not None:
+            self._gathering.relations.see(shown, self._relation_ordinal)
+            self._gathering.published_as[-1] = shown.published_as
         if is_of_stream:
             self._note_subtransaction(self._gathering, run.xid)
-        else:
-            self._gathering.adopt((relid for relid, _ in count_operations(run)), self._session_relations)
+            self._gathering.store.append(run)
+            return iter(())
+        self._gathering.adopt((relid for relid, _ in count_operations(run)), self._session_relations)
         self._gathering.store.append(run)
-        return iter(())
+        return iter(self._session_sees(shown))
+
+    def _shown_by(self, run: Run) -> Relation | None:
+        """Return what was described last, with what this run, directly behind it, shows of it; None: nothing new.
+
+        The server describes a row's own table last, behind the partitioned one that the row comes as: so where the
+        row names another relid, that is the one as which the rows of what was described are published (F78).
+        """
+        described, self._described = self._described, None
+        if described is None:
+            return None
+        relid = first_relid(run)
+        published_as = None if relid == described.relid else relid
+        return (
+            None if published_as == described.published_as else replace(described, published_as=published_as)
+        )
+
+    def _session_sees(self, shown: Relation | None) -> tuple[RelationSeen, ...]:
+        if shown is None:
+            return ()
+        self._session_relations.see(shown, self._relation_ordinal)
+        return (RelationSeen(shown, INVALID_LSN),)
 
     def _note_subtransaction(self, stream: Waiting, xid: int | None) -> None:
         is_new = self._streams.note(stream, xid)
@@ -190,6 +219,7 @@ class Assembler:
             if row.type_byte in ROW_TYPES:
                 raise out_of_order(self._state, row.name, "rows come in runs")
             next_state, action = step(self._state, row)
+            self._described = None
             events = self._act(action, item, row)
         except (ProtocolError, FeatureUnsupported) as error:
             error.context.setdefault("lsn", item.lsn)
@@ -231,7 +261,14 @@ class Assembler:
 
     def _content(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         event = self._event_of(item, message, self._session_relations, self._state)
+        self._note_description(event)
         return self._released(event)
+
+    def _note_description(self, event: Event) -> None:
+        if isinstance(event, RelationSeen):
+            self._described = event.relation
+            if self._gathering is not None:
+                self._gathering.published_as.append(event.relation.published_as)
 
     def _commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.Commit)
@@ -249,11 +286,11 @@ class Assembler:
     def _loose_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         return iter((logical_message(expect(message, messages.Message), State.OUTSIDE),))
 
-    def _released(self, event: Event) -> Iterator[Event]:
+    def _released(self, *events: Event) -> Iterator[Event]:
         if not self._is_begun_held:
-            return iter((event,))
+            return iter(events)
         self._is_begun_held = False
-        return iter((TransactionBegun(expect(self._info, TransactionInfo)), event))
+        return iter((TransactionBegun(expect(self._info, TransactionInfo)), *events))
 
     # --- streamed transactions ----------------------------------------------------------------------------
 
@@ -282,7 +319,8 @@ class Assembler:
 
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         gathering = expect(self._gathering, Waiting)
-        self._event_of(item, message, gathering.relations, self._state)  # its errors belong to this moment
+        event = self._event_of(item, message, gathering.relations, self._state)  # its errors belong here
+        self._note_description(event)
         if isinstance(message, messages.Truncate):
             self._note_subtransaction(gathering, message.xid)
         gathering.store.append(item)
@@ -351,6 +389,7 @@ class Assembler:
         if isinstance(message, messages.Truncate):
             gathering.adopt(message.relids, self._session_relations)
         event = self._event_of(item, message, gathering.relations, self._state)
+        self._note_description(event)
         gathering.store.append(item)
         if not isinstance(event, RelationSeen):
             return iter(())
@@ -433,6 +472,7 @@ class Assembler:
             relations.see(relation, 0)
             if not self._session_relations.says(relation):
                 yield RelationSeen(relation, info.commit_lsn)
+        published_as = iter(contents.published_as)
         for item in contents.store.replay():
             if isinstance(item, Run):
                 yield Rows(item)
@@ -440,7 +480,10 @@ class Assembler:
                 yield PassedOver()
             else:
                 message = self._decode(item, in_stream=contents.is_streamed)
-                yield self._event_of(item, message, relations, State.IN_STREAM)
+                event = self._event_of(item, message, relations, State.IN_STREAM)
+                if isinstance(event, RelationSeen):  # rows that show it may have been rolled back since
+                    event = replace(event, relation=replace(event.relation, published_as=next(published_as)))
+                yield event
         contents.store.discard()
         for relation in self._session_relations.merge(contents.relations):
             yield RelationSeen(relation, info.commit_lsn)

@@ -26,7 +26,7 @@ def event_of(
 ) -> RelationSeen | TypeSeen | Truncated | LogicalMessage:
     """Return the event; a Relation is noted in `relations` under `ordinal`. Raises RelationUnknown."""
     if isinstance(message, messages.Relation):
-        relation = relation_of(message)
+        relation = relations.as_published(relation_of(message))
         relations.see(relation, ordinal)
         return RelationSeen(relation, item.lsn)
     if isinstance(message, messages.Type):

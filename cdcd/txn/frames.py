@@ -20,6 +20,15 @@ _length_at = struct.Struct(">I").unpack_from
 _FRAME_BYTES = 12
 
 
+def first_relid(run: Run) -> int:
+    """Return the relid that a run's first row names. Raises MessageTruncated."""
+    try:
+        relid: int = _length_at(run.frames, _FRAME_BYTES + (1 if run.xid is None else 5))[0]
+    except struct.error:
+        raise MessageTruncated("a run ends inside its first row message") from None
+    return relid
+
+
 def single_rows(run: Run) -> Iterator[Run]:
     """Yield a run's rows one by one, as runs. Raises MessageTruncated."""
     data, at = run.frames, 0

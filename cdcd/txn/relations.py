@@ -9,7 +9,8 @@ Must not: outlive its walsender session; relids are described anew in each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from cdcd.errors import RelationUnknown
 from cdcd.model import Column, Relation, ReplicaIdentity
@@ -39,18 +40,28 @@ class RelationCache:
     and what they describe stays in memory while their rows are on disk.
     """
 
-    __slots__ = ("_described", "_seen")
+    __slots__ = ("_described", "_partitions", "_seen")
 
     def __init__(self, beside: RelationCache | None = None) -> None:
         self._seen: dict[int, tuple[int, Relation]] = {}
         self._described: dict[int, Relation] = {} if beside is None else beside._described
+        self._partitions: dict[int, set[int]] = {}
 
     def see(self, relation: Relation, ordinal: int) -> None:
         """Remember a description; it replaces the relid's former one."""
         described = self._described.get(relation.relid)
         if described is None or described != relation:
             described = self._described[relation.relid] = relation
-        self._seen[relation.relid] = (ordinal, described)
+        self._note(relation.relid, (ordinal, described))
+
+    def as_published(self, relation: Relation) -> Relation:
+        """Return a new description with what rows have shown of this relid so far: as which table they come (F78)."""
+        seen = self._seen.get(relation.relid)
+        return relation if seen is None else replace(relation, published_as=seen[1].published_as)
+
+    def partitions_of(self, relids: Iterable[int]) -> tuple[int, ...]:
+        """Return the relids whose rows come as those of one of these tables (F78)."""
+        return tuple(sorted(set().union(*(self._partitions.get(relid, ()) for relid in relids))))
 
     def resolve(self, relids: tuple[int, ...]) -> tuple[Relation, ...]:
         """Return the relations of these relids; RelationUnknown for one that was not described (F43)."""
@@ -66,7 +77,8 @@ class RelationCache:
     def adopt(self, relids: tuple[int, ...], other: RelationCache) -> tuple[Relation, ...]:
         """Take over what the other cache knows of these relids and return it; RelationUnknown as `resolve`."""
         adopted = other.resolve(relids)
-        self._seen.update((relid, other._seen[relid]) for relid in relids)
+        for relid in relids:
+            self._note(relid, other._seen[relid])
         return adopted
 
     def says(self, relation: Relation) -> bool:
@@ -82,6 +94,14 @@ class RelationCache:
         for relid, (ordinal, relation) in overlay._seen.items():
             mine = self._seen.get(relid)
             if mine is None or mine[0] < ordinal:
-                self._seen[relid] = (ordinal, relation)
+                self._note(relid, (ordinal, relation))
             elif mine[1] != relation:
                 yield mine[1]
+
+    def _note(self, relid: int, seen: tuple[int, Relation]) -> None:
+        was, now = self._seen.get(relid), seen[1].published_as
+        if was is not None and was[1].published_as is not None:
+            self._partitions[was[1].published_as].discard(relid)
+        if now is not None:
+            self._partitions.setdefault(now, set()).add(relid)
+        self._seen[relid] = seen

@@ -43,6 +43,8 @@ class Waiting:
     origin: messages.Origin | None = None
     known_before: list[Relation] = field(default_factory=list)
     """Relations that the session had described before the first row here that needed them."""
+    published_as: list[int | None] = field(default_factory=list)
+    """For each Relation message of the contents, as which table the rows behind it came (F78)."""
     stopped_at_pg_us: int = 0
     """When the server sent its last Stream Stop, by the server's clock."""
     subxids: set[int] = field(default_factory=set)
@@ -54,7 +56,10 @@ class Waiting:
 
     def adopt(self, relids: Iterable[int], session: RelationCache) -> None:
         """Note how the session describes these relations now. Raises RelationUnknown (F43)."""
-        unknown_here = tuple(relid for relid in sorted(set(relids)) if relid not in self.relations)
+        # What the old tuples of rows have depends on the partitions that they may come from, as these are now (F78).
+        wanted = sorted(set(relids))
+        wanted += session.partitions_of(wanted)
+        unknown_here = tuple(relid for relid in wanted if relid not in self.relations)
         self.known_before += self.relations.adopt(unknown_here, session)
 
 

@@ -76,18 +76,18 @@ class Account:
     loose: list[Emitted] = field(default_factory=list)
 
 
-def begin(dsn: str) -> None:
+def begin(dsn: str, slot: str = SLOT) -> None:
     """Make the slot; what commits from now on is in the account."""
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
-        cursor.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", (SLOT,))
+        cursor.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", (slot,))
 
 
-def read(dsn: str) -> Account:
+def read(dsn: str, slot: str = SLOT) -> Account:
     """Read the slot to its end."""
     account = Account()
     current = Transaction(0)
-    for lsn, line in _lines(dsn):
+    for lsn, line in _lines(dsn, slot):
         if line.startswith("BEGIN "):
             current = Transaction(int(line.split()[1]))
         elif line.startswith("COMMIT "):
@@ -101,11 +101,11 @@ def read(dsn: str) -> Account:
     return account
 
 
-def _lines(dsn: str) -> Iterator[tuple[int, str]]:
+def _lines(dsn: str, slot: str) -> Iterator[tuple[int, str]]:
     query = "SELECT (lsn - '0/0'::pg_lsn)::bigint, data FROM pg_logical_slot_get_changes(%s, NULL, NULL)"
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor("witness") as cursor:
         cursor.itersize = FETCHED_ROWS
-        cursor.execute(query, (SLOT,))
+        cursor.execute(query, (slot,))
         yield from cursor
 
 

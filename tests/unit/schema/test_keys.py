@@ -113,7 +113,8 @@ CHOSEN, ROW = Policy(key_columns=("c", "a")), Policy(keyless="row")
         (FULL, (), ("a", "c"), CHOSEN, ("a", "c")),  # the order that the topic has
         (FULL, (), None, ROW, ("a", "b", "c")),
         (DEFAULT, ("b", "a"), None, CHOSEN, ("b", "a")),
-        (NOTHING, (), None, CHOSEN, ()),
+        (NOTHING, (), None, CHOSEN, ("c", "a")),
+        (DEFAULT, (), None, ROW, ()),  # without an index only inserts come
         (NOTHING, (), None, ROW, ()),
     ],
 )

@@ -1,0 +1,55 @@
+"""What the old tuples of a partitioned table's changes have, where its partitions' rows are published as its own.
+
+In: the partitions' replica identities, the columns of the record's key.  Out: an `OldTuples`, or None where nothing
+may be missing.
+Invariant: with publish_via_partition_root PostgreSQL sends the root's Relation message and the root's letter (`K`,
+`O`), but the tuple was written to the WAL by the partition's replica identity (F78). A column is known to be in it
+only if it is in the identity of every partition from which the row may have come; a null is known to be NULL only
+where all of them are FULL.
+Must not: judge a partition that has no identity at all: PostgreSQL refuses UPDATE and DELETE on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionIdentity:
+    """A partition's replica identity: FULL, or the columns of its index, none without one. `name`: quoted for SQL."""
+
+    name: str
+    is_full: bool
+    columns: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class OldTuples:
+    """What old tuples of a table may lack. `partial`: partitions that are not FULL, so that a null may be no NULL.
+
+    `short`: those of them by whose identity a change does not name its row: columns of the record's key are not in
+    it, or the records have no key. `is_marked`: a record says which columns of its old row were not in the WAL,
+    because its table's own identity does not.
+    """
+
+    partial: tuple[str, ...]
+    short: tuple[str, ...]
+    is_marked: bool
+
+
+def old_tuples(
+    partitions: Iterable[PartitionIdentity], key: Collection[str], *, is_full: bool
+) -> OldTuples | None:
+    """Return what may be missing; None: what the root's own identity promises is there.
+
+    `key`: the columns of the record's key, empty without one. `is_full`: the root's identity is FULL.
+    """
+    partial = sorted(
+        (one for one in partitions if not one.is_full and one.columns), key=lambda partition: partition.name
+    )
+    short = tuple(one.name for one in partial if not key or not one.columns.issuperset(key))
+    is_marked = is_full or not key
+    if not partial or not (short or is_marked):
+        return None
+    return OldTuples(tuple(one.name for one in partial), short, is_marked)

@@ -1,0 +1,133 @@
+"""What the partitions of tables that are published as their root leave out of the WAL. Blocking.
+
+In: a SQL connection, the roots with the keys of their records.  Out: `Shortfall`s, each with the SQL that ends it.
+Invariant: with publish_via_partition_root the rows of a partition come as its root's, but what is in their old
+tuples is the partition's own replica identity, and ALTER TABLE of the root does not reach it (F78).
+Must not: wait for a lock of a user's table: the catalog's rows are read, not the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.model import ReplicaIdentity
+from cdcd.schema.identity import PartitionIdentity, old_tuples
+from cdcd.source.connection import fetch
+from cdcd.source.start import quote_identifier
+
+_SHOWN_PARTITIONS = 3
+
+_IDENTITY_COLUMNS = """
+    ARRAY(SELECT a.attname::text FROM pg_index i
+          CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+          WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indisvalid AND i.indimmediate
+            AND CASE c.relreplident WHEN 'i' THEN i.indisreplident
+                                    WHEN 'n' THEN false ELSE i.indisprimary END
+          ORDER BY k.place)
+"""
+
+_PARTITIONS = f"""
+    WITH RECURSIVE tree (root, relid) AS (
+        SELECT root, root FROM unnest(%s::oid[]) AS r (root)
+        UNION ALL
+        SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid
+    )
+    SELECT t.root, n.nspname::text, c.relname::text, c.relreplident::text, {_IDENTITY_COLUMNS}
+    FROM tree t JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r'
+"""  # noqa: S608 - no part of it comes from outside
+
+_ROOTS = f"""
+    SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, {_IDENTITY_COLUMNS}
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'p'
+"""  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A partitioned table as whose rows those of its partitions come.
+
+    `key`: the columns of its records' key, empty without one. `name`: schema.table, not quoted.
+    """
+
+    relid: int
+    name: str
+    identity: ReplicaIdentity
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """What changes in some partitions of `table` lack, and the SQL that ends it for the changes that follow."""
+
+    table: str
+    message: str
+    mend: str
+
+
+def shortfalls(connection: Connection, roots: Sequence[Root]) -> list[Shortfall]:
+    """Return what the partitions of these roots leave out, in the order of the roots. Raises Source errors."""
+    if not roots:
+        return []
+    found: dict[int, list[PartitionIdentity]] = {root.relid: [] for root in roots}
+    for root, schema, name, identity, columns in fetch(
+        connection, _PARTITIONS, ([root.relid for root in roots],)
+    ):
+        is_full = ReplicaIdentity(identity) is ReplicaIdentity.FULL
+        quoted = f"{quote_identifier(schema)}.{quote_identifier(name)}"
+        found[root].append(PartitionIdentity(quoted, is_full, frozenset() if is_full else frozenset(columns)))
+    return [one for root in roots for one in judge(root, found[root.relid])]
+
+
+def roots_among(connection: Connection, relids: Collection[int]) -> list[Root]:
+    """Return those of these tables that are partitioned, with the key that the database gives them.
+
+    Raises Source errors.
+    """
+    if not relids:
+        return []
+    return [
+        Root(relid, f"{schema}.{name}", ReplicaIdentity(identity), tuple(key))
+        for relid, schema, name, identity, key in fetch(connection, _ROOTS, (list(relids),))
+    ]
+
+
+def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Shortfall]:
+    """Yield what may be missing of changes in these partitions of a root whose updates and deletes are published."""
+    partitions = sorted(partitions, key=lambda one: one.name)
+    without = [one.name for one in partitions if not one.is_full and not one.columns]
+    if without:
+        message = f"PostgreSQL refuses UPDATE and DELETE in partition {_listed(without)}: no replica identity"
+        yield Shortfall(root.name, message, _full(without))
+    old = old_tuples(partitions, root.key, is_full=root.identity is ReplicaIdentity.FULL)
+    if old is None:
+        return
+    if old.short:
+        key = f"does not include the record's key ({', '.join(root.key)})" if root.key else "is not FULL"
+        message = (
+            f"an UPDATE or DELETE in partition {_listed(old.short)} halts cdcd (CDCD-REPLICA-IDENTITY): "
+            f"its replica identity {key}, so the change does not name its row"
+        )
+        named = "" if root.key else "; or name the columns of a key in format.key_columns"
+        yield Shortfall(root.name, message, _full(old.short) + named)
+    elif old.is_marked:
+        message = (
+            f"changes in partition {_listed(old.partial)} come without the old values of columns that are not in "
+            "its replica identity: they are null in `before` and named in source.special as not_logged; and a "
+            "change of the key comes without its unchanged TOASTed values"
+        )
+        yield Shortfall(root.name, message, _full(old.partial))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_PARTITIONS])
+    return shown if len(names) <= _SHOWN_PARTITIONS else f"{shown} and {len(names) - _SHOWN_PARTITIONS} more"
+
+
+def _full(names: Sequence[str]) -> str:
+    return "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in names)

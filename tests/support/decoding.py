@@ -1,0 +1,139 @@
+"""What cdcd makes of a slot's changes, up to the records, without Kafka: real stream, catalog, assembler and codec.
+
+In: source settings, options, policies.  Out: each record as fastavro reads it, and the error that ended it.
+Invariant: nothing is confirmed, so one slot can be read again and again with other options.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import fastavro
+
+from cdcd.ack.group import Boundary, Chunk
+from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import CdcdError
+from cdcd.model import Record, TransactionInfo
+from cdcd.runtime.plans import Plans
+from cdcd.runtime.pump import Pump
+from cdcd.schema.policy import NO_RULES, Policies
+from cdcd.source.catalog import Catalog
+from cdcd.source.settings import SourceSettings, StreamOptions
+from cdcd.txn.assembler import Assembler
+from tests.support.source import choose_options, streaming
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One record; `value` is None for a tombstone."""
+
+    table: str
+    key: dict[str, Any] | None
+    value: dict[str, Any] | None
+
+
+@dataclass
+class Decoding:
+    """What came of it. `is_streamed`: a transaction came before its commit."""
+
+    records: list[Decoded] = field(default_factory=list)
+    error: CdcdError | None = None
+    is_streamed: bool = False
+
+    def of(self, table: str) -> list[Decoded]:
+        """The records of one table that are changes."""
+        return [one for one in self.records if one.table == table and one.value is not None]
+
+
+async def decode(
+    settings: SourceSettings,
+    last_table: str,
+    policies: Policies = NO_RULES,
+    *,
+    server_version_num: int,
+    **options: Any,
+) -> Decoding:
+    """Read the slot until `last_table` has a row, or until an error of cdcd."""
+    found = Decoding()
+    registry = Schemas()
+    catalog = Catalog(settings)
+    plans = Plans(
+        catalog, OnePartition(), registry, name="shop", template="{name}.{schema}.{table}", policies=policies
+    )
+
+    async def add(chunk: Chunk) -> None:
+        found.records += [registry.read(record) for record in chunk.records]
+
+    chosen = choose_options(server_version_num, **options)
+    pump = _pump(plans, add, chosen)
+    try:
+        async with streaming(settings, server_version_num=server_version_num, **options) as stream:
+            while not found.of(last_table):
+                items = await stream.read()
+                found.is_streamed |= any(getattr(item, "payload", b"")[:1] == b"S" for item in items)
+                await pump.feed(items)
+    except CdcdError as error:
+        found.error = error
+    finally:
+        catalog.close()
+    return found
+
+
+def _pump(plans: Plans, add: Any, options: StreamOptions) -> Pump:
+    assembler = Assembler(options.protocol_version, options.streaming == "parallel", options.two_phase)
+    return Pump(assembler, plans, add, _idle, _context, _Uncounted(), start_lsn=0, written_commit_lsn=0)
+
+
+def _idle(_boundary: Boundary, _is_hurried: bool) -> None:
+    """Nobody confirms."""
+
+
+def _context(info: TransactionInfo) -> TransactionContext:
+    return TransactionContext(info, timeline=1, name="shop", database="shop", now_us=1, version="1")
+
+
+class _Uncounted:
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args, **_more: None
+
+
+class OnePartition:
+    """Topics, each with one partition."""
+
+    def ensure(self, names: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(names, 1)
+
+
+class Schemas:
+    """A registry in memory: an id for each schema of each subject; takes all."""
+
+    def __init__(self) -> None:
+        self._by_id: list[dict[str, Any]] = []
+        self._latest: dict[str, dict[str, Any]] = {}
+
+    def latest(self, subject: str) -> dict[str, Any] | None:
+        return self._latest.get(subject)
+
+    def knows(self, subject: str, schema: dict[str, Any]) -> bool:
+        return self._latest.get(subject) == schema
+
+    def schema_id(self, subject: str, schema: dict[str, Any], *, is_forced: bool = False) -> int:
+        self._latest[subject] = schema
+        self._by_id.append(schema)
+        return len(self._by_id)
+
+    def read(self, record: Record) -> Decoded:
+        """The record as fastavro reads it."""
+        table = record.topic.rpartition(".")[2]
+        return Decoded(table, self._read(record.key), self._read(record.value))
+
+    def _read(self, framed: bytes | None) -> dict[str, Any] | None:
+        if framed is None:
+            return None
+        schema = self._by_id[int.from_bytes(framed[1:5], "big") - 1]
+        value = fastavro.schemaless_reader(io.BytesIO(framed[5:]), schema, None)
+        assert isinstance(value, dict)
+        return value
