@@ -84,11 +84,11 @@ class Tables(Room):
     )
     tombstones: bool = Field(default=True, description="write a record with a null value after each delete")
     key_columns: Names = Field(
-        default=(), description="key of a table with REPLICA IDENTITY FULL and without a primary key"
+        default=(), description="key of a table that PostgreSQL gives none"
     )
     keyless: Literal["one_partition", "row"] = Field(
         default="one_partition",
-        description="without such a key: null, in one partition, or the whole row as its key",
+        description="without such a key: null, in one partition, or (REPLICA IDENTITY FULL) the whole row as its key",
     )
 
 

@@ -37,7 +37,7 @@ _PLANS_OF_A_TOPIC = 16
 """Who asks by which plan a record was encoded, asks of records that are not durable yet."""
 _KEYLESS_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them; "
-    "give it a primary key, or (with REPLICA IDENTITY FULL) set format.key_columns or format.keyless"
+    "give it a primary key, or set format.key_columns or (with REPLICA IDENTITY FULL) format.keyless"
 )
 _KEY_ADDED_HINT = (
     "the table's records had null keys so far: those stay as they are, in one partition; readers that go by key "

@@ -32,9 +32,9 @@ class FlatNames:
 class Policy:
     """Every choice. The first four are a table's, the rest a column's.
 
-    `value`: the envelope, or the row itself with a few fields more. `key_columns`: the key of a table whose
-    replica identity is FULL and that has no primary key. `keyless`: what it has without them: null and one
-    partition, or the whole row as its key.
+    `value`: the envelope, or the row itself with a few fields more. `key_columns`: the key of a table that
+    the database gives none. `keyless`: what it has without them: null and one partition, or, if its replica
+    identity is FULL, the whole row as its key.
     `special`: where a value goes that the column's Avro type cannot hold (NaN, infinity, 24:00:00, an array of two
     dimensions): `beside` into `source.special`, `halt`, or `string`, which makes the whole column a string of
     the server's text. `max_value_bytes`: the longest text of a value, 0 for any; a longer one is `oversized`.

@@ -237,7 +237,7 @@ async def test_a_change_is_what_the_server_did_or_halts(
 
 
 def _tell(server: PostgresServer, dbname: str, name: str, case: Case, statements: list[Statement]) -> None:
-    """Run a story in one transaction; without an identity of the partitions PostgreSQL refuses all but its INSERTs."""
+    """Run a story in one transaction; where partitions have no identity, PostgreSQL refuses all but its INSERTs."""
     inserts = [statement.format(name) for statement in INSERTS]
     if not case.identity:
         in_one_transaction(server.dsn(dbname), FILLER, *inserts)

@@ -17,6 +17,7 @@ from typing import Any
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.model import Column, PgType, Relation, ReplicaIdentity, Run, TransactionInfo, Transactions
+from cdcd.schema.identity import OldTuples
 from cdcd.schema.keys import key_of
 from cdcd.schema.policy import Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
@@ -258,6 +259,7 @@ class Table:
             key_schema_id=11 if self.is_keyed else None,
             value_schema_id=12,
             tombstones=chance.random() < 0.7,
+            old_tuples=_old_tuples(chance),
         )
         self._letters = chance.choice(("tttttttn", "tttttttn", "bbbbbbbbn", "tbn", "tttttttttttttttnu"))
         self._keys = keys
@@ -265,7 +267,8 @@ class Table:
     def tuple_data(self, chance: random.Random, *, only_key: bool = False) -> bytes:
         out = struct.pack(">H", len(self.cells))
         for n, cell in enumerate(self.cells):
-            is_null = only_key and n not in self._keys
+            # The identity of a partition may have more columns than its root's key (F78).
+            is_null = only_key and n not in self._keys and chance.random() < 0.95
             letter = "n" if is_null else chance.choice(self._letters)
             if n in self._keys and letter in "nu" and chance.random() < 0.995:
                 letter = "t"
@@ -287,6 +290,13 @@ class Table:
         if kind == "D":
             return head + before
         return head + chance.choice((b"", before)) + b"N" + new
+
+
+def _old_tuples(chance: random.Random) -> OldTuples | None:
+    if chance.random() < 0.85:
+        return None
+    short = ("p",) if chance.random() < 0.1 else ()
+    return OldTuples(("p", "q"), short, chance.random() < 0.8)
 
 
 def _policies(chance: random.Random) -> Policies:
