@@ -83,9 +83,7 @@ class Tables(Room):
         description="shape of a value; flat: the row with a few fields more, no row before",
     )
     tombstones: bool = Field(default=True, description="write a record with a null value after each delete")
-    key_columns: Names = Field(
-        default=(), description="key of a table that PostgreSQL gives none"
-    )
+    key_columns: Names = Field(default=(), description="key of a table that PostgreSQL gives none")
     keyless: Literal["one_partition", "row"] = Field(
         default="one_partition",
         description="without such a key: null, in one partition, or (REPLICA IDENTITY FULL) the whole row as its key",

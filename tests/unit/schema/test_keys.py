@@ -114,7 +114,6 @@ CHOSEN, ROW = Policy(key_columns=("c", "a")), Policy(keyless="row")
         (FULL, (), None, ROW, ("a", "b", "c")),
         (DEFAULT, ("b", "a"), None, CHOSEN, ("b", "a")),
         (NOTHING, (), None, CHOSEN, ("c", "a")),
-        (DEFAULT, (), None, ROW, ()),  # without an index only inserts come
         (NOTHING, (), None, ROW, ()),
     ],
 )
