@@ -290,8 +290,9 @@ class Progress:
     """What one Kafka transaction made durable: the value of the progress record.
 
     `end_lsn` is what may be confirmed to PostgreSQL, `commit_lsn` the last transaction written (transactions
-    with a commit LSN up to it are dropped on replay, F4). `phase` is "snapshot" while the initial snapshot is
-    incomplete, else "streaming". `offsets` maps topic -> partition -> next offset for what this one touched.
+    with a commit LSN up to it are dropped on replay, F4), `commit_us` when it committed, 0 where that is unknown: no
+    transaction behind it committed before. `phase` is "snapshot" while the initial snapshot is incomplete, else
+    "streaming". `offsets` maps topic -> partition -> next offset for what this one touched.
     `snapshot_tables` are the topics that an incomplete snapshot has begun to write. `prepared_before` is what every
     later session has to know too, until it is decided. `part`: besides, a part of the next transaction is written.
     `gap`: the next session has to tell the topics of it before anything else.

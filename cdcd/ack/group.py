@@ -26,7 +26,8 @@ class Boundary:
     """A place where everything before it is complete.
 
     `commit_lsn` is the last transaction before it, `end_lsn` what may be confirmed once it is durable,
-    `commit_us` that transaction's commit time (Unix epoch). `transactions` counts those ending here.
+    `commit_us` that transaction's commit time (Unix epoch), 0 where it is not known. `transactions` counts those
+    ending here.
     `covered_lsn` is how far everything that is committed was received, where a prepared transaction that is not
     decided yet keeps `end_lsn` below (F33); 0 where it is `end_lsn`. `prepared_before` is what may be lost still.
     """

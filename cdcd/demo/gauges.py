@@ -24,8 +24,8 @@ class Reading:
     reason: str
     rows_written: int
     transactions_written: int
-    snapshot_tables_left: int
-    lag_seconds: float
+    snapshot_tables_left: int | None
+    lag_seconds: float | None
     lag_bytes: float | None
     """None: not known now."""
 
@@ -46,8 +46,8 @@ def read(port: int) -> Reading | None:
         reason=str(status["reason"]),
         rows_written=int(status["rows_written"]),
         transactions_written=int(status["transactions_written"]),
-        snapshot_tables_left=int(status["snapshot_tables_remaining"]),
-        lag_seconds=metrics.get("cdcd_replication_lag_seconds", 0.0),
+        snapshot_tables_left=status["snapshot_tables_remaining"],
+        lag_seconds=metrics.get("cdcd_replication_lag_seconds"),
         lag_bytes=metrics.get("cdcd_replication_lag_bytes"),
     )
 

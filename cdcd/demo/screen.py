@@ -26,7 +26,7 @@ class Picture:
     changes: int
     cdcd_state: str
     rows_written: int
-    lag_seconds: float
+    lag_seconds: float | None
     lag_bytes: float | None
     mirror: str
 
@@ -97,7 +97,7 @@ def _line(picture: Picture, rates: tuple[float, float]) -> str:
 
 
 def _cdcd(picture: Picture) -> str:
-    if picture.lag_bytes is None:
+    if picture.lag_seconds is None or picture.lag_bytes is None:
         return picture.cdcd_state
     return f"{picture.cdcd_state}, lag {picture.lag_seconds:.1f} s, {_size(picture.lag_bytes)}"
 

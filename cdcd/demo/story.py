@@ -208,7 +208,7 @@ class Story:
                 changes=done.changes if done else 0,
                 cdcd_state=reading.state if reading else "not answering",
                 rows_written=self._written(),
-                lag_seconds=reading.lag_seconds if reading else 0.0,
+                lag_seconds=reading.lag_seconds if reading else None,
                 lag_bytes=reading.lag_bytes if reading else None,
                 mirror=self._mirror.summary(),
             )

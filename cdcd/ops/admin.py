@@ -1,9 +1,10 @@
 """The admin port: /metrics /livez /readyz /startupz /status, for reading; the schemas (`ops.schemas`); and /resume.
 
 In: callables that give the metrics' text, the verdicts and the status.  Out: HTTP answers.
-Invariant: a probe answers without asking any server; what goes wrong in a callable is a 500 without details
-(they are in the log) and never ends the daemon. Only GET is answered, a look-up of a schema, and POST /resume, which
-does what SIGHUP does: from this machine only, and with a header of cdcd's own, which a page in a browser cannot send.
+Invariant: a probe answers without asking any server, /metrics waits for one a moment at most; what goes wrong in a
+callable is a 500 without details (they are in the log) and never ends the daemon. Only GET is answered, a look-up of
+a schema, and POST /resume, which does what SIGHUP does: from this machine only, and with a header of cdcd's own, that
+a page in a browser cannot send.
 GET is answered only under a name that nobody else can own (`hosts`); how many connections there may be, and how long
 each may take, is limited (`connections`); what is refused is counted, and never a traceback.
 Must not: change anything, show a secret or a row value: all that is answered passes through `cdcd.redaction`.
@@ -15,7 +16,7 @@ import ipaddress
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -58,7 +59,7 @@ class AdminServer:
         host: str,
         port: int,
         *,
-        metrics: Callable[[], bytes],
+        metrics: Callable[[], Awaitable[bytes]],
         livez: Callable[[], Verdict],
         readyz: Callable[[], Verdict],
         startupz: Callable[[], Verdict],
@@ -158,7 +159,7 @@ class AdminServer:
         return web.Response(text=_INDEX)
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=_printable(self._metrics()), headers={"Content-Type": _METRICS_TYPE})
+        return web.Response(body=_printable(await self._metrics()), headers={"Content-Type": _METRICS_TYPE})
 
     async def _serve_probe(self, request: web.Request) -> web.Response:
         verdict = self._probes[request.path]()

@@ -1,9 +1,10 @@
 """Metrics: what cdcd counts, under the names that dashboards and alerts rely on.
 
 In: plain calls of the runtime, at most a few for each batch or group.  Out: the exposition text.
-Invariant: every series that can be known beforehand exists from the start with 0, so that rates see the first
-event; labels are bounded (tables beyond a limit count as "other"; no LSN, xid or error text); what is unknown
-now (the slot while PostgreSQL is away) is absent and never stale.
+Invariant: every counter that can be known beforehand exists from the start with 0, so that rates see the first
+event; a gauge whose value is unknown (before the first event, while PostgreSQL is away, where the feature is off) is
+absent: never 0, never as it was. Labels are bounded (tables beyond a limit count as "other"; no LSN, xid or error
+text).
 Must not: be called for each row, hold values of rows.
 """
 
@@ -27,6 +28,7 @@ from prometheus_client import (
 
 from cdcd.kernels import running
 from cdcd.ops.health import STATES
+from cdcd.ops.known import KnownGauge
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
 from cdcd.ops.source_metrics import SourceMetrics
 
@@ -35,7 +37,7 @@ __all__ = ["OPERATIONS", "Metrics", "SlotReading"]
 OPERATIONS = ("insert", "update", "delete", "truncate", "snapshot")
 COMPONENTS = ("source", "sink", "registry")
 REASONS = ("unavailable", "authentication", "slot_active", "other")
-BACKPRESSURE_CAUSES = ("producer", "spill", "memory", "registry")
+BACKPRESSURE_CAUSES = ("producer", "spill")
 REGISTRY_OPERATIONS = ("lookup", "register", "set_compatibility", "global_config")
 OTHER_TABLE = "other"
 
@@ -62,9 +64,7 @@ class Metrics:
         self._tables: set[str] = set()
         self._events_of: dict[tuple[str, str], Counter] = {}
         """The series that have counted: to look one up costs as much as some rows."""
-        self._oldest_commit_us: int | None = None
-        self._oldest_prepare_us: int | None = None
-        self._blocked_since_s: float | None = None
+        self._blocked_since_s: dict[str, float] = {}
         self._slot = SlotCollector()
         self.registry.register(self._slot)
         if with_process:
@@ -84,10 +84,12 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """Return the text of /metrics."""
+        self._count_backpressure()
         return generate_latest(self.registry)
 
     def snapshot(self) -> dict[str, float]:
         """Return every sample by its name and labels as in the exposition, `name{label="value"}`."""
+        self._count_backpressure()
         return {
             _series(sample.name, sample.labels): sample.value
             for family in self.registry.collect()
@@ -149,14 +151,19 @@ class Metrics:
         self._python_columns.inc(columns)
         self._python_rows.inc(rows)
 
-    def open_transactions(self, count: int) -> None:
-        """This many transactions have begun and not ended."""
+    def open_transactions(self, count: int | None) -> None:
+        """This many transactions have begun and not ended; None without a stream."""
         self._open_transactions.set(count)
 
-    def prepared_transactions(self, count: int, oldest_us: int | None) -> None:
-        """So many are prepared and undecided; the oldest since `oldest_us` (Unix epoch), None without any (F33)."""
+    def prepared_transactions(
+        self, count: int | None, oldest_age_s: Callable[[], float | None] = lambda: 0.0
+    ) -> None:
+        """So many are prepared and undecided (F33); None where they are not seen: no stream, or no two_phase.
+
+        `oldest_age_s` is asked at each scrape.
+        """
         self._prepared.set(count)
-        self._oldest_prepare_us = oldest_us
+        self._prepared_age.ask(oldest_age_s if count is not None else lambda: None)
 
     def duplicates_suppressed(self, count: int) -> None:
         """These transactions were there already and were dropped on replay (F4)."""
@@ -164,12 +171,13 @@ class Metrics:
 
     # --- lag ---------------------------------------------------------------------------------------------
 
-    def outstanding(self, oldest_commit_us: int | None) -> None:
-        """The oldest transaction not yet durable committed then (Unix epoch); None: nothing is outstanding.
+    def lag(self, lag_s: Callable[[], float | None]) -> None:
+        """Ask for the lag in seconds at each scrape, so that it grows also while nothing moves; None: unknown."""
+        self._lag.ask(lag_s)
 
-        The lag is worked out when it is asked for, so it grows also while nothing moves.
-        """
-        self._oldest_commit_us = oldest_commit_us
+    def last_commit(self, commit_us: int) -> None:
+        """The last transaction that is durable committed then (Unix epoch)."""
+        self._last_commit.set(commit_us / 1e6)
 
     def positions(self, *, server_lsn: int, received_lsn: int, confirmed_lsn: int) -> None:
         """Set the lags in bytes from the server's end of WAL and cdcd's positions, after `slot`."""
@@ -178,15 +186,21 @@ class Metrics:
 
     # --- Kafka -------------------------------------------------------------------------------------------
 
-    def group_committed(self, *, commit_us: int, duration_s: float) -> None:
-        """A group is durable: its last PostgreSQL commit's time, and how long Kafka's commit took."""
-        now_s = self._clock()
+    def group_committed(
+        self, *, duration_s: float, commit_us: int | None = None, latency_s: float | None = None
+    ) -> None:
+        """A group is durable, and how long Kafka's commit took.
+
+        `commit_us`: of the last PostgreSQL transaction that ends in it, None where none does (a part of one, a
+        snapshot's rows, a position alone). `latency_s`: how long ago that was, None where it has no rows.
+        """
         self._kafka_transactions.labels("committed").inc()
         self._kafka_duration.observe(duration_s)
-        self._last_ack.set(now_s)
-        if commit_us > 0:
-            self._last_commit.set(commit_us / 1e6)
-            self._latency.observe(max(0.0, now_s - commit_us / 1e6))
+        self._last_ack.set(self._clock())
+        if commit_us is not None:
+            self.last_commit(commit_us)
+        if latency_s is not None:
+            self._latency.observe(max(0.0, latency_s))
 
     def dead_letter(self, table: str) -> None:
         """A row of a table was too large for Kafka, and is told in the topic of dead letters."""
@@ -208,15 +222,19 @@ class Metrics:
 
     # --- memory ------------------------------------------------------------------------------------------
 
-    def buffered(self, size_bytes: int) -> None:
-        """This much is encoded or stored and not yet handed to the producer."""
-        self._buffer_bytes.set(size_bytes)
-
-    def spill(self, *, size_bytes: int, limit_bytes: int, files: int) -> None:
-        """What open transactions have on disk now, and the most they may have."""
-        self._spill_bytes.set(size_bytes)
-        self._spill_limit.set(limit_bytes)
-        self._spill_files.set(files)
+    def buffers(
+        self,
+        *,
+        buffered_bytes: Callable[[], float | None],
+        spilled_bytes: Callable[[], float | None],
+        limit_bytes: Callable[[], float | None],
+        files: Callable[[], float | None],
+    ) -> None:
+        """Ask at each scrape what is encoded or stored and not yet handed to the producer, and what is on disk."""
+        self._buffer_bytes.ask(buffered_bytes)
+        self._spill_bytes.ask(spilled_bytes)
+        self._spill_limit.ask(limit_bytes)
+        self._spill_files.ask(files)
 
     def spilled(self, *, transactions: int, size_bytes: int) -> None:
         """So much was written to disk; `transactions` of them for the first time."""
@@ -225,11 +243,19 @@ class Metrics:
 
     def backpressure(self, is_active: bool, cause: str = "producer") -> None:
         """Reading has stopped because of `cause`, or goes on."""
+        self._count_backpressure()
+        if is_active:
+            self._blocked_since_s.setdefault(cause, self._clock())
+        else:
+            self._blocked_since_s.pop(cause, None)
+        self._backpressure.set(bool(self._blocked_since_s))
+
+    def _count_backpressure(self) -> None:
+        """Count up to now: a stop that goes on has its seconds too."""
         now_s = self._clock()
-        if self._blocked_since_s is not None:
-            self._backpressure_seconds.labels(cause).inc(max(0.0, now_s - self._blocked_since_s))
-        self._blocked_since_s = now_s if is_active else None
-        self._backpressure.set(is_active)
+        for cause, since_s in self._blocked_since_s.items():
+            self._backpressure_seconds.labels(cause).inc(max(0.0, now_s - since_s))
+            self._blocked_since_s[cause] = now_s
 
     # --- reliability -------------------------------------------------------------------------------------
 
@@ -258,21 +284,23 @@ class Metrics:
         self._snapshot_tables.set(tables)
         self._snapshot_remaining.set(tables)
 
+    def snapshot_remaining(self, remaining: int | None) -> None:
+        """This many tables are left to be copied: 0 where there is nothing to copy, None while that is not known."""
+        self._snapshot_remaining.set(remaining)
+
     def snapshot_rows(self, table: str, count: int) -> None:
         """Rows of a table were copied (they count as events as well, by the caller)."""
         self._snapshot_rows.labels(self._table(table)).inc(count)
 
-    def snapshot_table_done(self, remaining: int) -> None:
-        """A table is complete; this many are left."""
-        self._snapshot_remaining.set(remaining)
-
     def snapshot_ended(self, *, duration_s: float, is_complete: bool) -> None:
-        """The snapshot is complete, or was given up and starts over later."""
+        """The snapshot is complete, or was given up and starts over later, with what is published then."""
         self._snapshot_running.set(0)
-        self._snapshot_duration.set(duration_s)
+        self._snapshot_remaining.set(0 if is_complete else None)
         if is_complete:
-            self._snapshot_remaining.set(0)
+            self._snapshot_duration.set(duration_s)
             self._snapshot_completed.set(self._clock())
+        else:
+            self._snapshot_tables.set(None)
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -284,8 +312,8 @@ class Metrics:
         self._tables.add(table)
         return table
 
-    def _age_seconds(self, since_us: int | None) -> float:
-        return 0.0 if since_us is None else max(0.0, self._clock() - since_us / 1e6)
+    def _known(self, name: str, text: str) -> KnownGauge:
+        return KnownGauge(f"cdcd_{name}", text, self.registry)
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"cdcd_{name}", text, labels, registry=self.registry)
@@ -311,22 +339,21 @@ class Metrics:
         )
         self._source_connected = self._gauge("source_connected", "1 while the replication stream is open.")
         self._sink_connected = self._gauge("sink_connected", "1 while the producer is open.")
-        self._last_turn = self._gauge("loop_last_turn_timestamp_seconds", "When the loop last turned.")
+        self._last_turn = self._known("loop_last_turn_timestamp_seconds", "When the loop last turned.")
         self.state("starting")
 
     def _make_lag(self) -> None:
-        lag = self._gauge(
+        self._lag = self._known(
             "replication_lag_seconds",
-            "Age of the oldest committed transaction that was received and is not yet durable in Kafka, or 0.",
+            "Age of the oldest commit that is not, or may not be, durable in Kafka; absent while nothing is known.",
         )
-        lag.set_function(lambda: self._age_seconds(self._oldest_commit_us))
-        self._last_commit = self._gauge(
+        self._last_commit = self._known(
             "last_commit_timestamp_seconds", "Commit time of the last transaction that is durable in Kafka."
         )
-        self._last_ack = self._gauge("last_ack_timestamp_seconds", "When Kafka last made a group durable.")
+        self._last_ack = self._known("last_ack_timestamp_seconds", "When Kafka last made a group durable.")
         self._latency = self._histogram(
             "event_latency_seconds",
-            "From a commit in PostgreSQL to its being durable in Kafka, once for each group.",
+            "From a commit in PostgreSQL to its being durable in Kafka, once for each group that one ends in.",
             _LATENCY_BUCKETS,
         )
 
@@ -348,16 +375,18 @@ class Metrics:
         self._python_rows = self._counter(
             "encoded_in_python_rows_total", "Rows that the compiled row codec left to its twin in Python."
         )
-        self._open_transactions = self._gauge("open_transactions", "Transactions begun and not ended.")
-        self._prepared = self._gauge(
-            "prepared_transactions", "Transactions prepared and neither committed nor rolled back."
+        self._open_transactions = self._known(
+            "open_transactions", "Transactions begun and not ended; absent without a stream."
         )
-        oldest = self._gauge(
+        self._prepared = self._known(
+            "prepared_transactions",
+            "Transactions prepared and neither committed nor rolled back; absent without a stream or two_phase.",
+        )
+        self._prepared_age = self._known(
             "prepared_oldest_age_seconds",
             "How long the oldest prepared transaction has held back what is confirmed to PostgreSQL, or 0.",
         )
-        oldest.set_function(lambda: self._age_seconds(self._oldest_prepare_us))
-        self._buffer_bytes = self._gauge("buffer_bytes", "Bytes waiting for the producer or for a commit.")
+        self._buffer_bytes = self._known("buffer_bytes", "Bytes waiting for the producer or for a commit.")
         self._make_spill()
         self._backpressure = self._gauge("backpressure_active", "1 while reading has stopped.")
         self._backpressure_seconds = self._counter(
@@ -367,9 +396,9 @@ class Metrics:
             self._backpressure_seconds.labels(cause)
 
     def _make_spill(self) -> None:
-        self._spill_bytes = self._gauge("spill_bytes", "Bytes of open transactions on disk.")
-        self._spill_limit = self._gauge("spill_limit_bytes", "The most that may be on disk (buffer.spill).")
-        self._spill_files = self._gauge("spill_files", "Files that hold open transactions.")
+        self._spill_bytes = self._known("spill_bytes", "Bytes of open transactions on disk.")
+        self._spill_limit = self._known("spill_limit_bytes", "The most that may be on disk (buffer.spill).")
+        self._spill_files = self._known("spill_files", "Files that hold open transactions.")
         self._spilled_transactions = self._counter(
             "spilled_transactions_total", "Open transactions of which a part went to disk."
         )
@@ -421,15 +450,17 @@ class Metrics:
 
     def _make_snapshot(self) -> None:
         self._snapshot_running = self._gauge("snapshot_running", "1 while the snapshot runs.")
-        self._snapshot_tables = self._gauge("snapshot_tables", "Tables of the snapshot.")
-        self._snapshot_remaining = self._gauge(
+        self._snapshot_tables = self._known("snapshot_tables", "Tables of the snapshot.")
+        self._snapshot_remaining = self._known(
             "snapshot_tables_remaining", "Tables that the snapshot has yet to copy."
         )
         self._snapshot_rows = self._counter(
             "snapshot_rows_total", "Rows that the snapshot has copied.", ("table",)
         )
-        self._snapshot_duration = self._gauge("snapshot_duration_seconds", "How long the last snapshot took.")
-        self._snapshot_completed = self._gauge(
+        self._snapshot_duration = self._known(
+            "snapshot_duration_seconds", "How long the last snapshot took that was completed."
+        )
+        self._snapshot_completed = self._known(
             "snapshot_last_completed_timestamp_seconds", "When a snapshot was last completed."
         )
 

@@ -1,13 +1,18 @@
 """Metrics of what cdcd watches beside the stream: the publications, the WAL guard, heartbeats.
 
 In: plain calls of the monitor, at most one for each look.  Out: series in the daemon's registry.
-Invariant: every series exists from the start with 0, so that rates and alerts see the first event.
+Invariant: every counter exists from the start with 0, so that rates and alerts see the first event; a gauge is absent
+while its value is not known.
 Must not: ask PostgreSQL.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+import time
+
+from prometheus_client import CollectorRegistry, Counter
+
+from cdcd.ops.known import KnownGauge
 
 __all__ = ["SourceMetrics"]
 
@@ -36,10 +41,10 @@ class SourceMetrics:
         )
         for change in CHANGES:
             self._changes.labels(change)
-        self._guard = Gauge(
+        self._guard = KnownGauge(
             "cdcd_wal_guard_level",
-            "What the WAL guard says: 0 nothing, 1 warn, 2 critical, 3 give up.",
-            registry=registry,
+            "What the WAL guard says: 0 nothing, 1 warn, 2 critical, 3 give up; absent while the slot is not known.",
+            registry,
         )
         self._given_up = Counter(
             "cdcd_wal_guard_slots_dropped_total",
@@ -50,10 +55,10 @@ class SourceMetrics:
         self._heartbeats = Counter(
             "cdcd_heartbeats_sent_total", "Heartbeats written into the source.", registry=registry
         )
-        self._round_trip = Gauge(
+        self._round_trip = KnownGauge(
             "cdcd_heartbeat_last_roundtrip_timestamp_seconds",
-            "When a heartbeat was last seen confirmed, 0 before the first.",
-            registry=registry,
+            "When a heartbeat was last seen confirmed; absent before the first.",
+            registry,
         )
 
     def heartbeat_sent(self) -> None:
@@ -62,14 +67,14 @@ class SourceMetrics:
 
     def heartbeat_back(self) -> None:
         """Everything up to a heartbeat is confirmed."""
-        self._round_trip.set_to_current_time()
+        self._round_trip.set(time.time())
 
     def publication_changed(self, change: str) -> None:
         """A publication is otherwise than at the last look; kinds as in `CHANGES`."""
         self._changes.labels(change).inc()
 
-    def guard_level(self, level: int) -> None:
-        """What the WAL guard said last."""
+    def guard_level(self, level: int | None) -> None:
+        """What the WAL guard said last; None while it cannot see the slot."""
         self._guard.set(level)
 
     def slot_given_up(self) -> None:

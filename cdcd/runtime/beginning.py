@@ -9,7 +9,6 @@ Must not: stream, or write a record.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import structlog
@@ -74,9 +73,8 @@ def boundary_before(begin: Resume, begun: Begun, before: PreparedBefore, durable
 
     `durable_us`: when the last transaction committed that is durable, 0 where that is not known.
     """
-    commit_us = durable_us or time.time_ns() // 1000
     return Boundary(
-        begin.written_commit_lsn, begin.start_lsn, commit_us, 0, prepared_before=before, part=begun.part
+        begin.written_commit_lsn, begin.start_lsn, durable_us, 0, prepared_before=before, part=begun.part
     )
 
 
@@ -145,6 +143,7 @@ class Beginning:
         )
         self._status.sink_opened()
         if stored is not None:
+            self._status.progress(stored)
             _LOG.info(
                 "progress_read",
                 phase=stored.phase,

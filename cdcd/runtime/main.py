@@ -64,7 +64,10 @@ async def _run(config: Config) -> int:
     schemas = _schemas(config, status)
     publications = _publication_watch(config, status)
     supervisor = Supervisor(config, status, schemas, publications)
-    admin = _admin(config, status, schemas, supervisor.retry.set)
+    guard = _wal_guard(config, status, supervisor)
+    partitions = PartitionMonitor(config.format.policies().table)
+    monitor = Monitor(config.source_settings(), status, publications, partitions, guard, supervisor.found)
+    admin = _admin(config, status, schemas, monitor, supervisor.retry.set)
     try:
         port = await admin.start()
     except OSError as error:
@@ -88,9 +91,6 @@ async def _run(config: Config) -> int:
         )
     calm_collector()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
-    guard = _wal_guard(config, status, supervisor)
-    partitions = PartitionMonitor(config.format.policies().table)
-    monitor = Monitor(config.source_settings(), status, publications, partitions, guard, supervisor.found)
     beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
     if config.source.heartbeat_interval_ms:
         heartbeat = Heartbeat(config.source_settings(), status, config.source.heartbeat_interval_ms / 1000)
@@ -127,12 +127,20 @@ def _schemas(config: Config, status: Status) -> Registry | SchemaTopic:
 
 
 def _admin(
-    config: Config, status: Status, schemas: Registry | SchemaTopic, resume: Callable[[], None]
+    config: Config,
+    status: Status,
+    schemas: Registry | SchemaTopic,
+    monitor: Monitor,
+    resume: Callable[[], None],
 ) -> AdminServer:
+    async def metrics() -> bytes:
+        await monitor.sample()
+        return status.exposition()
+
     return AdminServer(
         config.admin.host,
         config.admin.port,
-        metrics=status.metrics.exposition,
+        metrics=metrics,
         livez=lambda: liveness(status.health, time.monotonic()),
         readyz=lambda: readiness(status.health, time.monotonic()),
         startupz=lambda: startup(status.health),

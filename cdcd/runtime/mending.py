@@ -78,7 +78,7 @@ def after_gap(
         phase="streaming",
         commit_lsn=to_lsn - 1 if is_back else max(stored.commit_lsn, to_lsn - 1),
         end_lsn=end_lsn,
-        commit_us=now_us,
+        commit_us=0,  # what follows the gap may have been committed long ago
         offsets={},
         snapshot_tables=(),
         prepared_before=prepared_before,

@@ -1,22 +1,27 @@
-"""Look at the slot and the publications from beside the stream, at intervals.
+"""Look at the slot and the publications from beside the stream, at intervals; at the slot also when it is asked.
 
-In: source settings.  Out: slot readings for the metrics; what the watches make of each look (F21, F39, F72).
+In: source settings.  Out: slot readings and the end of WAL for the metrics; what the watches make of each look at
+intervals (F21, F39, F72).
 Invariant: it has its own connection, so it goes on while streaming is down, halted or held back by Kafka; what it
-cannot read is reported as unknown. It waits for no lock of a user's table.
+cannot read, or not in time for a scrape, is reported as unknown. It waits for no lock of a user's table.
 Must not: change anything, but by the WAL guard where that was asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from cdcd.clock import monotonic_us
 from cdcd.errors import CdcdError
 from cdcd.ops.metrics import SlotReading
+from cdcd.runtime.lag import ServerTimeline, WalEnd
 from cdcd.runtime.partition_monitor import PartitionMonitor
 from cdcd.runtime.publication_watch import Look, PublicationWatch
 from cdcd.runtime.status import Status
@@ -33,18 +38,21 @@ from cdcd.threads import in_thread
 INTERVAL_S = 10.0
 URGENT_INTERVAL_S = 1.0
 """Until it has looked once, because a change is seen only by comparison; and while a slot is being given up."""
+SCRAPE_PATIENCE_S = 0.5
+"""How long a scrape waits, for the server's answer and for the stream to come up to it."""
+SCRAPE_INTERVAL_S = 0.2
+"""Whoever scrapes more often is shown the same look: the server is not asked for each request."""
+CATCH_UP_STEP_S = 0.005
 _LOG = structlog.stdlib.get_logger("cdcd.monitor")
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look has seen."""
+    """What one look has seen besides the slot."""
 
-    reading: SlotReading | None
-    wal_lsn: int
+    guarded: Judged | None
     publications: Look
     partitions: list[Shortfall] | None
-    guarded: Judged | None
 
 
 class Monitor:
@@ -66,46 +74,99 @@ class Monitor:
         self._guard = guard
         self._found = found
         self._connection: Any = None
+        self._alone = asyncio.Lock()
+        self._sampling: asyncio.Future[None] | None = None
+        self._asked_s = self._looked_s = float("-inf")
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            try:
-                await self._turn()
-            except CdcdError as error:
-                self._status.slot(None)
-                self._guard.tell(None, None, 0)
-                self._drop_connection()
-                _LOG.debug("slot_unknown", error=str(error))
-            except Exception:  # noqa: BLE001 - a defect here must not take the WAL guard away for good
-                self._status.slot(None)
-                self._guard.tell(None, None, 0)
-                self._drop_connection()
-                _LOG.exception("monitor_failed")
+            async with self._alone:
+                if not await self._succeeds(self._turn()):
+                    self._guard.tell(None, None, 0)
             is_urgent = self._guard.is_giving_up or not self._publications.has_looked
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
+    async def sample(self) -> None:
+        """Look at the slot for a scrape, and let the stream come up to what was seen; both within a moment.
+
+        What has no answer by then is unknown.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SCRAPE_PATIENCE_S):
+                await self._sample()
+                await self._caught_up()
+
+    async def _sample(self) -> None:
+        if self._sampling is None or self._sampling.done():
+            if time.monotonic() - self._asked_s < SCRAPE_INTERVAL_S:
+                return
+            self._sampling = asyncio.ensure_future(self._look_for_a_scrape())
+        try:
+            await asyncio.shield(self._sampling)
+        except asyncio.CancelledError:
+            if time.monotonic() - self._looked_s > SCRAPE_PATIENCE_S:
+                self._status.slot(None)
+            raise
+
+    async def _look_for_a_scrape(self) -> None:
+        async with self._alone:
+            await self._succeeds(self._look_at_slot())
+
+    async def _look_at_slot(self) -> tuple[SlotReading | None, WalEnd]:
+        self._asked_s = asked_s = time.monotonic()
+        reading, end = await in_thread(self._read)
+        self._looked_s = asked_s
+        self._status.slot(reading, end)
+        return reading, end
+
+    async def _caught_up(self) -> None:
+        for _ in range(round(SCRAPE_PATIENCE_S / CATCH_UP_STEP_S)):
+            if self._status.lag.has_reached_the_last_look or not self._status.health.is_source_streaming:
+                return
+            await asyncio.sleep(CATCH_UP_STEP_S)
+
+    async def _succeeds(self, look: Coroutine[Any, Any, Any]) -> bool:
+        """Await a look; what fails is unknown from now on, and the connection is made anew."""
+        try:
+            await look
+        except CdcdError as error:
+            _LOG.debug("slot_unknown", error=str(error))
+        except Exception:  # noqa: BLE001 - a defect here must not take the WAL guard away for good
+            _LOG.exception("monitor_failed")
+        else:
+            return True
+        self._status.slot(None)
+        self._status.wal_guard(None)
+        self._drop_connection()
+        return False
+
     async def _turn(self) -> None:
-        look = await in_thread(self._look)
-        self._status.slot(look.reading, look.wal_lsn)
+        reading, end = await self._look_at_slot()
+        look = await in_thread(self._look, reading)
         error = self._publications.judge(look.publications)
         if look.partitions is not None:
             self._partitions.tell(look.partitions)
         if error is not None and self._publications.is_on:
             self._found(error)
-        if self._guard.tell(look.guarded, look.reading, look.wal_lsn):
+        if self._guard.tell(look.guarded, reading, end.lsn):
             await in_thread(self._guard.give_up, self._connection)
 
-    def _look(self) -> _Look:
-        if self._connection is None:
-            self._connection = connect_sql(self._settings)
-            fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
-        wal_lsn = identify(self._connection).wal_lsn
-        reading = self._read_slot(wal_lsn)
+    def _look(self, reading: SlotReading | None) -> _Look:
         guarded = self._guard.look(self._connection, reading)
         look = self._publications.look(self._connection)
         partitions = None if look.now is None else self._partitions.look(self._connection, look.now)
-        return _Look(reading, wal_lsn, look, partitions, guarded)
+        return _Look(guarded, look, partitions)
+
+    def _read(self) -> tuple[SlotReading | None, WalEnd]:
+        if self._connection is None:
+            self._connection = connect_sql(self._settings)
+            fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
+        asked_us = monotonic_us()
+        server = identify(self._connection)
+        of = ServerTimeline(server.system_identifier, server.timeline)
+        end = WalEnd(of, server.wal_lsn, server.clock_us, asked_us, monotonic_us())
+        return self._read_slot(server.wal_lsn), end
 
     def _read_slot(self, wal_lsn: int) -> SlotReading | None:
         slot = read_slot(self._connection, self._settings.slot)

@@ -11,7 +11,6 @@ Must not: talk to Kafka or PostgreSQL itself.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
@@ -244,11 +243,10 @@ class Pump:
         # Never back: only what was prepared before two_phase was switched on lies behind, and that is sent whole
         # at its COMMIT PREPARED, whatever was confirmed (F34).
         self._confirmable_lsn = max(self._confirmable_lsn, end_lsn)
-        commit_us = self._commit_us or _now_us()
         return Boundary(
             self._commit_lsn,
             self._confirmable_lsn,
-            commit_us,
+            self._commit_us,
             transactions,
             covered_lsn=self._end_lsn,
             prepared_before=self._assembler.prepared_before.left_at(self._confirmable_lsn),
@@ -351,7 +349,3 @@ class Pump:
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
         end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
         await self._add(Chunk(end, 256 * len(end), self._boundary(transactions=1)))
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -173,6 +173,7 @@ class Session:
             self._database, self._timelines = begun.server.database, begun.timelines
             self._durable_us = 0 if begun.stored is None else begun.stored.commit_us
             self._writer = self._new_writer(begun)
+            self._status.writing(self._writer)
             async with beside(
                 self._writer.run(),
                 self._fail_when_told(),
@@ -269,10 +270,12 @@ class Session:
 
     async def _copy(self, begin: Snapshot, begun: Begun, writer: Writer) -> Resume:
         """Make the slot and copy; returns where to stream from."""
-        self._status.state("snapshot")
+        self._status.copies()
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
-        now_us = self._durable_us = time.time_ns() // 1000  # what the copy has not, commits later
-        marker = Boundary(begin.commit_lsn, begin.end_lsn, now_us, 0, "snapshot", begin.begun_topics)
+        self._durable_us = self._status.lag.now_us()  # what the copy has not, commits later
+        marker = Boundary(
+            begin.commit_lsn, begin.end_lsn, self._durable_us, 0, "snapshot", begin.begun_topics
+        )
         await writer.mark(marker)
         reach("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
@@ -290,8 +293,7 @@ class Session:
         writer.made_slot(point)
         reach("slot_made")
         if created.snapshot_name is None:
-            now_us = time.time_ns() // 1000
-            await writer.add(Chunk((), 0, Boundary(point - 1, point, now_us, transactions=0)))
+            await writer.add(Chunk((), 0, Boundary(point - 1, point, self._durable_us, transactions=0)))
         else:
             tables = await in_thread(tables_to_copy, self._source, self._catalog)
             tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
@@ -308,6 +310,7 @@ class Session:
                     consistent_point=point,
                     begun_topics=begin.begun_topics,
                     written_commit_lsn=begin.commit_lsn,
+                    before_us=self._durable_us,
                     mark_first=None if self._sink_settings.is_exactly_once else writer.mark,
                 )
                 _LOG.info("snapshot_started", tables=len(tables))
@@ -370,7 +373,7 @@ class Session:
             )
             stream.gathers = TAKES_WHOLE and not self._config.format.transactions
             self._status.streaming(
-                begun.server.version_num, options.protocol_version, options.streaming, self._durable_us
+                begun.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
             )
             _LOG.info(
                 "streaming",
@@ -385,7 +388,7 @@ class Session:
             flush_s = self._config.shutdown_timeout_ms / 2000
             try:
                 with doubting(options, self._after):
-                    await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler, spill))
+                    await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler))
             except SourceUnavailable:
                 if not self._sink_settings.is_exactly_once:
                     writer.drop_partial_tail()
@@ -408,15 +411,15 @@ class Session:
             confirm(writer.safe_lsn)
 
     async def _pump_until_stopped(
-        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler, spill: SpillPool
+        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler
     ) -> None:
         # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait
         # for it (what is cut off comes again).
         with contextlib.suppress(Stopped):
-            await or_stop(self._pump(stream, pump, writer, assembler, spill), self._stop)
+            await or_stop(self._pump(stream, pump, writer, assembler), self._stop)
 
     async def _pump(
-        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler, spill: SpillPool
+        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler
     ) -> None:
         counted_bytes = counted_aborted = 0
         while True:
@@ -435,12 +438,12 @@ class Session:
             self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)
             self._status.aborted(assembler.aborted - counted_aborted)
             counted_aborted = assembler.aborted
-            self._status.spill(spill.usage)
 
     async def _close(self) -> None:
         self._start_lock.release()
         closing = Closing(self._stop, self._config.shutdown_timeout_ms / 10_000)
         await closing.give_up(self._writer)
+        self._status.writing(None)
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)
         await closing.clear(self._buffers, self._spill)

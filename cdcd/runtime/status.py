@@ -1,7 +1,8 @@
 """What the daemon knows of itself: health for the probes, counts for the metrics, a page for people.
 
 In: reports of the session's parts, per batch and per group.  Out: `HealthState`, metrics, the /status mapping.
-Invariant: nothing here decides anything about the flow; names, numbers and LSNs only, never a row value.
+Invariant: nothing here decides anything about the flow; names, numbers and LSNs only, never a row value. What is not
+known is absent or null, never 0.
 Must not: ask a server, block.
 """
 
@@ -9,18 +10,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from cdcd.ack.group import Boundary
 from cdcd.avro.encode import Encoded, taken_tally
 from cdcd.errors import CdcdError, Retry
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
-from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Run
+from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Progress, Run
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
+from cdcd.runtime.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.runtime.wal_levels import Judged
+from cdcd.source.identity import ServerIdentity
+from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
 from cdcd.version import __version__
@@ -28,42 +32,54 @@ from cdcd.version import __version__
 _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
 
 
+class Waiting(Protocol):
+    """What a session's writer holds, asked when it is shown."""
+
+    @property
+    def waiting_bytes(self) -> int: ...  # noqa: D102
+
+
 class Status:
     """The daemon's knowledge of itself; one for the process, fed by each session in turn."""
 
-    def __init__(self, metrics: Metrics, *, name: str, slot: str) -> None:
+    def __init__(self, metrics: Metrics, *, name: str, slot: str, lag: LagTracker | None = None) -> None:
         self.metrics = metrics
+        self.lag = LagTracker() if lag is None else lag
         self.health = HealthState()
         self._name = name
         self._slot = slot
-        self._started_s = time.time()
+        self._started_s = time.monotonic()
         self._tables: dict[int, str] = {}
-        self._received_lsn: Lsn = 0
-        self._confirmed_lsn: Lsn = 0
+        self._confirmed_lsn: Lsn = INVALID_LSN
         self._server_version: int | None = None
         self._protocol_version: int | None = None
         self._streaming: str | None = None
-        self._oldest_us: int | None = None
-        self._open_us: int | None = None
-        self._ended_lsn: Lsn = 0
-        self._left_lsn: Lsn = 0
-        self._durable_lsn: Lsn = 0
-        self._is_of_before = False
-        self._boundary: Boundary | None = None
+        self._has_two_phase = False
+        self._durable: Boundary | Progress | None = None
         self._held: Held | None = None
-        self._may_be_lost = 0
+        self._may_be_lost: int | None = None
         self._rows = 0
         self._transactions = 0
         self._dead_letters = 0
-        self._waiting_bytes = 0
-        self._stored_bytes = 0
-        self._snapshot_left = 0
+        self._writer: Waiting | None = None
+        self._usage: Usage | None = None
+        self._sent: Callable[[], int] | None = None
+        self._counted_sent = 0
+        self._looked: tuple[SlotReading, Lsn] | None = None
+        self._snapshot_left: int | None = None
         self._snapshot_started_s = 0.0
         self._last_error = ""
         self._guarded: Judged | None = None
         self.own_pids: set[int] = set()
         """Under which of the server's processes this daemon holds the slot, or the lock of its start."""
         metrics.state("starting")
+        metrics.lag(self._lag_s)
+        metrics.buffers(
+            buffered_bytes=self._buffered_bytes,
+            spilled_bytes=lambda: None if self._usage is None else self._usage.disk_bytes,
+            limit_bytes=lambda: None if self._usage is None else self._usage.disk_limit_bytes,
+            files=lambda: None if self._usage is None else self._usage.files,
+        )
 
     # --- state ---
 
@@ -101,36 +117,50 @@ class Status:
         self.health = replace(self.health, is_sink_open=False)
         self.metrics.sink_connected(False)
 
-    def streaming(
-        self, server_version_num: int, protocol_version: int, streaming: str, durable_us: int = 0
-    ) -> None:
-        """The replication stream is open; `streaming` as it was asked of the server: off, on or parallel.
+    def progress(self, stored: Progress) -> None:
+        """This is durable by the progress record."""
+        self._durable = stored
+        if stored.phase != "streaming" or stored.commit_us <= 0:
+            return
+        identity = stored.identity
+        of = ServerTimeline(identity.system_identifier, identity.timeline)
+        self.lag.recorded(of, stored.end_lsn, stored.commit_us)
+        # The record of a copy that was completed has the time of the copy: no transaction has followed it yet.
+        if stored.commit_lsn >= identity.slot_lsn:
+            self.metrics.last_commit(stored.commit_us)
 
-        `durable_us`: when the last transaction committed that is durable (Unix epoch).
+    def streaming(
+        self,
+        server: ServerIdentity,
+        options: StreamOptions,
+        start_lsn: Lsn,
+        durable_us: int,
+        sent: Callable[[], int],
+    ) -> None:
+        """The replication stream is open.
+
+        `durable_us`: when the last transaction committed that is durable (Unix epoch), 0: unknown. `sent` says how
+        many status updates went to the server over it.
         """
-        self._server_version = server_version_num
-        self._protocol_version = protocol_version
-        self._streaming = streaming
+        self._server_version = server.version_num
+        self._protocol_version = options.protocol_version
+        self._streaming = options.streaming
+        self._has_two_phase = options.two_phase
+        self._sent, self._counted_sent = sent, 0
         self.health = replace(self.health, is_source_streaming=True)
         self.metrics.source_connected(True)
-        self._forget_what_was_open(durable_us)
+        self._left_to_copy(0)
+        self.lag.streams(ServerTimeline(server.system_identifier, server.timeline), start_lsn, durable_us)
         self.state("streaming")
-
-    def _forget_what_was_open(self, durable_us: int) -> None:
-        """What is not durable comes again (F9, F27); what is, does not, also where its commit was never answered."""
-        self._left_lsn = max(self._left_lsn, self._ended_lsn)
-        if self._confirmed_lsn >= self._left_lsn:
-            self._all_durable(None)
-        elif self._oldest_us is not None:
-            # A commit that was never answered has made some of it durable.
-            self._outstanding(max(self._oldest_us, durable_us))
-        self._open_us, self._ended_lsn, self._durable_lsn, self._is_of_before = None, 0, 0, True
 
     def source_closed(self) -> None:
         """The replication stream is closed."""
+        self._count_sent()
+        self._sent = None
         self.health = replace(self.health, is_source_streaming=False)
         self.metrics.source_connected(False)
-        self._holds(None)
+        self.metrics.open_transactions(None)
+        self._holds(None, None)
 
     # --- the flow, per batch ---
 
@@ -143,19 +173,27 @@ class Status:
         """
         last = items[-1]
         if isinstance(last, Keepalive):
-            self._received_lsn = max(self._received_lsn, last.wal_end_lsn)
+            self.lag.received(last.wal_end_lsn)
+        self.lag.turned()
         self.metrics.open_transactions(open_transactions)
         self.metrics.in_python(*taken_tally())
         self._holds(held, may_be_lost)
         self.loop_turned()
 
-    def _holds(self, held: Held | None, may_be_lost: int = 0) -> None:
+    def _holds(self, held: Held | None, may_be_lost: int | None) -> None:
         self._held = held
         self._may_be_lost = may_be_lost
-        if held is None:
-            self.metrics.prepared_transactions(0, None)
+        if may_be_lost is None or not self._has_two_phase:
+            self.metrics.prepared_transactions(None)
+        elif held is None:
+            self.metrics.prepared_transactions(0)
         else:
-            self.metrics.prepared_transactions(held.count, held.oldest_pg_us + POSTGRES_EPOCH_US)
+            self.metrics.prepared_transactions(held.count, self._held_age_s)
+
+    def _held_age_s(self) -> float:
+        assert self._held is not None
+        since_us = self._held.oldest_pg_us + POSTGRES_EPOCH_US
+        return max(0.0, (self.lag.now_us() - since_us) / 1e6)
 
     def relation(self, relid: int, table: str) -> None:
         """A table will be streamed."""
@@ -179,39 +217,20 @@ class Status:
 
     def began(self, commit_us: int) -> None:
         """A transaction that is not durable yet came in."""
-        self._open_us = commit_us
-        if self._oldest_us is None or self._is_of_before:
-            self._is_of_before = False
-            self._outstanding(commit_us)
+        self.lag.began(commit_us)
 
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None:
         """A transaction is complete."""
-        self._complete(end_lsn, with_rows=int(not is_empty), empty=int(is_empty))
-
-    def _complete(self, end_lsn: Lsn, *, with_rows: int, empty: int) -> None:
-        self._received_lsn = max(self._received_lsn, end_lsn)
-        self._open_us = None
-        if with_rows:
-            self._ended_lsn = end_lsn
-        elif self._durable_lsn >= self._ended_lsn:
-            self._outstanding(None)  # F7: empty, it is done when those before it are
-        self.metrics.transactions(committed=with_rows, empty=empty)
+        self.lag.ended(end_lsn, is_empty=is_empty)
+        self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
 
     def whole(self, encoded: Encoded) -> None:
         """Whole transactions came in and are complete."""
-        self.began(encoded.first_us)
+        self.lag.began(encoded.first_us)
         if encoded.operations:
             self.run(encoded.operations)
-        self._complete(encoded.end_lsn, with_rows=encoded.with_rows, empty=encoded.empty)
-
-    def _all_durable(self, open_us: int | None) -> None:
-        """All that has ended is durable, in the sessions before too; `open_us`: of what has begun."""
-        self._left_lsn = 0
-        self._outstanding(open_us)
-
-    def _outstanding(self, oldest_us: int | None) -> None:
-        self._oldest_us = oldest_us
-        self.metrics.outstanding(oldest_us)
+        self.lag.ended(encoded.end_lsn, encoded.last_us, is_empty=not encoded.with_rows)
+        self.metrics.transactions(committed=encoded.with_rows, empty=encoded.empty)
 
     def aborted(self, count: int) -> None:
         """So many transactions, of which something was received, were rolled back."""
@@ -225,17 +244,14 @@ class Status:
 
     def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None:
         """A group is durable."""
-        self._boundary = boundary
+        self._durable = boundary
         self._rows += rows
         self._transactions += transactions
-        self._durable_lsn = max(boundary.end_lsn, boundary.covered_lsn)
-        # Not the received LSN: keepalives raise that beyond the last transaction, and nothing waits for them.
-        if self._durable_lsn >= self._ended_lsn:
-            self._all_durable(self._open_us)
-        elif self._oldest_us is not None and (rows or transactions):
-            # A position alone tells nothing of when what is behind it was committed.
-            self._outstanding(max(self._oldest_us, boundary.commit_us))
-        self.metrics.group_committed(commit_us=boundary.commit_us if rows else 0, duration_s=seconds)
+        commit_us = boundary.commit_us if transactions else None
+        # A position alone, or a part, has the commit time of what is before it.
+        self.lag.durable(max(boundary.end_lsn, boundary.covered_lsn), commit_us)
+        latency_s = None if commit_us is None or not rows else (self.lag.now_us() - commit_us) / 1e6
+        self.metrics.group_committed(duration_s=seconds, commit_us=commit_us, latency_s=latency_s)
 
     def given_up(self) -> None:
         """A group was aborted."""
@@ -248,22 +264,27 @@ class Status:
 
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
         """Encoded bytes wait for the producer; blocked: reading has stopped for them."""
-        self._waiting_bytes = size_bytes
-        self.metrics.buffered(size_bytes + self._stored_bytes)
         self._blocked(is_blocked, "producer")
+
+    def writing(self, writer: Waiting | None) -> None:
+        """A session's writer, whose waiting bytes are shown; None when it is closed."""
+        self._writer = writer
+
+    def _buffered_bytes(self) -> int | None:
+        if self._usage is None:
+            return None
+        return self._usage.memory_bytes + (0 if self._writer is None else self._writer.waiting_bytes)
 
     def _blocked(self, is_blocked: bool, cause: str) -> None:
         self.metrics.backpressure(is_blocked, cause)
         if self.health.state in ("streaming", "backpressure"):
             self.state("backpressure" if is_blocked else "streaming")
 
-    # --- open transactions, per batch and per segment ---
+    # --- open transactions ---
 
     def spill(self, usage: Usage) -> None:
-        """What open transactions hold in memory and on disk now."""
-        self._stored_bytes = usage.memory_bytes
-        self.metrics.buffered(usage.memory_bytes + self._waiting_bytes)
-        self.metrics.spill(size_bytes=usage.disk_bytes, limit_bytes=usage.disk_limit_bytes, files=usage.files)
+        """What open transactions of a session hold in memory and on disk: its pool's, which changes with them."""
+        self._usage = usage
 
     def spilled(self, *, transactions: int, size_bytes: int) -> None:
         """So much was written to disk, and so many transactions went there for the first time."""
@@ -276,7 +297,12 @@ class Status:
     def confirmed(self, lsn: Lsn) -> None:
         """PostgreSQL was told that everything up to `lsn` is durable."""
         self._confirmed_lsn = lsn
-        self.metrics.status_updates(1)
+
+    def _count_sent(self) -> None:
+        if self._sent is not None:
+            sent = self._sent()
+            self.metrics.status_updates(sent - self._counted_sent)
+            self._counted_sent = sent
 
     def registry_request(self, operation: str, code: str) -> None:
         """The registry answered."""
@@ -285,27 +311,45 @@ class Status:
     def wal_guard(self, verdict: Judged | None) -> None:
         """What the WAL guard has made of its last look; None while PostgreSQL cannot be asked."""
         self._guarded = verdict
-        self.metrics.source.guard_level(0 if verdict is None else int(verdict.level))
+        self.metrics.source.guard_level(None if verdict is None else int(verdict.level))
 
     @property
     def confirmed_lsn(self) -> Lsn:
         """What PostgreSQL was last told to be durable."""
         return self._confirmed_lsn
 
-    def slot(self, reading: SlotReading | None, server_lsn: Lsn = 0) -> None:
+    def slot(self, reading: SlotReading | None, end: WalEnd | None = None) -> None:
         """What a look at the slot has seen, and where the server's WAL ended; None when there was nothing to see."""
+        if end is not None:
+            self.lag.looked(end)
         self.metrics.slot(reading)
-        if reading is None:
+        self._looked = None if reading is None or end is None else (reading, end.lsn)
+        self._show_positions()
+
+    def _show_positions(self) -> None:
+        """Say how many bytes of the last look's WAL are not confirmed, and not received, by now."""
+        if self._looked is None:
             return
+        reading, server_lsn = self._looked
         # A process that has just begun has confirmed nothing itself.
         confirmed_lsn = max(self._confirmed_lsn, reading.confirmed_flush_lsn or 0)
         if confirmed_lsn > INVALID_LSN:
-            received_lsn = max(self._received_lsn, confirmed_lsn)
+            received_lsn = max(self.lag.received_lsn, confirmed_lsn)
             self.metrics.positions(
                 server_lsn=server_lsn, received_lsn=received_lsn, confirmed_lsn=confirmed_lsn
             )
 
     # --- the snapshot ---
+
+    def copies(self) -> None:
+        """A slot will be made, and the tables copied as they are then."""
+        self.state("snapshot")
+        self.lag.copies()
+        self._left_to_copy(None)
+
+    def _left_to_copy(self, tables: int | None) -> None:
+        self._snapshot_left = tables
+        self.metrics.snapshot_remaining(tables)
 
     def snapshot_started(self, tables: int) -> None:
         """A snapshot of so many tables begins."""
@@ -322,8 +366,8 @@ class Status:
 
     def snapshot_table_done(self, table: str) -> None:
         """A table is complete."""
-        self._snapshot_left -= 1
-        self.metrics.snapshot_table_done(self._snapshot_left)
+        assert self._snapshot_left is not None
+        self._left_to_copy(self._snapshot_left - 1)
 
     def snapshot_ended(self, *, is_complete: bool) -> None:
         """The snapshot is over."""
@@ -331,31 +375,42 @@ class Status:
             duration_s = time.monotonic() - self._snapshot_started_s
             self.metrics.snapshot_ended(duration_s=duration_s, is_complete=is_complete)
             self._snapshot_started_s = 0.0
+            self._snapshot_left = 0 if is_complete else None
 
-    # --- the page ---
+    # --- out ---
+
+    def exposition(self) -> bytes:
+        """Return the text of /metrics as things are now."""
+        self._count_sent()
+        self._show_positions()
+        return self.metrics.exposition()
+
+    def _lag_s(self) -> float | None:
+        lag_us = self.lag.lag_us()
+        return None if lag_us is None else lag_us / 1e6
 
     def page(self) -> dict[str, Any]:
-        """Return what /status shows."""
-        boundary = self._boundary
+        """Return what /status shows; null is what is not known."""
+        durable = self._durable
         return {
             "name": self._name,
             "version": __version__,
             "state": self.health.state,
             "reason": self.health.reason,
             "last_error": self._last_error,
-            "uptime_s": round(time.time() - self._started_s, 1),
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
             "slot": self._slot,
             "server_version_num": self._server_version,
             "protocol_version": self._protocol_version,
             "streaming": self._streaming,
-            "received_lsn": format_lsn(self._received_lsn),
-            "confirmed_lsn": format_lsn(self._confirmed_lsn),
+            "received_lsn": _known_lsn(self.lag.received_lsn),
+            "confirmed_lsn": _known_lsn(self._confirmed_lsn),
             "durable": None
-            if boundary is None
+            if durable is None
             else {
-                "phase": boundary.phase,
-                "commit_lsn": format_lsn(boundary.commit_lsn),
-                "end_lsn": format_lsn(boundary.end_lsn),
+                "phase": durable.phase,
+                "commit_lsn": format_lsn(durable.commit_lsn),
+                "end_lsn": format_lsn(durable.end_lsn),
             },
             "prepared": self._held_page(),
             "wal_guard": None
@@ -371,14 +426,19 @@ class Status:
             "snapshot_tables_remaining": self._snapshot_left,
         }
 
-    def _held_page(self) -> dict[str, Any]:
+    def _held_page(self) -> dict[str, Any] | None:
         """What is prepared and undecided, and since when it holds back what is confirmed (F33)."""
+        if self._may_be_lost is None or not self._has_two_phase:
+            return None
         if self._held is None:
             return {"transactions": 0, "may_be_lost": self._may_be_lost}
-        since_us = self._held.oldest_pg_us + POSTGRES_EPOCH_US
         return {
             "transactions": self._held.count,
             "oldest_lsn": format_lsn(self._held.oldest_lsn),
-            "oldest_age_s": round(max(0.0, time.time() - since_us / 1e6), 1),
+            "oldest_age_s": round(self._held_age_s(), 1),
             "may_be_lost": self._may_be_lost,
         }
+
+
+def _known_lsn(lsn: Lsn) -> str | None:
+    return None if lsn == INVALID_LSN else format_lsn(lsn)

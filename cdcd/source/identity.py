@@ -14,9 +14,10 @@ from cdcd.errors import SourceUnavailable
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.source.connection import fetch
 
+# The clock comes first: what was committed by then is before the WAL position that is asked for after it.
 # A checkpoint after a promotion comes late; the name of the current WAL file has the timeline at once.
 _IDENTIFY = """
-    SELECT s.system_identifier::text,
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, s.system_identifier::text,
            CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
                 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int END,
            current_database()::text,
@@ -30,7 +31,10 @@ _IDENTIFY = """
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """One server at one moment. `wal_lsn`: flushed on a primary, replayed on a standby."""
+    """One server at one moment. `wal_lsn`: flushed on a primary, replayed on a standby.
+
+    `clock_us`: the server's clock (Unix epoch); what was committed before lies before `wal_lsn`.
+    """
 
     system_identifier: str
     timeline: int
@@ -38,12 +42,13 @@ class ServerIdentity:
     version_num: int
     wal_lsn: Lsn
     in_recovery: bool
+    clock_us: int = 0
 
 
 def identify(connection: Connection) -> ServerIdentity:
     """Return who answers on this connection. Raises Source errors."""
-    system, timeline, database, version_num, wal_lsn, in_recovery = fetch(connection, _IDENTIFY)[0]
-    return ServerIdentity(system, timeline, database, version_num, parse_lsn(wal_lsn), in_recovery)
+    clock_us, system, timeline, database, version_num, wal_lsn, in_recovery = fetch(connection, _IDENTIFY)[0]
+    return ServerIdentity(system, timeline, database, version_num, parse_lsn(wal_lsn), in_recovery, clock_us)
 
 
 def check_same_server(connection: Connection, expected: ServerIdentity) -> None:

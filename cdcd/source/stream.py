@@ -75,6 +75,8 @@ class ReplicationStream:
         self.more = False
         self.received_bytes = 0
         """Of CopyData messages, whatever they hold."""
+        self.sent_updates = 0
+        """Status updates that were handed to libpq."""
         self.send_status()
         self._status_task = self._loop.create_task(self._keep_alive(), name="cdcd-source-status")
         self._status_task.add_done_callback(self._status_ended)
@@ -191,6 +193,7 @@ class ReplicationStream:
         status = standby_status_update(at.write_lsn, at.flush_lsn, at.apply_lsn, clock_pg_us, reply_requested)
         try:
             if self._copy.put(status):
+                self.sent_updates += 1
                 self._feedback.sent(now_us)
             self._flush()
         except SourceUnavailable as error:

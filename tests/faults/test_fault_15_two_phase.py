@@ -109,7 +109,7 @@ def received_and_not_written(scene: Scene) -> None:
 
 
 def _received(scene: Scene, end_lsn: str) -> bool:
-    lsn = scene.daemon.status().get("received_lsn", "0/0")
+    lsn = scene.daemon.status().get("received_lsn") or "0/0"
     return bool(scene.server.execute("SELECT %s::pg_lsn >= %s::pg_lsn", lsn, end_lsn)[0][0])
 
 

@@ -72,7 +72,7 @@ def ids(events: list[Event]) -> list[int]:
 def wait_held(daemon: Daemon, count: int) -> dict[str, Any]:
     """Wait until so many are held."""
     return eventually(
-        lambda: page if (page := daemon.status().get("prepared", {})).get("transactions") == count else {},
+        lambda: page if (page := daemon.status().get("prepared") or {}).get("transactions") == count else {},
         f"{count} prepared transactions are held",
     )
 
@@ -295,7 +295,9 @@ def _new_slot_of_others(server: PostgresServer, dbname: str, slot: str, *, two_p
 
 def _wait_may_be_lost(daemon: Daemon, count: int) -> None:
     eventually(
-        lambda: daemon.status().get("prepared", {}).get("may_be_lost") == count, f"{count} may be lost", 60
+        lambda: (daemon.status().get("prepared") or {}).get("may_be_lost") == count,
+        f"{count} may be lost",
+        60,
     )
 
 

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from confluent_kafka.admin import AdminClient
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.lsn import parse_lsn
 from tests.matrix import account, tables
 from tests.matrix.cells import Cell
 from tests.matrix.judge import Counts, judge
@@ -155,8 +154,7 @@ def _await_received(server: PostgresServer, reading: _Reading) -> None:
         state = reading.state
         if reading.failure:
             return True
-        page = reading.daemon.status()
-        is_there = state == "streaming" and parse_lsn(page["received_lsn"]) >= end_lsn
+        is_there = state == "streaming" and reading.daemon.received_lsn() >= end_lsn
         return is_there or bool(server.execute(WAITS_FOR_LOCK, reading.daemon.slot))
 
     eventually(has_received, f"{reading.daemon.name} has received everything", 120)

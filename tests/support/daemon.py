@@ -128,6 +128,10 @@ class Daemon:
         code, body = self.get("/status", within_s)
         return json.loads(body) if code == 200 else {}
 
+    def received_lsn(self) -> int:
+        """How far its status page says that it has received; 0 while that is not known."""
+        return parse_lsn(self.status().get("received_lsn") or "0/0")
+
     def log(self) -> str:
         """Everything it has said."""
         return self.log_path.read_text() if self.log_path.exists() else ""
@@ -172,7 +176,7 @@ class Daemon:
 def await_received(server: PostgresServer, daemon: Daemon) -> None:
     """Wait until all that is written has been decoded."""
     end_lsn = written_position(server)
-    eventually(lambda: parse_lsn(daemon.status()["received_lsn"]) >= end_lsn, "all of it is received")
+    eventually(lambda: daemon.received_lsn() >= end_lsn, "all of it is received")
 
 
 def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 120) -> None:

@@ -23,6 +23,9 @@ class Told:
         self.page: Mapping[str, Any] = {"state": "streaming"}
         self.resumed = False
 
+    async def metrics(self) -> bytes:
+        return b"cdcd_up 1\n"
+
     def resume(self) -> None:
         self.resumed = True
 
@@ -42,7 +45,7 @@ async def url(told: Told) -> AsyncIterator[str]:
     server = AdminServer(
         "127.0.0.1",
         0,
-        metrics=lambda: b"cdcd_up 1\n",
+        metrics=told.metrics,
         livez=lambda: told.verdicts["livez"],
         readyz=lambda: told.verdicts["readyz"],
         startupz=lambda: told.verdicts["startupz"],

@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cdcd.ack.group import Boundary
+from cdcd.clock import monotonic_us
 from cdcd.errors import SlotLost, SourceUnavailable
-from cdcd.model import POSTGRES_EPOCH_US, Keepalive
+from cdcd.model import POSTGRES_EPOCH_US, Keepalive, Progress, SourceIdentity
 from cdcd.ops.metrics import Metrics, SlotReading
+from cdcd.runtime.lag import ServerTimeline, WalEnd
 from cdcd.runtime.status import Status
+from cdcd.source.identity import ServerIdentity
+from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
+
+SERVER = ServerIdentity("7", 1, "shop", 180_000, 1_500, False)
+LAG = "cdcd_replication_lag_seconds"
 
 
 @pytest.fixture
 def status() -> Status:
     return Status(Metrics("1", with_process=False), name="shop", slot="slot")
+
+
+def begin_streaming(
+    status: Status, start_lsn: int = 1, *, durable_us: int = 0, two_phase: bool = False
+) -> None:
+    options = StreamOptions(4, "parallel", two_phase=two_phase)
+    status.streaming(SERVER, options, start_lsn, durable_us, lambda: 0)
+
+
+def looked(lsn: int) -> WalEnd:
+    asked_us = monotonic_us()
+    return WalEnd(ServerTimeline("7", 1), lsn, time.time_ns() // 1000, asked_us, monotonic_us())
+
+
+def record(**fields: Any) -> Progress:
+    identity = SourceIdentity("7", 1, "shop", "slot", slot_lsn=fields.pop("slot_lsn", 0))
+    return Progress(
+        identity, **{"phase": "streaming", "commit_lsn": 100, "end_lsn": 108, "commit_us": 5} | fields
+    )
 
 
 def test_rows_are_counted_under_their_tables_name(status: Status) -> None:
@@ -49,7 +77,7 @@ def test_the_time_in_back_off_is_counted_from_the_first_failure(status: Status) 
 def test_back_pressure_is_a_state_of_streaming_only(status: Status) -> None:
     status.waiting(10, is_blocked=True)
     assert status.health.state == "starting"
-    status.streaming(180_000, 4, "parallel")
+    begin_streaming(status)
     status.waiting(10, is_blocked=True)
     assert status.health.state == "backpressure"
     status.waiting(0, is_blocked=False)
@@ -65,9 +93,11 @@ def test_what_came_to_nothing_is_counted(status: Status) -> None:
 
 
 def test_open_transactions_and_waiting_rows_share_a_gauge(status: Status) -> None:
-    status.spill(Usage(memory_bytes=100, disk_bytes=7, disk_limit_bytes=1000, files=1))
-    status.waiting(20, is_blocked=False)
+    usage = Usage(memory_bytes=90, disk_bytes=7, disk_limit_bytes=1000, files=1)
+    status.spill(usage)
+    status.writing(SimpleNamespace(waiting_bytes=20))
     status.spilled(transactions=1, size_bytes=7)
+    usage.memory_bytes = 100  # as they are when they are asked for
     seen = status.metrics.snapshot()
     assert seen["cdcd_buffer_bytes"] == 120
     names = (
@@ -78,10 +108,12 @@ def test_open_transactions_and_waiting_rows_share_a_gauge(status: Status) -> Non
         "spilled_bytes_total",
     )
     assert [seen[f"cdcd_{name}"] for name in names] == [7, 1000, 1, 1, 7]
+    status.writing(None)
+    assert status.metrics.snapshot()["cdcd_buffer_bytes"] == 100
 
 
 def test_waiting_for_the_disk_is_back_pressure_with_its_own_cause(status: Status) -> None:
-    status.streaming(180_000, 4, "parallel")
+    begin_streaming(status)
     status.waiting_for_disk(True)
     assert status.health.state == "backpressure"
     status.waiting_for_disk(False)
@@ -108,6 +140,10 @@ def test_the_page_shows_what_is_durable_and_what_was_received(status: Status) ->
 def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None:
     """F33; a stream that is away is not asked, so it holds nothing that is known."""
     now_pg_us = int(time.time() * 1e6) - POSTGRES_EPOCH_US
+    begin_streaming(status, two_phase=True)
+    status.turned([Keepalive(1, 0, False)], 0)
+    assert status.page()["prepared"] == {"transactions": 0, "may_be_lost": 0}
+    assert status.metrics.snapshot()["cdcd_prepared_transactions"] == 0
     held = Held(2, 0x1_0000_0020, now_pg_us - 5_000_000)
     status.turned([Keepalive(1, 0, False)], 0, held=held, may_be_lost=3)
     page, samples = status.page()["prepared"], status.metrics.snapshot()
@@ -116,134 +152,25 @@ def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None
     assert samples["cdcd_prepared_transactions"] == 2
     assert 5 <= samples["cdcd_prepared_oldest_age_seconds"] < 60
     status.source_closed()
-    assert status.page()["prepared"] == {"transactions": 0, "may_be_lost": 0}
-    samples = status.metrics.snapshot()
-    assert (samples["cdcd_prepared_transactions"], samples["cdcd_prepared_oldest_age_seconds"]) == (0, 0)
+    assert status.page()["prepared"] is None
+    assert not any(series.startswith("cdcd_prepared") for series in status.metrics.snapshot())
 
 
-def test_what_a_prepare_holds_back_is_no_lag_of_what_is_written(status: Status) -> None:
-    """The transactions behind it are durable, although not confirmed."""
-    status.began(5)
-    status.ended(208, is_empty=False)
-    status.committed(Boundary(200, 150, 5, covered_lsn=208), rows=1, transactions=1, seconds=0.1)
-    assert status.metrics.snapshot()["cdcd_replication_lag_seconds"] == 0
-
-
-def _lags(status: Status) -> bool:
-    return status.metrics.snapshot()["cdcd_replication_lag_seconds"] > 0
-
-
-def _one_is_received(status: Status, end_lsn: int = 108) -> None:
-    status.began(5)
-    status.ended(end_lsn, is_empty=False)
-
-
-def _one_is_written(status: Status, end_lsn: int = 108) -> None:
-    status.committed(Boundary(end_lsn - 8, end_lsn, 5), rows=1, transactions=1, seconds=0.1)
-
-
-def test_wal_behind_the_last_transaction_is_no_lag(status: Status) -> None:
-    """F11: a keepalive's WAL end is other databases' WAL too, and waits for nothing but the next idle position."""
-    _one_is_received(status)
-    status.turned([Keepalive(500, 0, False)], 0)
-    assert _lags(status)
-    _one_is_written(status)
-    assert not _lags(status)
-
-
-def test_what_comes_behind_the_durable_one_lags_from_its_beginning(status: Status) -> None:
-    _one_is_received(status)
-    status.began(7)  # a long one: its rows are still coming
-    _one_is_written(status)
-    assert _lags(status)
-    status.ended(300, is_empty=False)
-    assert _lags(status)
-    _one_is_written(status, 300)
-    assert not _lags(status)
-
-
-def test_an_empty_transaction_lags_only_behind_others(status: Status) -> None:
-    """F7: nothing of it has to become durable."""
-    status.began(5)
-    status.ended(50, is_empty=True)
-    assert not _lags(status)
-    _one_is_received(status)
-    status.began(6)
-    status.ended(200, is_empty=True)
-    assert _lags(status)
-    _one_is_written(status)
-    assert not _lags(status)
-
-
-def test_a_commit_that_nobody_answered_lags_until_the_next_session_finds_it_durable(status: Status) -> None:
-    """F76: its transaction comes again and is dropped, and nothing else may come for long."""
-    _one_is_received(status)
-    status.source_closed()
-    assert _lags(status)
-    status.confirmed(108)
-    status.streaming(180_000, 4, "parallel")
-    assert not _lags(status)
-
-
-def test_what_a_session_left_undone_lags_until_it_is_durable(status: Status) -> None:
-    _one_is_received(status)
-    status.source_closed()
-    status.confirmed(50)
-    status.streaming(180_000, 4, "parallel")
-    assert _lags(status)
-    _one_is_received(status)
-    assert _lags(status)
-    _one_is_written(status)
-    assert not _lags(status)
-
-
-def test_what_a_commit_that_nobody_answered_has_made_durable_lags_no_more(status: Status) -> None:
-    """The rest does, and committed later than that: until it comes again that is all that is known of it."""
-    now_us = time.time_ns() // 1000
-    status.began(now_us - 70_000_000)
-    status.ended(100, is_empty=False)
-    status.ended(200, is_empty=False)
-    status.source_closed()
-    status.confirmed(108)
-    status.streaming(180_000, 4, "parallel", durable_us=now_us - 60_000_000)
-    assert 60 <= status.metrics.snapshot()["cdcd_replication_lag_seconds"] < 69
-    status.began(now_us - 50_000_000)
-    assert 50 <= status.metrics.snapshot()["cdcd_replication_lag_seconds"] < 59
-
-
-def test_a_position_alone_says_nothing_of_the_age_of_what_is_behind_it(status: Status) -> None:
-    """A server that decodes what is an hour old tells of where it is: what it sends then is an hour old."""
-    now_us = time.time_ns() // 1000
-    status.streaming(180_000, 4, "parallel")
-    status.began(now_us - 3_600_000_000)
-    status.ended(200, is_empty=False)
-    status.committed(Boundary(90, 100, now_us, transactions=0), rows=0, transactions=0, seconds=0.1)
-    assert status.metrics.snapshot()["cdcd_replication_lag_seconds"] >= 3_600
-    status.source_closed()
-    status.streaming(180_000, 4, "parallel")
-    assert status.metrics.snapshot()["cdcd_replication_lag_seconds"] >= 3_600
-
-
-def test_what_is_left_undone_lags_also_when_a_session_ends_before_it_has_come_again(status: Status) -> None:
-    _one_is_received(status)
-    status.confirmed(50)
-    for _ in range(3):
-        status.source_closed()
-        status.streaming(180_000, 4, "parallel")
-        assert _lags(status)
-    status.confirmed(108)
-    status.streaming(180_000, 4, "parallel")
-    assert not _lags(status)
+def test_without_two_phase_nobody_sees_what_is_prepared(status: Status) -> None:
+    begin_streaming(status)
+    status.turned([Keepalive(1, 0, False)], 0)
+    assert status.page()["prepared"] is None
+    assert not any(series.startswith("cdcd_prepared") for series in status.metrics.snapshot())
 
 
 def test_before_it_has_confirmed_anything_the_lag_is_the_slots(status: Status) -> None:
     """A process that has just begun is behind by what the one before it has left, not by all WAL there ever was."""
-    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), server_lsn=1_500)
+    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), looked(1_500))
     samples = status.metrics.snapshot()
     assert (samples["cdcd_replication_lag_bytes"], samples["cdcd_received_lag_bytes"]) == (500, 500)
     status.turned([Keepalive(1_400, 0, False)], 0)
     status.confirmed(1_200)
-    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), server_lsn=1_500)
+    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), looked(1_500))
     samples = status.metrics.snapshot()
     assert (samples["cdcd_replication_lag_bytes"], samples["cdcd_received_lag_bytes"]) == (300, 100)
 
@@ -251,9 +178,126 @@ def test_before_it_has_confirmed_anything_the_lag_is_the_slots(status: Status) -
 def test_a_lag_in_bytes_that_nobody_can_look_up_is_not_told_as_it_was(status: Status) -> None:
     names = ("cdcd_replication_lag_bytes", "cdcd_received_lag_bytes")
     assert not any(name in status.metrics.snapshot() for name in names)
-    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), server_lsn=1_500)
+    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), looked(1_500))
     assert all(name in status.metrics.snapshot() for name in names)
     status.slot(None)
     assert not any(name in status.metrics.snapshot() for name in names)
-    status.slot(SlotReading(True), server_lsn=1_500)
+    status.slot(SlotReading(True), looked(1_500))
     assert not any(name in status.metrics.snapshot() for name in names), "a slot that is just being made"
+
+
+def test_what_a_look_saw_and_the_stream_has_brought_meanwhile_is_not_missing(status: Status) -> None:
+    begin_streaming(status, 1_000)
+    status.slot(SlotReading(True, confirmed_flush_lsn=1_000), looked(1_500))
+    assert "cdcd_received_lag_bytes 500.0" in status.exposition().decode()
+    status.turned([Keepalive(1_500, 0, False)], 0)
+    status.confirmed(1_500)
+    text = status.exposition().decode()
+    assert "cdcd_received_lag_bytes 0.0" in text
+    assert "cdcd_replication_lag_bytes 0.0" in text
+
+
+def test_the_lag_is_that_of_the_flow(status: Status) -> None:
+    now_us = time.time_ns() // 1000
+    assert LAG not in status.metrics.snapshot()
+    begin_streaming(status, 50)
+    status.slot(None, looked(50))
+    status.began(now_us - 9_000_000)
+    status.ended(108, is_empty=False)
+    assert 9 <= status.metrics.snapshot()[LAG] < 60
+    # What a PREPARE holds back is durable, although it is not confirmed (F33).
+    boundary = Boundary(100, 60, now_us - 9_000_000, covered_lsn=108)
+    status.committed(boundary, rows=1, transactions=1, seconds=0.1)
+    status.slot(None, looked(108))
+    assert status.metrics.snapshot()[LAG] == 0
+
+
+def test_a_progress_record_is_known_before_anything_comes(status: Status) -> None:
+    assert (status.page()["durable"], status.page()["received_lsn"]) == (None, None)
+    status.progress(record(commit_us=5_000_000))
+    assert status.page()["durable"] == {"phase": "streaming", "commit_lsn": "0/64", "end_lsn": "0/6C"}
+    samples = status.metrics.snapshot()
+    assert samples["cdcd_last_commit_timestamp_seconds"] == 5
+    assert samples[LAG] > 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_lag"),
+    [
+        ({"slot_lsn": 101}, True),  # a copy that is complete: no transaction has followed
+        ({"commit_us": 0}, False),
+        ({"phase": "snapshot"}, False),
+    ],
+)
+def test_a_record_without_a_transaction_has_no_last_commit(
+    status: Status, fields: dict[str, Any], has_lag: bool
+) -> None:
+    status.progress(record(**fields))
+    samples = status.metrics.snapshot()
+    assert "cdcd_last_commit_timestamp_seconds" not in samples
+    assert (LAG in samples) is has_lag
+
+
+@pytest.mark.parametrize(
+    ("phase", "rows", "transactions", "is_counted"),
+    [
+        ("streaming", 3, 1, True),
+        ("streaming", 3, 0, False),  # a part of a large one, or the end of the copy
+        ("streaming", 0, 0, False),  # a position
+        ("streaming", 0, 2, False),  # empty ones
+        ("snapshot", 3, 0, False),
+    ],
+)
+def test_the_latency_is_that_of_transactions_that_end(
+    status: Status, phase: str, rows: int, transactions: int, is_counted: bool
+) -> None:
+    boundary = Boundary(100, 108, time.time_ns() // 1000, transactions, phase)
+    status.committed(boundary, rows=rows, transactions=transactions, seconds=0.1)
+    samples = status.metrics.snapshot()
+    assert samples["cdcd_event_latency_seconds_count"] == int(is_counted)
+    assert samples['cdcd_kafka_transactions_total{result="committed"}'] == 1
+    assert ("cdcd_last_commit_timestamp_seconds" in samples) is (transactions > 0)
+
+
+def test_status_updates_are_those_that_were_sent(status: Status) -> None:
+    sent = 3
+    status.streaming(SERVER, StreamOptions(4), 1, 0, lambda: sent)
+    assert "cdcd_status_updates_total 3.0" in status.exposition().decode()
+    sent = 5
+    status.source_closed()
+    begin_streaming(status)
+    assert "cdcd_status_updates_total 5.0" in status.exposition().decode()
+
+
+def test_what_is_left_to_copy_is_null_until_it_is_known(status: Status) -> None:
+    def left() -> tuple[int | None, float | None]:
+        samples = status.metrics.snapshot()
+        return status.page()["snapshot_tables_remaining"], samples.get("cdcd_snapshot_tables_remaining")
+
+    assert left() == (None, None)
+    status.copies()
+    assert left() == (None, None)
+    status.snapshot_started(2)
+    status.snapshot_table_done("public.t")
+    assert left() == (1, 1)
+    status.snapshot_ended(is_complete=False)
+    assert left() == (None, None)
+    assert "cdcd_snapshot_duration_seconds" not in status.metrics.snapshot()
+    status.snapshot_started(1)
+    status.snapshot_ended(is_complete=True)
+    assert left() == (0, 0)
+
+
+def test_a_process_that_goes_on_with_a_stream_has_nothing_to_copy(status: Status) -> None:
+    begin_streaming(status)
+    assert status.page()["snapshot_tables_remaining"] == 0
+    assert "cdcd_snapshot_tables" not in status.metrics.snapshot()
+
+
+def test_open_transactions_are_known_while_there_is_a_stream(status: Status) -> None:
+    assert "cdcd_open_transactions" not in status.metrics.snapshot()
+    begin_streaming(status)
+    status.turned([Keepalive(1, 0, False)], 3)
+    assert status.metrics.snapshot()["cdcd_open_transactions"] == 3
+    status.source_closed()
+    assert "cdcd_open_transactions" not in status.metrics.snapshot()

@@ -1,0 +1,39 @@
+"""A gauge that is there only while its value is known: 0 never stands for "unknown".
+
+In: a value, or a function that is asked at each scrape; None for unknown.  Out: one sample, or none.
+Must not: keep a value that its owner has taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+__all__ = ["KnownGauge"]
+
+
+class KnownGauge(Collector):
+    """Absent until it is set, and again after `set(None)`."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self._value: Callable[[], float | None] = lambda: None
+        registry.register(self)
+
+    def set(self, value: float | None) -> None:
+        """Show this value from now on; None: it is not known any more."""
+        self._value = lambda: value
+
+    def ask(self, value: Callable[[], float | None]) -> None:
+        """Ask `value` at each scrape from now on."""
+        self._value = value
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the sample, if there is one."""
+        value = self._value()
+        if value is not None:
+            yield GaugeMetricFamily(self._name, self._text, value=value)

@@ -1,0 +1,361 @@
+"""How far behind cdcd is in time: one line a case, and a made-up server whose truth is known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cdcd.runtime.lag import FRESH_US, MAX_LOOKS, LagTracker, ServerTimeline, WalEnd
+
+HERE = ServerTimeline("7", 1)
+ELSEWHERE = ServerTimeline("8", 1)
+S = 1_000_000
+
+
+class Clock:
+    """The server's clock is `ahead_us` ahead of cdcd's, which began at 0."""
+
+    now_us = 0
+    ahead_us = 0
+
+    def __call__(self) -> int:
+        return self.now_us
+
+    def server_us(self) -> int:
+        return self.now_us + self.ahead_us
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lag(clock: Clock) -> LagTracker:
+    return LagTracker(clock, clock)
+
+
+def look(lag: LagTracker, clock: Clock, lsn: int, of: ServerTimeline = HERE) -> None:
+    lag.looked(WalEnd(of, lsn, clock.server_us(), clock.now_us, clock.now_us))
+
+
+def received(lag: LagTracker, end_lsn: int, commit_us: int) -> None:
+    lag.began(commit_us)
+    lag.ended(end_lsn, is_empty=False)
+
+
+def test_before_anything_is_known_there_is_no_lag_and_not_0(lag: LagTracker, clock: Clock) -> None:
+    assert lag.lag_us() is None
+    look(lag, clock, 100)
+    assert lag.lag_us() is None, "where the server stands says nothing of what Kafka has"
+
+
+def test_it_grows_from_the_last_time_that_everything_was_received(lag: LagTracker, clock: Clock) -> None:
+    lag.streams(HERE, 100, 0)
+    clock.now_us = 5 * S
+    look(lag, clock, 100)
+    assert lag.lag_us() == 0
+    clock.now_us = 6 * S
+    assert lag.lag_us() == S, "nobody has looked since"
+    look(lag, clock, 150)
+    clock.now_us = 25 * S
+    look(lag, clock, 170)
+    assert lag.lag_us() == 20 * S
+    lag.received(160)
+    assert lag.lag_us() == 19 * S, "what was there at the look 19 s ago has come"
+    lag.received(170)
+    assert lag.lag_us() == 0
+    clock.now_us += FRESH_US + 1
+    assert lag.lag_us() == FRESH_US + 1
+
+
+def test_what_is_received_and_not_durable_counts_from_its_commit(lag: LagTracker, clock: Clock) -> None:
+    lag.streams(HERE, 100, 0)
+    clock.now_us = 10 * S
+    received(lag, 150, 4 * S)
+    look(lag, clock, 150)
+    assert lag.lag_us() == 6 * S
+    lag.durable(150, 4 * S)
+    assert lag.lag_us() == 0
+
+
+def test_what_comes_behind_the_durable_one_counts_from_its_commit(lag: LagTracker, clock: Clock) -> None:
+    lag.streams(HERE, 100, 0)
+    clock.now_us = 10 * S
+    received(lag, 150, 4 * S)
+    lag.began(7 * S)  # a long one: its rows are still coming
+    lag.durable(150, 4 * S)
+    assert lag.lag_us() == 6 * S, "received until 4 s"
+    lag.ended(200, is_empty=False)
+    assert lag.lag_us() == 3 * S
+    lag.durable(200, 7 * S)
+    look(lag, clock, 200)
+    assert lag.lag_us() == 0
+
+
+def test_an_empty_transaction_counts_only_behind_others(lag: LagTracker, clock: Clock) -> None:
+    """F7: nothing of it has to become durable."""
+    lag.streams(HERE, 10, 0)
+    clock.now_us = 9 * S
+    lag.began(5 * S)
+    lag.ended(50, is_empty=True)
+    look(lag, clock, 50)
+    assert lag.lag_us() == 0
+    received(lag, 100, 6 * S)
+    lag.began(7 * S)
+    lag.ended(200, is_empty=True)
+    look(lag, clock, 200)
+    assert lag.lag_us() == 3 * S
+    lag.durable(200, 6 * S)
+    assert lag.lag_us() == 0
+
+
+def test_a_backlog_is_as_old_as_what_comes_of_it(lag: LagTracker, clock: Clock) -> None:
+    """A server that decodes what is an hour old says where it is: what it sends then is an hour old."""
+    clock.now_us = 4_000 * S
+    lag.streams(HERE, 100, 300 * S)
+    look(lag, clock, 10_000)
+    assert lag.lag_us() == 3_700 * S
+    received(lag, 200, 400 * S)
+    lag.durable(100, None)  # a position alone
+    assert lag.lag_us() == 3_600 * S
+    lag.durable(200, 400 * S)
+    assert lag.lag_us() == 3_600 * S
+    lag.received(10_000)
+    assert lag.lag_us() == 0
+
+
+def test_wal_of_others_is_no_lag_once_it_is_received(lag: LagTracker, clock: Clock) -> None:
+    """F11: a keepalive's WAL end is other databases' WAL too, and waits for nothing but the next idle position."""
+    lag.streams(HERE, 100, 0)
+    received(lag, 150, 0)
+    lag.durable(150, 0)
+    lag.received(500)
+    look(lag, clock, 500)
+    assert lag.lag_us() == 0
+
+
+@pytest.mark.parametrize(
+    ("start_lsn", "durable_us", "expected_us"),
+    [
+        (100, 0, 6 * S),  # nothing of it is durable: it comes again
+        (150, 4 * S, 6 * S),  # the first of it: what is left committed later than that
+        (
+            200,
+            7 * S,
+            2 * S,
+        ),  # all of it, by a commit that nobody answered (F76): received until the look at 8 s
+    ],
+)
+def test_what_a_session_has_left_counts_until_it_is_durable(
+    lag: LagTracker, clock: Clock, start_lsn: int, durable_us: int, expected_us: int
+) -> None:
+    lag.streams(HERE, 100, 0)
+    clock.now_us = 8 * S
+    received(lag, 150, 4 * S)
+    received(lag, 200, 7 * S)
+    look(lag, clock, 200)
+    for _ in range(3):  # sessions that end before anything comes
+        clock.now_us = 10 * S
+        lag.streams(HERE, start_lsn, durable_us)
+        look(lag, clock, 210)
+        assert lag.lag_us() == expected_us
+    lag.durable(start_lsn, None)  # an idle position is no transaction
+    assert lag.lag_us() == expected_us
+    lag.received(210)
+    assert lag.lag_us() == 0
+
+
+def test_a_transaction_that_was_cut_off_counts_from_its_commit(lag: LagTracker, clock: Clock) -> None:
+    lag.streams(HERE, 100, 0)
+    clock.now_us = 8 * S
+    look(lag, clock, 100)
+    lag.began(3 * S)
+    lag.streams(HERE, 100, 2 * S)
+    assert lag.lag_us() == 5 * S
+
+
+def test_a_progress_record_says_until_when_everything_is_durable(lag: LagTracker, clock: Clock) -> None:
+    clock.now_us = 100 * S
+    lag.recorded(HERE, 500, 40 * S)
+    assert lag.lag_us() == 60 * S
+    look(lag, clock, 510)
+    assert lag.lag_us() == 60 * S
+    clock.now_us = 101 * S
+    look(lag, clock, 500)
+    assert lag.lag_us() == 0, "the server has nothing that the record has not"
+
+
+def test_a_snapshot_counts_from_before_its_slot(lag: LagTracker, clock: Clock) -> None:
+    clock.now_us = 100 * S
+    lag.copies()
+    look(lag, clock, 500)
+    clock.now_us = 160 * S
+    assert lag.lag_us() == 60 * S
+    lag.streams(HERE, 490, 100 * S)
+    assert lag.lag_us() == 60 * S
+    lag.received(500)
+    assert lag.lag_us() == 60 * S, "that look was as old"
+    look(lag, clock, 500)
+    assert lag.lag_us() == 0
+
+
+def test_another_servers_wal_says_nothing(lag: LagTracker, clock: Clock) -> None:
+    """F59: a name that has moved leads the look elsewhere, while the stream hangs."""
+    lag.streams(HERE, 500, 0)
+    look(lag, clock, 500)
+    clock.now_us = 30 * S
+    look(lag, clock, 400, ELSEWHERE)
+    look(lag, clock, 400, ServerTimeline("7", 2))
+    assert lag.lag_us() == 30 * S
+
+
+def test_after_a_promotion_what_was_received_is_received_anew(lag: LagTracker, clock: Clock) -> None:
+    """F58: its LSNs may be given out again."""
+    lag.streams(HERE, 500, 0)
+    received(lag, 900, 0)
+    clock.now_us = 20 * S
+    lag.streams(ServerTimeline("7", 2), 600, 0)
+    look(lag, clock, 700, ServerTimeline("7", 2))
+    assert lag.lag_us() == 20 * S
+    lag.received(700)
+    assert lag.lag_us() == 0
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, 3600])
+def test_the_servers_clock_may_be_another(lag: LagTracker, clock: Clock, ahead_s: int) -> None:
+    """F70: the lag is the server's, and no stalled stream hides behind a clock that is ahead."""
+    clock.ahead_us = ahead_s * S
+    lag.streams(HERE, 100, 0)
+    look(lag, clock, 100)
+    received(lag, 150, clock.server_us())
+    clock.now_us = 7 * S
+    assert lag.lag_us() == 7 * S
+    lag.durable(150, clock.ahead_us)
+    assert lag.lag_us() == 7 * S
+
+
+def test_a_slow_answer_makes_no_lag_and_a_clock_that_was_set_counts(lag: LagTracker, clock: Clock) -> None:
+    look(lag, clock, 100)
+    clock.now_us = 2 * S
+    lag.looked(WalEnd(HERE, 100, 1_500_000, S, 2 * S))
+    assert lag.now_us() == 2 * S
+    for set_us in (60 * S, -60 * S):
+        clock.ahead_us = set_us
+        look(lag, clock, 100)
+        assert lag.now_us() == clock.server_us()
+
+
+def test_a_commit_time_of_an_origin_ahead_does_not_hide_what_follows(lag: LagTracker, clock: Clock) -> None:
+    lag.streams(HERE, 100, 0)
+    look(lag, clock, 100)
+    received(lag, 150, 3600 * S)
+    lag.turned()
+    lag.durable(150, 3600 * S)
+    clock.now_us = 60 * S
+    assert lag.lag_us() == 60 * S
+    lag.streams(HERE, 150, 3600 * S)
+    clock.now_us = 90 * S
+    assert lag.lag_us() == 90 * S
+
+
+def test_looks_are_bounded_while_nothing_comes(lag: LagTracker, clock: Clock) -> None:
+    lag.streams(HERE, 100, 0)
+    look(lag, clock, 100)
+    for number in range(10 * MAX_LOOKS):
+        clock.now_us += S
+        look(lag, clock, 101 + number)
+    assert lag.lag_us() == 10 * MAX_LOOKS * S
+    assert len(lag._looks) <= MAX_LOOKS
+    lag.received(101)
+    assert lag.lag_us() == (10 * MAX_LOOKS - 1) * S
+    lag.received(100 + 10 * MAX_LOOKS)
+    assert lag.lag_us() == 0
+
+
+class MadeUp:
+    """A server with commits, a stream that lags behind and breaks, a Kafka that lags behind the stream."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.clock = Clock()
+        self.clock.now_us = 1_000 * S
+        self.clock.ahead_us = self.random.choice((0, -5 * S, 5 * S))
+        self.lag = LagTracker(self.clock, self.clock.server_us)
+        self.commits = [(100, self.clock.server_us())]  # (end LSN, commit time)
+        self.wal_lsn, self.at, self.durable = 100, 0, 0  # `at`, `durable`: the last of commits that is
+        self.is_open = False
+
+    def step(self) -> None:
+        self.clock.now_us += self.random.choice((1, 1_000, 100_000, 3 * S))
+        actions = (self.commit, self.commit, self.other_wal, self.receive, self.keepalive, self.durably)
+        self.random.choice((*actions, self.look, self.reconnect, self.nothing))()
+
+    def nothing(self) -> None:
+        self.is_open = self.is_open and self.random.random() > 0.3
+
+    def commit(self) -> None:
+        self.wal_lsn += 10
+        self.commits.append((self.wal_lsn, self.clock.server_us()))
+
+    def other_wal(self) -> None:
+        self.wal_lsn += 5
+
+    def receive(self) -> None:
+        if self.is_open and self.at + 1 < len(self.commits):
+            self.at += 1
+            end_lsn, commit_us = self.commits[self.at]
+            if self.at > self.durable:  # F4
+                self.lag.began(commit_us)
+                self.lag.ended(end_lsn, is_empty=False)
+            self.lag.turned()
+
+    def keepalive(self) -> None:
+        if self.is_open and self.at + 1 == len(self.commits):
+            self.lag.received(self.wal_lsn)
+
+    def durably(self) -> None:
+        if self.is_open and self.at > self.durable:
+            self.durable = self.random.randint(self.durable + 1, self.at)
+            is_answered = self.random.random() < 0.8
+            if is_answered:
+                self.lag.durable(*self.commits[self.durable])
+            else:
+                self.reconnect()
+
+    def look(self) -> None:
+        asked_us = self.clock.now_us
+        self.clock.now_us += self.random.choice((1_000, 100_000))
+        end = self.wal_lsn, self.clock.server_us()
+        self.clock.now_us += self.random.choice((1_000, 100_000))
+        self.lag.looked(WalEnd(HERE, *end, asked_us, self.clock.now_us))
+
+    def reconnect(self) -> None:
+        start_lsn, durable_us = self.commits[self.durable]
+        if self.random.random() < 0.2:
+            self.lag = LagTracker(self.clock, self.clock.server_us)  # another process
+            self.lag.recorded(HERE, start_lsn, durable_us)
+        self.lag.streams(HERE, start_lsn, durable_us)
+        # What is durable may be sent again.
+        self.at, self.is_open = self.random.randint(max(0, self.durable - 2), self.durable), True
+
+    def truth_us(self) -> int:
+        after = self.commits[self.durable + 1 :]
+        return self.clock.server_us() - after[0][1] if after else 0
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_it_is_never_below_the_truth_and_0_when_all_is_looked_at_and_durable(seed: int) -> None:
+    made_up = MadeUp(seed)
+    for _ in range(300):
+        made_up.step()
+        said_us = made_up.lag.lag_us()
+        assert said_us is None or said_us >= made_up.truth_us() - FRESH_US
+    made_up.reconnect()
+    while made_up.at + 1 < len(made_up.commits):
+        made_up.receive()
+    made_up.keepalive()
+    made_up.lag.durable(made_up.wal_lsn, made_up.commits[-1][1])
+    made_up.look()
+    assert made_up.lag.lag_us() == 0
