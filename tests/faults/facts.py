@@ -117,16 +117,19 @@ class Sample:
 class Lag:
     """What cdcd's metrics said of its lag, and what was true around it, looked up in this order.
 
-    PostgreSQL's WAL (what is flushed is committed, what is not inserted is not) and the slot; `said_s`; the
-    status page's `received_lsn`; the metrics, bytes None where they are absent; `until_s`; the progress topic's end.
+    PostgreSQL's WAL (what is flushed is committed, what is not inserted is not) and the slot; `said_s`; the status
+    page's state and `received_lsn`, and when that process began; the metrics, None where they are absent; `until_s`;
+    the progress topic's end.
     """
 
     flushed_lsn: int
     inserted_lsn: int
     confirmed_lsn: int
     said_s: float
+    state: str
     received_lsn: int
-    lag_s: float
+    began_s: float
+    lag_s: float | None
     lag_bytes: int | None
     slot_lsn: int | None
     until_s: float

@@ -22,8 +22,22 @@ def _later(lag: Lag, by_s: float, **other: Any) -> Lag:
 def lag_stuck_at_zero(block: Block) -> Block:
     """Kafka has taken nothing for 20 seconds."""
     middle, ends = block.progress[len(block.progress) // 2], block.transactions[-1].end_lsn
-    behind = _later(block.lags[-1], 20, lag_s=0.0, received_lsn=ends, end_offset=middle.offset + 1)
+    last = replace(block.lags[-1], flushed_lsn=ends, received_lsn=ends)
+    behind = _later(last, 20, lag_s=0.0, end_offset=middle.offset + 1)
     return replace(block, lags=(*block.lags, behind))
+
+
+def lag_zero_while_nothing_is_received(block: Block) -> Block:
+    """PostgreSQL has sent nothing for 20 seconds, and said so at the first of two samples."""
+    middle, ends = block.progress[len(block.progress) // 2], block.transactions[-1].end_lsn
+    behind = replace(
+        block.lags[-1], lag_s=0.0, received_lsn=middle.end_lsn, flushed_lsn=ends, end_offset=middle.offset + 1
+    )
+    return replace(block, lags=(*block.lags, *(_later(behind, by_s) for by_s in (1, 21))))
+
+
+def lag_absent_while_it_streams(block: Block) -> Block:
+    return replace(block, lags=(*block.lags, _later(block.lags[-1], 1, lag_s=None, state="streaming")))
 
 
 def lag_never_falls(block: Block) -> Block:
@@ -60,6 +74,8 @@ def confirmed_metric_ahead(block: Block) -> Block:
 LAG_PLANTS: tuple[Callable[[Block], Block], ...] = (
     nobody_looked_at_the_lag,
     lag_stuck_at_zero,
+    lag_zero_while_nothing_is_received,
+    lag_absent_while_it_streams,
     lag_never_falls,
     lag_of_bytes_stuck_at_zero,
     lag_of_bytes_from_the_beginning,

@@ -69,8 +69,10 @@ class LagSampler(threading.Thread):
         return Lag(
             *positions,
             said_s,
-            lsn_of(before["received_lsn"]),
-            said["cdcd_replication_lag_seconds"],
+            before["state"],
+            lsn_of(before["received_lsn"] or "0/0"),
+            said_s - before["uptime_s"],
+            said.get("cdcd_replication_lag_seconds"),
             _whole(said.get("cdcd_replication_lag_bytes")),
             _whole(said.get("cdcd_slot_confirmed_flush_lsn")),
             until_s,

@@ -2,7 +2,8 @@
 
 In: samples, the transactions, the progress records.  Out: findings.
 Invariant: each bound is what is certain, whatever happened between the questions of one sample, so that a finding is
-never a race. Seconds are worked out when they are asked for; bytes are as old as the last look of cdcd's monitor.
+never a race. Both are worked out when they are asked for, from a look at the server that is a moment old at most;
+without one bytes are absent, and seconds grow, but where nothing was ever known.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from cdcd.runtime.monitor import SCRAPE_INTERVAL_S
 from tests.faults.facts import Finding, Lag, Progress, Transaction
 
 SLACK_S = 0.1
 """All clocks are the machine's one."""
-LOOKED_WITHIN_S = 45.0
-"""A look each ten seconds; on a link that holds everything it waits for as long as the longest fault."""
+LOOKED_WITHIN_S = 1.0
+"""How old a look may be that is shown."""
+SAME_PROCESS_S = 1.0
+"""What /status says of its age is rounded."""
 
 
 def truthful(
@@ -27,8 +31,12 @@ def truthful(
     if not lags:
         yield Finding("k", "nobody has looked at the lag metrics")
     truth = _Truth(lags, transactions, committed, point or 0)
-    for lag in lags:
-        least_s, most_s = truth.least_s(lag), truth.most_s(lag)
+    for at, lag in enumerate(lags):
+        if lag.lag_s is None:
+            if lag.state in ("streaming", "backpressure"):
+                yield Finding("k", "the lag metric is absent while it streams")
+            continue
+        least_s, most_s = truth.least_s(lag), truth.most_s(at)
         if lag.lag_s < least_s - SLACK_S:
             yield Finding("k", f"the lag metric says {lag.lag_s:.1f} s, it is {least_s:.1f} s at least")
         if lag.lag_s > most_s + SLACK_S:
@@ -60,22 +68,39 @@ class _Truth:
         return self.committed[end - 1] if end else None
 
     def least_s(self, lag: Lag) -> float:
-        """The age of the oldest transaction that had been received and was not durable."""
+        """The age of the oldest transaction that was committed and is not durable, whether it was received or not."""
         record = self.durable(lag)
         if record is None or record.phase == "snapshot" or record.part is not None:
             return 0.0
         # The first one that ends behind the record's commit is the record's own.
         first = bisect_right(self._ends, max(record.commit_lsn, self.point)) + 1
-        if first >= len(self._ends) or self._ends[first] > lag.received_lsn:
+        if first >= len(self._ends) or self._ends[first] > lag.flushed_lsn:
             return 0.0
-        return max(0.0, lag.said_s - self._latest_s[first])
+        age_s = lag.said_s - self._latest_s[first]
+        if self._ends[first] > lag.received_lsn:
+            # A commit may take its time long before its place: it was there at the first sample that has its place.
+            seen = next(one for one in self.lags if one.flushed_lsn >= self._ends[first])
+            age_s = min(age_s, lag.said_s - seen.said_s)
+        return max(0.0, age_s)
 
-    def most_s(self, lag: Lag) -> float:
-        """The age of the last transaction that was confirmed, or of one behind it; without one there is no lag."""
+    def most_s(self, at: int) -> float:
+        """The age of the last transaction that was confirmed, or of one behind it: all before is durable.
+
+        With nothing behind it there is no lag, but what cdcd cannot know: that grows from what it said before. While
+        it copies it counts from before the slot was made.
+        """
+        lag = self.lags[at]
+        if lag.state == "snapshot":
+            return lag.until_s - lag.began_s + SAME_PROCESS_S
         last = bisect_right(self._ends, lag.confirmed_lsn) - 1
-        if last == len(self._ends) - 1:
-            return 0.0
-        return lag.until_s - self._earliest_s[last] if last >= 0 else float("inf")
+        if last < 0:
+            return float("inf")
+        age_s = lag.until_s - self._earliest_s[last]
+        before = self.lags[at - 1] if at else None
+        if before is None or before.lag_s is None or abs(lag.began_s - before.began_s) > SAME_PROCESS_S:
+            return age_s
+        grown_s = before.lag_s + lag.until_s - before.said_s + SCRAPE_INTERVAL_S
+        return grown_s if last == len(self._ends) - 1 else max(age_s, grown_s)
 
 
 def _bytes(lags: Sequence[Lag], at: int, truth: _Truth) -> Iterator[Finding]:
