@@ -1,0 +1,464 @@
+"""Every metric, field of /status and probe, in every situation: what is not known is absent or null, never 0.
+
+`METRICS`, `FIELDS` and `PROBES` say, for each name and each of `SITUATIONS`, what a daemon shows there:
+
+    -  absent, or null       0  zero                  +  more than zero, or any text
+    ^  grows while one looks  k  known, whatever it is  ?  known or not: when it is known is a matter of time
+    e  an empty text
+
+A name that is not in its table fails the walk, and so does a name of the tables that is nowhere seen. The lag is
+compared with what was committed and is not durable in Kafka, which is looked up in PostgreSQL alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.runtime.monitor import SCRAPE_INTERVAL_S
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.proxy import Proxy
+from tests.support.stack import SLOT_OWNER, confirmed_position, prepare, run
+from tests.support.waiting import eventually
+
+SITUATIONS = (
+    "first",  # the first start, and the source refuses connections: nothing is known
+    "copy",  # the snapshot runs; its server process stands still, and others commit
+    "rest",  # streaming, and everything is durable
+    "stalled",  # the walsender stands still, and others commit
+    "held",  # Kafka says nothing, and others commit
+    "lost",  # the source refuses connections, and others commit
+    "restarted",  # a new process, and the source refuses connections
+    "again",  # that process streams, and nothing was committed since
+    "halted",  # an operator has to decide, and others commit
+    "all",  # another daemon with what is off by default: two_phase with a prepared transaction, heartbeats
+    "all lost",  # that one, and the source refuses connections
+)
+COUNTER = "k k k k k k k k k k k"
+BY_SLOT = "- k k k k - - k k k -"
+
+METRICS = {
+    # how far behind
+    "cdcd_replication_lag_seconds": "- ^ 0 ^ ^ ^ ? 0 ^ 0 ^",
+    "cdcd_replication_lag_bytes": "- + 0 + + - - k + k -",
+    "cdcd_received_lag_bytes": "- + 0 + 0 - - k + 0 -",
+    "cdcd_last_commit_timestamp_seconds": "- - + + + + ? + + + +",
+    "cdcd_last_ack_timestamp_seconds": "- ? + + + + - ? + + +",
+    "cdcd_event_latency_seconds": "0 0 + + + + 0 0 ? + +",
+    # state
+    "cdcd_build_info": "+ + + + + + + + + + +",
+    "cdcd_pipeline_state": "+ + + + + + + + + + +",
+    "cdcd_halted_reason_info": "- - - - - - - - + - -",
+    "cdcd_source_connected": "0 0 + + + 0 0 + 0 + 0",
+    "cdcd_sink_connected": "0 + + + + 0 0 + 0 + 0",
+    "cdcd_loop_last_turn_timestamp_seconds": "+ + + + + + + + + + +",
+    # throughput, since the process began
+    "cdcd_source_bytes_total": "0 k + + + + 0 k k + +",
+    "cdcd_events_total": "- k + + + + - ? ? + +",
+    "cdcd_transactions_total": "0 0 + + + + 0 k k + +",
+    "cdcd_encoded_in_python_columns_total": COUNTER,
+    "cdcd_encoded_in_python_rows_total": COUNTER,
+    "cdcd_kafka_transactions_total": "0 k + + + + 0 k k + +",
+    "cdcd_kafka_transaction_duration_seconds": "0 k + + + + 0 k k + +",
+    "cdcd_dead_letters_total": "- 0 0 0 0 0 - ? ? 0 0",
+    "cdcd_duplicates_suppressed_total": COUNTER,
+    "cdcd_status_updates_total": "0 0 + + + + 0 + + + +",
+    "cdcd_registry_requests_total": "0 + + + + + 0 k k + +",
+    "cdcd_schema_registrations_total": "0 + + + + + 0 0 0 + +",
+    # open transactions
+    "cdcd_open_transactions": "- - 0 0 k - - 0 - 0 -",
+    "cdcd_prepared_transactions": "- - - - - - - - - + -",
+    "cdcd_prepared_oldest_age_seconds": "- - - - - - - - - ^ -",
+    "cdcd_buffer_bytes": "0 k 0 0 k 0 0 0 0 k 0",
+    "cdcd_spill_bytes": "0 0 0 0 0 0 0 0 0 0 0",
+    "cdcd_spill_limit_bytes": "+ + + + + + + + + + +",
+    "cdcd_spill_files": "0 0 0 0 0 0 0 0 0 0 0",
+    "cdcd_spilled_transactions_total": COUNTER,
+    "cdcd_spilled_bytes_total": COUNTER,
+    "cdcd_backpressure_active": "0 k 0 0 k 0 0 0 0 0 0",
+    "cdcd_backpressure_seconds_total": COUNTER,
+    # reliability
+    "cdcd_reconnects_total": "+ k k k k + + k k k +",
+    "cdcd_errors_total": "+ k k k k + + k + k +",
+    "cdcd_producer_rebuilds_total": COUNTER,
+    # the slot, while it can be looked at
+    "cdcd_slot_active": "- 0 + + + - - + 0 + -",
+    "cdcd_slot_retained_wal_bytes": "- + + + + - - + + + -",
+    "cdcd_slot_confirmed_flush_lag_bytes": "- + k + + - - k + k -",
+    "cdcd_slot_safe_wal_bytes": "- - - - - - - - - - -",  # without max_slot_wal_keep_size there is no limit
+    "cdcd_slot_restart_lsn": "- + + + + - - + + + -",
+    "cdcd_slot_confirmed_flush_lsn": "- + + + + - - + + + -",
+    "cdcd_slot_catalog_xmin_age": BY_SLOT,
+    "cdcd_slot_server_spilled_bytes": "- ? ? ? ? - - ? ? ? -",  # the server's statistics come late
+    "cdcd_slot_server_streamed_bytes": "- ? ? ? ? - - ? ? ? -",
+    "cdcd_slot_wal_status": "- + + + + - - + + + -",
+    "cdcd_wal_guard_level": "- ? 0 0 0 - - ? ? ? -",
+    "cdcd_wal_guard_slots_dropped_total": COUNTER,
+    # what is watched beside the stream
+    "cdcd_publication_changes_total": COUNTER,
+    "cdcd_heartbeats_sent_total": "0 0 0 0 0 0 0 0 0 + +",
+    "cdcd_heartbeat_last_roundtrip_timestamp_seconds": "- - - - - - - - - + +",
+    # the snapshot
+    "cdcd_snapshot_running": "0 + 0 0 0 0 0 0 0 0 0",
+    "cdcd_snapshot_tables": "- + + + + + - - - + +",
+    "cdcd_snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0",
+    "cdcd_snapshot_rows_total": "- ? + + + + - - - + +",
+    "cdcd_snapshot_duration_seconds": "- - + + + + - - - + +",
+    "cdcd_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - + +",
+}
+OF_LIBRARIES = ("process_", "python_")
+"""Of prometheus_client, which says what the process and the interpreter are at the moment."""
+
+FIELDS = {
+    "name": "+ + + + + + + + + + +",
+    "version": "+ + + + + + + + + + +",
+    "slot": "+ + + + + + + + + + +",
+    "state": "+ + + + + + + + + + +",
+    "reason": "+ e e e e + + e + e +",
+    "last_error": "+ + + + + + + + + e +",
+    "uptime_s": "^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^",
+    "server_version_num": "- - + + + + - + + + +",
+    "protocol_version": "- - + + + + - + + + +",
+    "streaming": "- - + + + + - + + + +",
+    "received_lsn": "- - + + + + ? + + + +",
+    "confirmed_lsn": "- - + + + + - + + + +",
+    "durable": "- ? + + + + ? + + + +",
+    "durable.phase": "- ? + + + + ? + + + +",
+    "durable.commit_lsn": "- ? + + + + ? + + + +",
+    "durable.end_lsn": "- ? + + + + ? + + + +",
+    "prepared": "- - - - - - - - - + -",
+    "prepared.transactions": "- - - - - - - - - + -",
+    "prepared.oldest_lsn": "- - - - - - - - - + -",
+    "prepared.oldest_age_s": "- - - - - - - - - ^ -",
+    "prepared.may_be_lost": "- - - - - - - - - 0 -",
+    "wal_guard": "- ? + + + - - ? ? ? -",
+    "wal_guard.level": "- ? + + + - - ? ? ? -",
+    "wal_guard.why": "- ? e e e - - ? ? ? -",
+    "wal_guard.held_by": "- ? e e e - - ? ? ? -",
+    "rows_written": "0 k + + + + 0 0 k + +",
+    "transactions_written": "0 0 + + + + 0 0 k + +",
+    "dead_letters": "0 0 0 0 0 0 0 0 0 0 0",
+    "snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0",
+}
+PROBES = {  # whether it passes
+    "/startupz": "+ + + + + + + + + + +",
+    "/livez": "+ + + + + + + + + + +",
+    "/readyz": "0 + + + + ? 0 + 0 + ?",  # a back-off of up to 30 s leaves it ready
+}
+
+Values = dict[str, float | str | None]
+
+
+def samples(daemon: Daemon) -> Values:
+    """Each metric by its name: the sum of its series, the count of a histogram."""
+    code, text = daemon.get("/metrics")
+    assert code == 200
+    found: Values = {}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        values = [
+            sample.value
+            for sample in family.samples
+            if family.type != "histogram" or sample.name == f"{name}_count"
+        ]
+        if values and not name.startswith(OF_LIBRARIES):
+            found[name] = sum(values)
+    return found
+
+
+def fields(daemon: Daemon) -> Values:
+    """Each field of /status, those of a mapping by `field.inner`."""
+    found: Values = {}
+    for name, value in daemon.status().items():
+        found[name] = "{}" if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            found |= {f"{name}.{inner}": one for inner, one in value.items()}
+    return found
+
+
+def probes(daemon: Daemon) -> Values:
+    """Whether each probe passes."""
+    return {path: float(daemon.get(path)[0] == 200) for path in PROBES}
+
+
+PAGES = (("metric", METRICS, samples), ("field", FIELDS, fields), ("probe", PROBES, probes))
+
+
+@dataclass
+class Walk:
+    """Compares what a daemon shows with the tables; `finish` compares what was seen anywhere."""
+
+    findings: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+    def look(self, situation: str, daemon: Daemon) -> None:
+        """Look twice, a second of the daemon's own later."""
+        column = SITUATIONS.index(situation)
+        await_life(daemon, SCRAPE_INTERVAL_S)  # what was seen before is shown no more
+        before = [read(daemon) for _, _, read in PAGES]
+        await_life(daemon, 1)
+        after = [read(daemon) for _, _, read in PAGES]
+        for (kind, table, _), first, second in zip(PAGES, before, after, strict=True):
+            for name in sorted({*table, *first, *second}):
+                if name not in table:
+                    self.findings.append(f"{situation}: {kind} {name} is in no table of this test: add it")
+                    continue
+                self.seen |= {name} & second.keys()
+                code = table[name].split()[column]
+                if not fits(code, first.get(name), second.get(name)):
+                    was, now = first.get(name), second.get(name)
+                    self.findings.append(
+                        f"{situation}: {kind} {name} should be {code}, is {was!r}, then {now!r}"
+                    )
+
+    def finish(self) -> None:
+        """Fail with all that was found."""
+        never = {name for _, table, _ in PAGES for name in table} - self.seen - {"cdcd_slot_safe_wal_bytes"}
+        self.findings += [f"{name} is in a table and nowhere seen" for name in sorted(never)]
+        assert not self.findings, "\n".join(self.findings)
+
+
+def await_life(daemon: Daemon, for_s: float) -> None:
+    """Wait until the daemon has lived for so much longer."""
+    uptime_s = daemon.status()["uptime_s"]
+    eventually(lambda: daemon.status()["uptime_s"] > uptime_s + for_s, "it lives")
+
+
+def fits(code: str, was: float | str | None, now: float | str | None) -> bool:
+    """Whether two looks at a value are what the code says."""
+    both = (was, now)
+    if code == "^":
+        return isinstance(was, (int, float)) and isinstance(now, (int, float)) and now > was
+    return {
+        "-": both == (None, None),
+        "0": both == (0, 0),
+        "+": all(one is not None and one not in (0, "") for one in both),
+        "k": None not in both,
+        "e": both == ("", ""),
+        "?": True,
+    }[code]
+
+
+@pytest.mark.parametrize("name", [name for _, table, _ in PAGES for name in table])
+def test_each_name_has_a_code_for_each_situation(name: str) -> None:
+    (row,) = [table[name] for _, table, _ in PAGES if name in table]
+    assert len(row.split()) == len(SITUATIONS)
+    assert set(row.split()) <= {*"-0+^k?e"}
+
+
+def test_the_page_has_each_metric_and_alerts_on_none_that_is_not_there() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    before, _, listed = page.partition("## All metrics")
+    assert set(re.findall(r"`(cdcd_\w+)`", listed.partition("## `/status`")[0])) == METRICS.keys()
+    assert set(re.findall(r"cdcd_\w+", before)) <= METRICS.keys()
+
+
+@dataclass
+class Truth:
+    """Commits of this test, and what is true of them at a moment."""
+
+    server: PostgresServer
+    database: str
+    slot: str
+    committed_s: float | None = None
+    """When the first one that is not durable was certainly committed."""
+
+    def commit(self, rows: int = 1) -> None:
+        """Commit rows of some hundred bytes each."""
+        text = "INSERT INTO t (v) SELECT repeat('x', 300) FROM generate_series(1, %s)"
+        self.server.execute(text, rows, dbname=self.database)
+        if self.committed_s is None:
+            self.committed_s = time.time()
+
+    def positions(self) -> tuple[int, int, int]:
+        """Flushed, inserted and confirmed."""
+        lsn = "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn, pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+        flushed_lsn, inserted_lsn = map(int, self.server.execute(lsn)[0])
+        return flushed_lsn, inserted_lsn, confirmed_position(self.server, self.slot) or 0
+
+    def compare(self, daemon: Daemon, known_s: float) -> None:
+        """The lag is no less than the age of the first commit that is not durable, and has grown since `known_s`."""
+        assert self.committed_s is not None
+        before_s, before = time.time(), self.positions()
+        said = samples(daemon)
+        after_s, after = time.time(), self.positions()
+        lag_s, lag_bytes = said.get("cdcd_replication_lag_seconds"), said.get("cdcd_replication_lag_bytes")
+        assert isinstance(lag_s, float)
+        assert before_s - self.committed_s <= lag_s <= after_s - known_s
+        if isinstance(lag_bytes, float):
+            assert before[0] - after[2] <= lag_bytes <= after[1] - before[2]
+            assert lag_bytes >= 2_000_000
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process of the server's stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def refused(link: Proxy) -> Iterator[None]:
+    """The source refuses connections, and those there are have been reset."""
+    link.refuse()
+    try:
+        yield
+    finally:
+        link.accept()
+
+
+def caught_up(server: PostgresServer, daemon: Daemon) -> float:
+    """Wait until everything is durable and the lag 0; a moment before the look that this was seen by."""
+    daemon.wait_state("streaming")
+    await_confirmed(server, daemon)
+    return is_0(daemon)
+
+
+def is_0(daemon: Daemon) -> float:
+    """Wait until the lag is 0; a moment before the look that this was seen by."""
+    known_s = 0.0
+
+    def says_so() -> bool:
+        nonlocal known_s
+        known_s = time.time() - SCRAPE_INTERVAL_S
+        return samples(daemon).get("cdcd_replication_lag_seconds") == 0
+
+    eventually(says_so, "the lag is 0", 60)
+    return known_s
+
+
+def copying(server: PostgresServer, database: str) -> int:
+    """The server process that copies a table for the snapshot, once there is one."""
+    asked = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND query LIKE 'COPY%%' AND state = 'active'"
+    (row,) = eventually(lambda: server.execute(asked, database), "a table is being copied", pause_s=0.005)
+    return int(row[0])
+
+
+def test_what_is_not_known_is_absent_and_the_lag_is_true(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_door: Proxy
+) -> None:
+    run(
+        postgres,
+        database,
+        "CREATE TABLE a (id int PRIMARY KEY, v text)",
+        "INSERT INTO a SELECT g, repeat('x', 500) FROM generate_series(1, 150000) g",
+        "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)",
+    )
+    walk = Walk()
+    with Proxy(postgres.port, postgres.host) as link:
+        dsn = postgres.dsn(database).replace(f":{postgres.port}/", f":{link.port}/")
+        plain = new_daemon(postgres, database, source={"dsn": dsn})
+        plain.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
+        walk_plain(walk, postgres, database, plain, link, kafka_door)
+        run(postgres, database, "DROP TABLE a")
+        everything: Mapping[str, Any] = {
+            "dsn": dsn,
+            "protocol": {"two_phase": True},
+            "heartbeat_interval_ms": 1000,
+        }
+        walk_everything(walk, postgres, database, new_daemon(postgres, database, source=everything), link)
+    walk.finish()
+
+
+def walk_plain(
+    walk: Walk, postgres: PostgresServer, database: str, daemon: Daemon, link: Proxy, kafka_door: Proxy
+) -> None:
+    """All situations of a daemon as it is by default."""
+    with daemon, refused(link):
+        daemon.start().wait_state("backoff")
+        walk.look("first", daemon)
+        began_s = time.time()
+        link.accept()
+        truth = Truth(postgres, database, daemon.slot)
+        with stopped(copying(postgres, database)):
+            eventually(lambda: samples(daemon).get("cdcd_snapshot_running") == 1, "it says that it copies")
+            truth.commit(10_000)
+            walk.look("copy", daemon)
+            truth.compare(daemon, began_s)
+        caught_up(postgres, daemon)
+        truth.committed_s = None
+        eventually(lambda: samples(daemon).get("cdcd_wal_guard_level") == 0, "the guard has looked")
+        walk.look("rest", daemon)
+
+        known_s = caught_up(postgres, daemon)
+        ((walsender,),) = postgres.execute(SLOT_OWNER, daemon.slot)
+        with stopped(walsender):
+            truth.commit(10_000)
+            walk.look("stalled", daemon)
+            truth.compare(daemon, known_s)
+            assert daemon.status()["state"] == "streaming"
+        known_s = caught_up(postgres, daemon)
+        truth.committed_s = None
+
+        kafka_door.hold()
+        truth.commit(10_000)
+        await_received(postgres, daemon)
+        walk.look("held", daemon)
+        truth.compare(daemon, known_s)
+        kafka_door.heal()
+        known_s = caught_up(postgres, daemon)
+        truth.committed_s = None
+
+        link.refuse()
+        truth.commit(10_000)
+        daemon.wait_state("backoff")
+        walk.look("lost", daemon)
+        truth.compare(daemon, known_s)
+        link.accept()
+        caught_up(postgres, daemon)
+        assert daemon.stop() == 0
+
+        link.refuse()
+        daemon.start().wait_state("backoff")
+        walk.look("restarted", daemon)
+        link.accept()
+        caught_up(postgres, daemon)
+        walk.look("again", daemon)
+
+        known_s = caught_up(postgres, daemon)
+        truth.committed_s = None
+        run(postgres, database, f"ALTER PUBLICATION cdcd_{daemon.name} RENAME TO away")
+        daemon.wait_state("halted")
+        truth.commit(10_000)
+        walk.look("halted", daemon)
+        truth.compare(daemon, known_s)
+        run(postgres, database, f"ALTER PUBLICATION away RENAME TO cdcd_{daemon.name}")
+
+
+def walk_everything(walk: Walk, postgres: PostgresServer, database: str, daemon: Daemon, link: Proxy) -> None:
+    """A daemon with what is off by default."""
+    truth = Truth(postgres, database, daemon.slot)
+    with daemon:
+        daemon.start().wait_state("streaming")
+        truth.commit(100)
+        caught_up(postgres, daemon)
+        returned = "cdcd_heartbeat_last_roundtrip_timestamp_seconds"
+        eventually(lambda: samples(daemon).get(returned), "a heartbeat came back")
+        prepare(postgres.dsn(database), daemon.name, "INSERT INTO t (v) VALUES ('prepared')")
+        truth.commit()
+        eventually(lambda: samples(daemon).get("cdcd_prepared_transactions") == 1, "it is received")
+        known_s = is_0(daemon)
+        truth.committed_s = None
+        walk.look("all", daemon)
+        link.refuse()
+        truth.commit(10_000)
+        daemon.wait_state("backoff")
+        walk.look("all lost", daemon)
+        truth.compare(daemon, known_s)
+        link.accept()
+        run(postgres, database, f"ROLLBACK PREPARED '{daemon.name}'")
