@@ -159,8 +159,8 @@ def cases() -> Iterator[Any]:
         yield pytest.param(Case(root, partition, known), id=f"{root_name}-{partition}")
 
 
-OLDEST, *BETWEEN, NEWEST = SUPPORTED_POSTGRES_MAJORS
-MAJORS = (OLDEST, NEWEST, *(pytest.param(major, marks=pytest.mark.long) for major in BETWEEN))
+*OLDER, NEWEST = SUPPORTED_POSTGRES_MAJORS
+MAJORS = (NEWEST, *(pytest.param(major, marks=pytest.mark.long) for major in OLDER))
 
 
 @pytest.fixture(scope="module", params=MAJORS)
@@ -202,6 +202,7 @@ async def test_a_change_is_what_the_server_did_or_halts(
                 f" WITH (publish_via_partition_root = {via_root})",
                 dbname=dbname,
             )
+    turns = itertools.cycle(("off", "on"))
     settings = settings_for(server, dbname)
     make_slot(settings)
     account.begin(server.dsn(dbname), "witness_" + dbname)
@@ -213,7 +214,13 @@ async def test_a_change_is_what_the_server_did_or_halts(
         one for transaction in told.transactions for one in transaction.changes if isinstance(one, Change)
     ]
     for name, (policy, statements) in stories.items():
-        for suffix, streaming in itertools.product(("root", "leaf"), ("off", "on")):
+        # Where each statement that halts has a story of its own, these are read one way or the other.
+        ways = (
+            itertools.product(("root", "leaf"), ("off", "on"))
+            if name.startswith("t0")
+            else [("root", next(turns))]
+        )
+        for suffix, streaming in ways:
             found = await decode(
                 replace(settings, publications=(f"{name}_{suffix}",)),
                 "last",

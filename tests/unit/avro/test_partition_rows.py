@@ -90,7 +90,7 @@ NAMELESS = [
     pytest.param("U", ("id",), update(["1", "a", None]), id="UPDATE without an old tuple"),
     pytest.param("U", ("id",), update(["1", "a", None], key=[None, "a", None]), id="UPDATE without the key"),
     pytest.param(
-        ("id", "w"), update(["1", "a", "2"], old=["1", "a", None]), id="UPDATE with a part of the key"
+        "U", ("id", "w"), update(["1", "a", "2"], old=["1", "a", None]), id="UPDATE with a part of the key"
     ),
     pytest.param("D", ("id",), delete(key=[None, "a", "1"]), id="DELETE without the key"),
     pytest.param("U", (), update(["1", "a", None]), id="UPDATE without key and old tuple"),
