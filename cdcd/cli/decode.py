@@ -22,7 +22,7 @@ from cdcd.lsn import format_lsn
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import FORMAT_OF, StreamStart, StreamStop
 from cdcd.pgoutput.shown import shown
-from cdcd.source.capture_file import read_frames, read_header
+from cdcd.source.capture_file import MAX_FRAME_BYTES, read_frames, read_header
 from cdcd.source.copyboth import FRAME_OF, Frame, XLogData, read_frame
 
 Place = tuple[str, int]
@@ -30,6 +30,7 @@ Place = tuple[str, int]
 
 _HEX_PROTO_VERSION = 4
 _HEX_STREAMING = "on"
+_MAX_LINE_BYTES = 2 * MAX_FRAME_BYTES + 16
 _ADVICE = "is it of another --proto-version or --streaming? then an unknown server's; report it"
 _ADVICE_FOR_HEX = {
     True: f"are these pgoutput messages without their frames? then --messages; {_ADVICE}",
@@ -116,7 +117,10 @@ def _writing() -> Iterator[None]:
 
 def _hex_lines(stream: BinaryIO) -> Iterator[tuple[Place, bytes]]:
     """Yield the bytes of each line; blanks are skipped, psql's `\\x` in front is allowed."""
-    for number, line in enumerate(stream, 1):
+    lines = iter(lambda: stream.readline(_MAX_LINE_BYTES), b"")
+    for number, line in enumerate(lines, 1):
+        if len(line) == _MAX_LINE_BYTES:
+            raise CaptureError("the line is longer than a message of PostgreSQL can be", line=number)
         text = line.decode("ascii", "replace").strip()
         if not text:
             continue

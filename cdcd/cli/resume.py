@@ -42,6 +42,7 @@ from cdcd.source.slot import SlotState, create_slot, drop_slot
 _LOG = structlog.stdlib.get_logger("cdcd.audit")
 _TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 5.0
+_ANSWER_BYTES = 256 << 10
 
 
 def look_again(config: Config, *, is_dry: bool = False) -> list[str]:
@@ -260,15 +261,15 @@ def _tell(config: Config) -> str | None:
         named = urllib.parse.urlencode({"name": config.name})  # another one may listen at this port
         connection.request("POST", f"/resume?{named}", headers={RESUME_HEADER: "1", "Host": "localhost"})
         answer = connection.getresponse()
-        text = answer.read()
+        text = answer.read(_ANSWER_BYTES)
         if answer.status != 200:
             return None
         found = json.loads(text)
-        if found.get("name") != config.name:
+        if not isinstance(found, dict) or found.get("name") != config.name:
             return None
-    except (OSError, http.client.HTTPException, ValueError):
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     finally:
         connection.close()
     reason = f" ({found['reason']})" if found.get("reason") else ""
-    return f"told cdcd to look again; it was in state {found['state']}{reason}"
+    return f"told cdcd to look again; it was in state {found.get('state')}{reason}"

@@ -19,6 +19,8 @@ from cdcd.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 
+MAX_FILE_BYTES = 1 << 20
+_MOST_PROBLEMS = 100
 _QUOTED = re.compile(r"'.{2,}'|\".{2,}\"")
 _SCALARS = {
     "tag:yaml.org,2002:null": r"~|null|Null|NULL|",
@@ -51,11 +53,15 @@ def read_document(path: Path) -> Document:
     """Read and parse `path`. Raises ConfigError when it cannot be read or is not one mapping of keys."""
     name = str(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise _unusable(f"{name}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise _unusable(f"{name}: is not UTF-8 text") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise _unusable(f"{name}: has more than {MAX_FILE_BYTES} bytes, so it is no configuration")
     return parse_document(text, name)
 
 
@@ -87,7 +93,13 @@ def parse_document(text: str, name: str) -> Document:
 
 
 def _unusable(*problems: str) -> ConfigError:
-    return ConfigError("the configuration cannot be used", problems)
+    return ConfigError("the configuration cannot be used", first_of(problems))
+
+
+def first_of(problems: tuple[str, ...]) -> tuple[str, ...]:
+    """Return as many problems as somebody reads, and how many more there are."""
+    shown = problems[:_MOST_PROBLEMS]
+    return shown if len(problems) == len(shown) else (*shown, f"and {len(problems) - len(shown)} more")
 
 
 def _kind(node: yaml.Node) -> str:

@@ -62,7 +62,7 @@ def _set(variables: Variables, option: Option, name: str, text: str) -> None:
             value = _list(text)
         elif option.is_optional and not text:
             value = None
-    except ValueError:
+    except (ValueError, RecursionError):
         kind, example = ("list", '["a", "b"]') if option.is_list else ("object", '{"key": "value"}')
         variables.problems.append(
             f"{spelled(option.path)}: expected a JSON {kind} (from {name}) - write {example}"

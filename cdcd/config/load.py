@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cdcd.config.document import Document, read_document
+from cdcd.config.document import Document, first_of, read_document
 from cdcd.config.environment import read_variables
 from cdcd.config.model import Config
 from cdcd.config.problems import Origins, lines_of
@@ -52,7 +52,7 @@ def load_document(document: Document, environ: Mapping[str, str]) -> Loaded:
         problems = (*lines_of(error.errors(include_url=False), origins), *problems)
     if config is None or problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        raise ConfigError(f"{document.name} has {count}", problems) from None
+        raise ConfigError(f"{document.name} has {count}", first_of(problems)) from None
     return Loaded(config, origins)
 
 

@@ -168,7 +168,7 @@ def _where_to_set(path: KeyPath, origins: Origins) -> str:
 def _nearest_key(path: KeyPath) -> str:
     model = model_at(path[:-1])
     known = list(model.model_fields) if model is not None else []
-    close = difflib.get_close_matches(str(path[-1]).lower(), known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(path[-1])[:_LONGEST_SHOWN].lower(), known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
     return f"there are {', '.join(known)}" if known else ""
@@ -178,5 +178,7 @@ def _nearest_word(path: KeyPath, kind: str, value: Any) -> str:
     if kind != "literal_error" or not isinstance(value, str):
         return ""
     words = words_of(path)
-    close = difflib.get_close_matches(value.lower().replace("-", "_"), [word.lower() for word in words], n=1)
+    close = difflib.get_close_matches(
+        value[:_LONGEST_SHOWN].lower().replace("-", "_"), [word.lower() for word in words], n=1
+    )
     return "did you mean " + next(word for word in words if word.lower() == close[0]) + "?" if close else ""

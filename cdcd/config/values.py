@@ -23,6 +23,7 @@ from cdcd.errors import SecretUnreadable
 from cdcd.redaction import add_secret
 
 HIDDEN = "***"
+MAX_SECRET_BYTES = 64 << 10
 _SIZE = re.compile(r"(\d+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB|TB|TiB)?")
 _UNITS = {
     "B": 1,
@@ -203,11 +204,16 @@ class Secret:
 def read_secret_file(path: Path) -> str:
     """Return the secret in `path` without its last line end. Raises SecretUnreadable, naming the file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read(MAX_SECRET_BYTES + 1)
+        text = data.decode()
     except OSError as error:
         raise SecretUnreadable("a secret file cannot be read", file=path, reason=error.strerror) from error
     except UnicodeDecodeError:
         raise SecretUnreadable("a secret file is not UTF-8 text", file=path) from None
+    if len(data) > MAX_SECRET_BYTES:
+        raise SecretUnreadable(f"a secret file has more than {MAX_SECRET_BYTES} bytes", file=path)
     secret = text.rstrip("\r\n")
     if not secret:
         raise SecretUnreadable("a secret file is empty", file=path)

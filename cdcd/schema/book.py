@@ -18,11 +18,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from cdcd.bounded import json_of
 from cdcd.errors import SchemasUnreadable
 
-__all__ = ["Book", "Registered", "dump", "id_of", "key_of", "load", "text_of"]
+__all__ = ["Book", "Registered", "dump", "id_of", "key_of", "load", "schema_of", "text_of"]
 
 FORMAT = 1
+MAX_RECORD_BYTES = 8 << 20
+MAX_BOOK_CHARACTERS = 256 << 20
+"""Of all the schemas of a topic, in memory: others may be allowed to write to it."""
+_MOST = (1 << 31) - 1
 _KEYS = {
     "format": int,
     "subject": str,
@@ -80,8 +85,10 @@ def dump(one: Registered) -> bytes:
 
 def load(value: bytes) -> Registered:
     """Return what `dump` was given. Raises SchemasUnreadable: a guessed id would decode rows wrongly."""
+    if len(value) > MAX_RECORD_BYTES:
+        raise SchemasUnreadable(f"a record of the schema topic has more than {MAX_RECORD_BYTES} bytes")
     try:
-        document = json.loads(value)
+        document = json_of(value)
     except ValueError as error:
         raise SchemasUnreadable("a record of the schema topic is not JSON") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -91,6 +98,10 @@ def load(value: bytes) -> Registered:
         raise SchemasUnreadable(
             "a record of the schema topic lacks a field or has an unknown one", fields=",".join(wrong) or None
         )
+    if not 0 < document["id"] <= _MOST or not 0 < document["version"] <= _MOST:
+        raise SchemasUnreadable(
+            "a record of the schema topic has a number that is none of an id or a version"
+        )
     return Registered(
         document["subject"],
         document["version"],
@@ -99,6 +110,14 @@ def load(value: bytes) -> Registered:
         document["compatibility"],
         document["slot"],
     )
+
+
+def schema_of(one: Registered) -> Any:
+    """Return a version's schema. Raises SchemasUnreadable where its text is no JSON."""
+    try:
+        return json_of(one.text.encode())
+    except ValueError as error:
+        raise SchemasUnreadable("a schema in the schema topic is not JSON", subject=one.subject) from error
 
 
 class Book:
@@ -112,6 +131,7 @@ class Book:
         self._texts: dict[int, str] = {}
         self._by_key: dict[bytes, Registered] = {}
         self._subjects: dict[str, dict[int, Registered]] = {}
+        self._characters = 0
 
     # --- the log ---
 
@@ -124,6 +144,7 @@ class Book:
         if self._by_key.get(key) != one:
             self._forget(key)
             if self._is_free(one):
+                self._weigh(one)
                 self._texts[one.schema_id] = one.text
                 self._by_key[key] = one
                 self._subjects.setdefault(one.subject, {})[one.version] = one
@@ -136,6 +157,16 @@ class Book:
             del self._subjects[one.subject][one.version]
             if not self._subjects[one.subject]:
                 del self._subjects[one.subject]
+
+    def _weigh(self, one: Registered) -> None:
+        if one.schema_id not in self._texts:
+            self._characters += len(one.text)
+        self._characters += len(one.subject)
+        if self._characters > MAX_BOOK_CHARACTERS:
+            raise SchemasUnreadable(
+                f"the schema topic has more than {MAX_BOOK_CHARACTERS} characters of schemas",
+                hint="somebody else writes to it; or give the tables to several daemons, each with a name of its own",
+            )
 
     def _is_free(self, one: Registered) -> bool:
         return self._texts.get(one.schema_id, one.text) == one.text and one.version not in self._subjects.get(
@@ -182,10 +213,13 @@ class Book:
         return None
 
     def find_equal(self, subject: str, text: str) -> Registered | None:
-        """Return the version of a subject that is this schema, however it is written. Raises ValueError."""
-        wanted = json.loads(text)
+        """Return the version of a subject that is this schema, however it is written.
+
+        Raises ValueError, and SchemasUnreadable for a version that is no JSON.
+        """
+        wanted = json_of(text.encode())
         for one in self.versions(subject):
-            if json.loads(one.text) == wanted:
+            if schema_of(one) == wanted:
                 return one
         return None
 

@@ -68,7 +68,18 @@ def level_differences(level: str, new: Any, earlier: Sequence[Any]) -> list[Diff
     """Return what `level` (BACKWARD, FORWARD_TRANSITIVE, FULL, NONE, ...) forbids in `new`.
 
     `earlier` are the versions before it, the oldest first; without TRANSITIVE the last one alone counts.
+    Raises SchemaError where one of them is no Avro schema: somebody else has registered it.
     """
+    try:
+        return _level_differences(level, new, earlier)
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise SchemaError(
+            "an earlier version under the subject is no Avro schema",
+            hint="delete the version, if nobody reads by it",
+        ) from error
+
+
+def _level_differences(level: str, new: Any, earlier: Sequence[Any]) -> list[Difference]:
     against = earlier if level.endswith("_TRANSITIVE") else earlier[-1:]
     found: list[Difference] = []
     for old in reversed(against):

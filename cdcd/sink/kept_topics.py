@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
+from cdcd.bounded import json_of, shown, unpacked
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
 
 __all__ = ["KeptTopic", "KeptTopics", "TopicOwner", "key_of_topics", "next_turn"]
@@ -119,10 +120,10 @@ class KeptTopics:
     def load(cls, value: bytes, at: int) -> KeptTopics:
         """Return what `dump` has written. Raises ProgressUnreadable."""
         try:
-            document = json.loads(value if value.startswith(b"{") else zlib.decompress(value))
+            document = json_of(value if value.startswith(b"{") else unpacked(value))
             if document["format"] != FORMAT:
                 raise ProgressUnreadable(
-                    f"the record of the topics has format {document['format']!r}, this version reads {FORMAT}",
+                    f"the record of the topics has format {shown(document['format'])}, this version reads {FORMAT}",
                     hint="run the version of cdcd that wrote it, or a newer one",
                 )
             known = {
@@ -133,7 +134,7 @@ class KeptTopics:
             kept.published = str(document.get("published", ""))
             if (owner := document.get("owner")) is not None:
                 kept.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
-        except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProgressUnreadable("the record of the topics is not what its format says") from error
         return kept
 

@@ -16,9 +16,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cdcd.bounded import json_of, shown
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.redaction import clean
 
 __all__ = ["FORMAT", "dump", "key_of", "load"]
 
@@ -44,6 +46,8 @@ _KEYS = {1: _KEYS_1, 2: _KEYS_1 | _OF_FORMAT_2}
 _SOMETIMES = ("prepared_before", "part", "gap", "topics_at", "transactional_id", "timeline_lsn")
 _PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID, _TIMELINE_LSN = _SOMETIMES
 _NUMBERED_BY = "numbered_by"
+_MOST_CHARACTERS = 500
+_MOST_DIGITS = 10
 
 
 def key_of(slot: str) -> bytes:
@@ -103,10 +107,10 @@ def dump(progress: Progress) -> bytes:
 def load(value: bytes) -> Progress:
     """Return what `dump` was given. Raises ProgressUnreadable, which names the key that is wrong."""
     try:
-        document = json.loads(value)
+        document = json_of(value)
     except ValueError as error:
         raise ProgressUnreadable(
-            "the progress record is not JSON", hint="the topic holds foreign data"
+            "the progress record is not JSON, or too large", hint="the topic holds foreign data"
         ) from error
     if not isinstance(document, dict):
         raise ProgressUnreadable(
@@ -115,13 +119,13 @@ def load(value: bytes) -> Progress:
     form = document.get("format")
     if not isinstance(form, int) or isinstance(form, bool) or form not in _KEYS:
         raise ProgressUnreadable(
-            f"the progress record has format {form!r}, this version reads up to {FORMAT}",
+            f"the progress record has format {shown(form)}, this version reads up to {FORMAT}",
             hint="run the version of cdcd that wrote it, or a newer one",
         )
     odd = sorted(_KEYS[form] ^ (document.keys() - {*_SOMETIMES}))
     if odd:
         raise ProgressUnreadable(
-            f"the progress record's keys are not those of format {form}: {', '.join(odd)}"
+            f"the progress record's keys are not those of format {form}: {clean(', '.join(odd), _MOST_CHARACTERS)}"
         )
     return Progress(
         identity=_identity(document),
@@ -182,9 +186,14 @@ def _text(document: Mapping[str, Any], key: str) -> str:
 
 def _number(document: Mapping[str, Any], key: str) -> int:
     value = document[key]
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not _is_number(value):
         raise _wrong(key)
-    return value
+    return int(value)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one of 64 bits, as offsets, positions and times are."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
 def _count(document: Mapping[str, Any], key: str) -> int:
@@ -219,7 +228,8 @@ def _partitions(partitions: object) -> dict[int, int]:
     if not isinstance(partitions, dict):
         raise _wrong("offsets")
     for partition, offset in partitions.items():
-        if not partition.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        is_partition = partition.isdecimal() and len(partition) <= _MOST_DIGITS
+        if not is_partition or not _is_number(offset) or offset < 0:
             raise _wrong("offsets")
     return {int(partition): offset for partition, offset in partitions.items()}
 

@@ -12,14 +12,13 @@ Everything but `is_waiting`, `is_deciding`, `decided` and `book` blocks and belo
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from cdcd.errors import RegistryRefused, SchemaIdTaken, SchemaIncompatible, SinkUnavailable
-from cdcd.schema.book import Book, Registered, dump, key_of, text_of
+from cdcd.schema.book import Book, Registered, dump, key_of, schema_of, text_of
 from cdcd.schema.compatibility import level_differences
 from cdcd.sink.schema_log import SchemaLog
 from cdcd.sink.settings import SinkSettings
@@ -137,7 +136,8 @@ class SchemaTopic:
         """Return the newest schema under `subject`, None when it has none."""
         with self._lock:
             versions = self._versions(subject)
-        return dict(json.loads(versions[-1].text)) if versions else None
+        schema = schema_of(versions[-1]) if versions else None
+        return schema if schema is None or isinstance(schema, dict) else {"type": schema}
 
     def verify_next(self) -> None:
         """Raise RegistryRefused when the topic was emptied or made anew under cdcd's feet (F55)."""
@@ -165,7 +165,7 @@ class SchemaTopic:
         """Compare with the versions since the last one that was let through, the oldest first."""
         earlier: list[Any] = []
         for one in reversed(self._versions(subject)):
-            earlier.insert(0, json.loads(one.text))
+            earlier.insert(0, schema_of(one))
             if one.compatibility == "NONE":
                 break
         found = level_differences(self.compatibility, schema, earlier)

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from cdcd.bounded import shown
 from cdcd.errors import CaptureError
 
 FORMAT = "cdcd-capture"
@@ -24,6 +25,8 @@ FORMAT_VERSION = 1
 _LENGTH = struct.Struct(">I")
 _HEADER_LIMIT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
+MAX_FRAME_BYTES = 1 << 30
+"""PostgreSQL allocates no more for a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def read_header(file: BinaryIO) -> CaptureHeader:
         raise CaptureError("not a file of `cdcd capture`: its first line is no header", hint=hint)
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
-        raise CaptureError(f"a capture file of format {version}; this version reads {FORMAT_VERSION}")
+        raise CaptureError(f"a capture file of format {shown(version)}; this version reads {FORMAT_VERSION}")
     try:
         header = CaptureHeader(**{**fields, "publication_names": tuple(fields["publication_names"])})
     except (TypeError, KeyError):
@@ -95,7 +98,10 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             return
         if len(length) < _LENGTH.size:
             raise _cut(at_byte)
-        yield at_byte, _read(file, _LENGTH.unpack(length)[0], at_byte)
+        size_bytes = _LENGTH.unpack(length)[0]
+        if size_bytes > MAX_FRAME_BYTES:
+            raise CaptureError("a frame is longer than a message of PostgreSQL can be", at_byte=at_byte)
+        yield at_byte, _read(file, size_bytes, at_byte)
 
 
 def _read(file: BinaryIO, size_bytes: int, at_byte: int) -> bytes:

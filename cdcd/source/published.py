@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
+from cdcd.bounded import json_of, shown, unpacked
 from cdcd.errors import ProgressUnreadable
 from cdcd.source.connection import fetch
 
@@ -218,14 +219,14 @@ _HOW = attrgetter(*(one.name for one in fields(PublishedAs)))
 def load(text: str) -> Published:
     """Return what `dump` was given. Raises ProgressUnreadable."""
     try:
-        document = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        document = json_of(unpacked(base64.b64decode(text, validate=True)))
         if document["format"] != FORMAT:
             raise ProgressUnreadable(
-                f"what was published is kept in format {document['format']!r}, this version reads {FORMAT}",
+                f"what was published is kept in format {shown(document['format'])}, this version reads {FORMAT}",
                 hint="run the version of cdcd that wrote it, or a newer one",
             )
         return {name: _loaded(*parts) for name, parts in document["publications"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, zlib.error, binascii.Error) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
         raise ProgressUnreadable("what was published is not kept as its format says") from error
 
 

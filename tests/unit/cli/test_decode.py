@@ -292,7 +292,7 @@ def test_a_file_that_is_not_there_is_an_error_of_one_line(cdcd: Cdcd, tmp_path: 
 def test_a_broken_length_costs_no_memory(cdcd: Cdcd, tmp_path: Path) -> None:
     path = capture_file(tmp_path / "wire")
     with path.open("ab") as file:
-        file.write(b"\xff\xff\xff\xffw")
+        file.write(b"\x3f\xff\xff\xffw")
     status, _, err = cdcd.decode(str(path))
     assert status == 1
     assert "ends inside a frame" in err
