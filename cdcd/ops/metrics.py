@@ -31,6 +31,7 @@ from cdcd.ops.health import STATES
 from cdcd.ops.known import KnownGauge
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
 from cdcd.ops.source_metrics import SourceMetrics
+from cdcd.ops.wait_metrics import WaitCollector
 
 __all__ = ["OPERATIONS", "Metrics", "SlotReading"]
 
@@ -67,6 +68,8 @@ class Metrics:
         self._blocked_since_s: dict[str, float] = {}
         self._slot = SlotCollector()
         self.registry.register(self._slot)
+        self.waits = WaitCollector(clock)
+        self.registry.register(self.waits)
         if with_process:
             ProcessCollector(registry=self.registry)
             PlatformCollector(registry=self.registry)

@@ -16,6 +16,7 @@ from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore
 from cdcd.runtime.halts import slot_ahead
 from cdcd.runtime.recovery import Resume, check_primary
+from cdcd.source.blockers import holders
 from cdcd.source.connection import connect_replication, connect_sql, fetch
 from cdcd.source.identity import ServerIdentity, check_same_server, identify
 from cdcd.source.prepared import prepared_before
@@ -27,8 +28,10 @@ from cdcd.source.publication import (
 )
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState, read_slot
+from cdcd.source.start_lock import owner_of
 from cdcd.source.subtransactions import any_rolled_back
 from cdcd.source.timeline import read_history
+from cdcd.waits import Blocker
 
 T = TypeVar("T")
 
@@ -97,6 +100,14 @@ def refuse_held(source: SourceSettings) -> None:
             slot=source.slot,
             pid=slot.active_pid,
         )
+
+
+def who_holds(source: SourceSettings) -> tuple[Blocker, ...]:
+    """Return who holds the slot, or the lock of a start on it. Raises Source errors."""
+    with contextlib.closing(connect_sql(source)) as connection:
+        slot = read_slot(connection, source.slot)
+        pids = {slot.active_pid if slot is not None else None, owner_of(connection, source.slot)}
+        return holders(connection, [pid for pid in pids if pid is not None])
 
 
 def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore:

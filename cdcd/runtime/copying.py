@@ -35,6 +35,7 @@ from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.publication import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
+from cdcd.source.watched import Report, fetch_watched, unreported
 from cdcd.threads import in_thread, settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
@@ -162,15 +163,21 @@ def _close(runs: Any) -> None:
 
 
 async def made_slot(
-    settings: SourceSettings, expected: ServerIdentity, drop_first: bool, has_snapshot: bool
+    settings: SourceSettings,
+    expected: ServerIdentity,
+    drop_first: bool,
+    has_snapshot: bool,
+    report: Report = unreported,
 ) -> CreatedSlot:
     """Create the slot on this server, with an exported snapshot if one is wanted. Raises Source errors.
+
+    `report` hears for whom PostgreSQL waits before it makes it (F38).
 
     Cancelled while it waits for open transactions (F38), it cancels that on the server before it ends, so that nobody
     holds the slot afterwards.
     """
     given_up = threading.Event()
-    making = start_in_thread(make_slot, settings, expected, drop_first, has_snapshot, given_up)
+    making = start_in_thread(make_slot, settings, expected, drop_first, has_snapshot, given_up, report)
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
@@ -193,6 +200,7 @@ def make_slot(
     drop_first: bool,
     has_snapshot: bool,
     given_up: threading.Event,
+    report: Report = unreported,
 ) -> CreatedSlot:
     """Create the slot (blocking) unless it is given up meanwhile. Raises Source errors.
 
@@ -204,7 +212,9 @@ def make_slot(
             drop_slot(connection, settings.slot)
         _LOG.info("slot_dropped", slot=settings.slot, why="its snapshot was not completed")
     try:
-        created = create_slot(settings, export_snapshot=has_snapshot, given_up=given_up, expected=expected)
+        created = create_slot(
+            settings, export_snapshot=has_snapshot, given_up=given_up, expected=expected, report=report
+        )
     except SlotUnusable as error:
         # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
         raise SlotActive(f"{error.message}: another cdcd was making it", slot=settings.slot) from error
@@ -212,10 +222,19 @@ def make_slot(
     return created
 
 
-def tables_to_copy(settings: SourceSettings, catalog: Catalog) -> list[tuple[CopiedTable, Relation]]:
-    """Return the published tables with what the stream will call them (blocking). Raises Source errors."""
+def tables_to_copy(
+    settings: SourceSettings, catalog: Catalog, report: Report = unreported
+) -> list[tuple[CopiedTable, Relation]]:
+    """Return the published tables with what the stream will call them (blocking). Raises Source errors.
+
+    Who has locked one is waited for as long as it takes, and `report` hears of it.
+    """
+
+    def ask(connection: Any, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return fetch_watched(settings, connection, sql, parameters, report)
+
     with contextlib.closing(connect_sql(settings)) as connection:
-        published = published_tables(connection, settings.publications)
+        published = published_tables(connection, settings.publications, ask)
     return [(_copied(table), catalog.relation(table.relid, table.columns)) for table in published]
 
 

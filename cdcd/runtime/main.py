@@ -91,7 +91,7 @@ async def _run(config: Config) -> int:
         )
     calm_collector()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
-    beside = [asyncio.ensure_future(monitor.run()), asyncio.ensure_future(_turn(status))]
+    beside = [asyncio.ensure_future(one) for one in (monitor.run(), status.waits.watch(), _turn(status))]
     if config.source.heartbeat_interval_ms:
         heartbeat = Heartbeat(config.source_settings(), status, config.source.heartbeat_interval_ms / 1000)
         beside.append(asyncio.ensure_future(heartbeat.run()))

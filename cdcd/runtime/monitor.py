@@ -21,6 +21,7 @@ import structlog
 from cdcd.clock import monotonic_us
 from cdcd.errors import CdcdError
 from cdcd.ops.metrics import SlotReading
+from cdcd.runtime.held_up import HeldUp
 from cdcd.runtime.lag import ServerTimeline, WalEnd
 from cdcd.runtime.partition_monitor import PartitionMonitor
 from cdcd.runtime.publication_watch import Look, PublicationWatch
@@ -34,6 +35,7 @@ from cdcd.source.publication import LOCK_PATIENCE_MS
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
 from cdcd.threads import in_thread
+from cdcd.waits import Seen
 
 INTERVAL_S = 10.0
 URGENT_INTERVAL_S = 1.0
@@ -53,6 +55,7 @@ class _Look:
     guarded: Judged | None
     publications: Look
     partitions: list[Shortfall] | None
+    held_up: tuple[Seen | None, Seen | None]
 
 
 class Monitor:
@@ -73,6 +76,7 @@ class Monitor:
         self._partitions = partitions
         self._guard = guard
         self._found = found
+        self._held_up = HeldUp(status)
         self._connection: Any = None
         self._alone = asyncio.Lock()
         self._sampling: asyncio.Future[None] | None = None
@@ -84,6 +88,7 @@ class Monitor:
             async with self._alone:
                 if not await self._succeeds(self._turn()):
                     self._guard.tell(None, None, 0)
+                    self._held_up.tell(None, None)
             is_urgent = self._guard.is_giving_up or not self._publications.has_looked
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
@@ -144,6 +149,7 @@ class Monitor:
     async def _turn(self) -> None:
         reading, end = await self._look_at_slot()
         look = await in_thread(self._look, reading)
+        self._held_up.tell(*look.held_up)
         error = self._publications.judge(look.publications)
         if look.partitions is not None:
             self._partitions.tell(look.partitions)
@@ -156,7 +162,7 @@ class Monitor:
         guarded = self._guard.look(self._connection, reading)
         look = self._publications.look(self._connection)
         partitions = None if look.now is None else self._partitions.look(self._connection, look.now)
-        return _Look(guarded, look, partitions)
+        return _Look(guarded, look, partitions, self._held_up.look(self._connection, look))
 
     def _read(self) -> tuple[SlotReading | None, WalEnd]:
         if self._connection is None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -22,7 +24,7 @@ from cdcd.config import Config
 from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, SinkFenced, SourceUnavailable
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import Gap, PreparedBefore, Progress, Timelines, TransactionInfo
+from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, boundary_before
@@ -49,12 +51,13 @@ from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
-from cdcd.snapshot.table import SnapshotReader
+from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.slot import CreatedSlot
 from cdcd.source.start_lock import StartLock
 from cdcd.source.stream import ReplicationStream, open_stream
+from cdcd.source.watched import watched
 from cdcd.spill.pool import SpillPool
 from cdcd.threads import in_thread
 from cdcd.txn.assembler import Assembler
@@ -263,8 +266,20 @@ class Session:
 
     async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> None:
         """Tell the topics of a gap that somebody has accepted; from then on the progress record has none."""
-        tables = await in_thread(tables_to_copy, self._source, self._catalog)
+        tables = await self._tables_to_copy()
         await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
+
+    async def _tables_to_copy(self) -> list[tuple[CopiedTable, Relation]]:
+        with self._status.waits.watching("lock") as report:
+            return await in_thread(tables_to_copy, self._source, self._catalog, report)
+
+    @contextlib.contextmanager
+    def _watch_of_copy(self, connection: Any) -> Iterator[None]:
+        with (
+            self._status.waits.watching("lock") as report,
+            watched(self._source, connection, report),
+        ):
+            yield
 
     # --- the snapshot ---
 
@@ -279,7 +294,9 @@ class Session:
         await writer.mark(marker)
         reach("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
-        created = await made_slot(self._source, begun.server, begin.drop_slot, has_snapshot)
+        waiting = self._status.waits.watching("slot_creation", f"slot {self._source.slot}", is_waiting=True)
+        with waiting as report:
+            created = await made_slot(self._source, begun.server, begin.drop_slot, has_snapshot, report)
         try:
             await self._copy_tables(begin, writer, created)
         finally:
@@ -295,10 +312,14 @@ class Session:
         if created.snapshot_name is None:
             await writer.add(Chunk((), 0, Boundary(point - 1, point, self._durable_us, transactions=0)))
         else:
-            tables = await in_thread(tables_to_copy, self._source, self._catalog)
+            tables = await self._tables_to_copy()
             tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
             reader = await in_thread(
-                SnapshotReader, lambda: connect_sql(self._source), translate, created.snapshot_name
+                SnapshotReader,
+                lambda: connect_sql(self._source),
+                translate,
+                created.snapshot_name,
+                self._watch_of_copy,
             )
             try:
                 snapshotter = Snapshotter(

@@ -22,13 +22,17 @@ from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Progress, Run
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.runtime.lag import LagTracker, ServerTimeline, WalEnd
+from cdcd.runtime.waits import Note, Waits
 from cdcd.runtime.wal_levels import Judged
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
 from cdcd.txn.waiting import Held
 from cdcd.version import __version__
+from cdcd.waits import Kind
 
+_WAITS_BY_CAUSE: dict[str, Kind] = {"producer": "back_pressure", "spill": "disk"}
+_WORKING = ("streaming", "snapshot", "halted", "stopping")
 _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
 
 
@@ -70,6 +74,9 @@ class Status:
         self._snapshot_started_s = 0.0
         self._last_error = ""
         self._guarded: Judged | None = None
+        self._pressure: Note | None = None
+        self.waits = Waits()
+        metrics.waits.waits = self.waits.shown
         self.own_pids: set[int] = set()
         """Under which of the server's processes this daemon holds the slot, or the lock of its start."""
         metrics.state("starting")
@@ -92,6 +99,8 @@ class Status:
             backoff_since_s=(self.health.backoff_since_s or time.monotonic()) if name == "backoff" else None,
             was_ready=self.health.was_ready or name in ("streaming", "snapshot"),
         )
+        if name in _WORKING:
+            self.waits.stop_retrying()
         if error is not None:
             self._last_error = str(error)
         self.metrics.state(name, halted_code=error.code if name == "halted" and error is not None else None)
@@ -277,6 +286,8 @@ class Status:
 
     def _blocked(self, is_blocked: bool, cause: str) -> None:
         self.metrics.backpressure(is_blocked, cause)
+        self.waits.end(self._pressure)
+        self._pressure = self.waits.begin(_WAITS_BY_CAUSE[cause]) if is_blocked else None
         if self.health.state in ("streaming", "backpressure"):
             self.state("backpressure" if is_blocked else "streaming")
 
@@ -398,6 +409,7 @@ class Status:
             "state": self.health.state,
             "reason": self.health.reason,
             "last_error": self._last_error,
+            "waiting_for": self.waits.page(),
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             "slot": self._slot,
             "server_version_num": self._server_version,

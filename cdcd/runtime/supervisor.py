@@ -22,6 +22,7 @@ from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive, Snap
 from cdcd.errors.frames import drop_frames
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.registry.confluent import Registry
+from cdcd.runtime.asking import who_holds
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
 from cdcd.runtime.letting_go import let_go
@@ -29,8 +30,12 @@ from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.session import Session
 from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
+from cdcd.runtime.waiting_for import own_topics, waits_for
+from cdcd.runtime.waits import Look
+from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
+from cdcd.waits import Kind
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
 TRIES = 3
@@ -71,6 +76,10 @@ class Supervisor:
         self._publications = publications
         self._limits = Limits()
         self._stale = StaleTables()
+        self._looks: dict[Kind, Look] = {
+            "slot_held": lambda: who_holds(config.source_settings()),
+            "kafka": lambda: partitions_without_leader(config.sink_settings(), own_topics(config)),
+        }
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
         self._running: Session | None = None
@@ -184,11 +193,19 @@ class Supervisor:
     async def _back_off(self, error: CdcdError, failures: int) -> None:
         pause_s = delay_s(failures, random.random())  # noqa: S311 - jitter, not a secret
         self._status.state("waiting_slot" if isinstance(error, SlotActive) else "backoff", error)
+        self._note_wait(error)
         component = "sink" if "SINK" in error.code else "registry" if "REGISTRY" in error.code else "source"
         self._status.metrics.reconnecting(component, _reason(error))
         _LOG.warning("retrying", error=str(error), code=error.code, pause_s=round(pause_s, 2), tries=failures)
         self.retry.clear()
         await self._either(self.retry, pause_s)
+
+    def _note_wait(self, error: CdcdError) -> None:
+        waits, kind = self._status.waits, waits_for(error)
+        if kind is None:
+            waits.stop_retrying()
+        else:
+            waits.retrying(kind, error.message, self._looks.get(kind))
 
     async def _either(self, event: asyncio.Event, timeout_s: float | None) -> None:
         """Wait for `event`, the stop, or the timeout."""

@@ -44,6 +44,8 @@ PATIENCE_S = 1.0
 """How long a copy that nobody wants any more may wait for the server's next row."""
 Connect = Callable[[], Any]
 Translate = Callable[[psycopg2.Error], CdcdError]
+Watch = Callable[[Any], contextlib.AbstractContextManager[None]]
+"""Around a statement on a connection that may wait for a lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,15 @@ class _Cancelled(Exception):
 class SnapshotReader:
     """One connection; each `copy` is a transaction of its own inside the exported snapshot."""
 
-    def __init__(self, connect: Connect, translate: Translate, snapshot_name: str) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        translate: Translate,
+        snapshot_name: str,
+        watch: Watch = contextlib.nullcontext,
+    ) -> None:
         self._connect = connect
+        self._watch = watch
         self._translate = translate
         self._snapshot_name = snapshot_name
         self._cancelled = threading.Event()
@@ -136,7 +145,8 @@ class SnapshotReader:
         try:
             with self._connection.cursor() as cursor:
                 self._enter(cursor)
-                self._hold(cursor, table)
+                with self._watch(self._connection):
+                    self._hold(cursor, table)
                 cursor.copy_expert(self._statement(table).as_string(cursor), collector)
                 cursor.execute("COMMIT")
             collector.finish()

@@ -8,7 +8,7 @@ Must not: change a publication; `create_publication_sql` only writes the stateme
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ _TABLES = """
     ORDER BY n.nspname, c.relname, p.pubname
 """
 
+Ask = Callable[[Connection, str, tuple[Any, ...]], list[tuple[Any, ...]]]
 CONFLICT_MEND = "give it the same columns in each of them"
 LOCK_PATIENCE_MS = 500
 """How long a start waits for tables that somebody is altering, to tell whether they can be decoded."""
@@ -112,8 +113,10 @@ class PublishedTable:
         return f"publications {', '.join(self.publications)} have different column lists for it"
 
 
-def published_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
+def published_tables(connection: Connection, names: Sequence[str], ask: Ask = fetch) -> list[PublishedTable]:
     """Return the tables that these publications publish, by schema and name. Raises Source errors.
+
+    The server locks each of them to tell what of it is published: `ask` may be one who waits for that.
 
     Two publications with other column lists for one table make decoding fail (F49): such a table says so in
     `has_conflicting_columns` and carries the first list.
@@ -127,21 +130,23 @@ def published_tables(connection: Connection, names: Sequence[str]) -> list[Publi
     if connection.server_version < 130_000:
         query = query.replace("p.pubname, p.pubviaroot,", "p.pubname, false AS pubviaroot,")
     by_relid: dict[int, list[tuple[Any, ...]]] = {}
-    for row in _fetch_while_tables_go(connection, query, names):
+    for row in _fetch_while_tables_go(connection, query, names, ask):
         if not row[12]:
             by_relid.setdefault(row[0], []).append(row)
     return [_table(rows) for rows in by_relid.values()]
 
 
-def _fetch_while_tables_go(connection: Connection, query: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+def _fetch_while_tables_go(
+    connection: Connection, query: str, names: Sequence[str], ask: Ask
+) -> list[tuple[Any, ...]]:
     """Return the rows of a query about published tables.
 
     The server opens each table after it has listed them, and fails with an internal error where one is gone by then.
     """
     for _ in range(_TRIES_WHILE_TABLES_GO - 1):
         with contextlib.suppress(ServerInternal):
-            return fetch(connection, query, (list(names),))
-    return fetch(connection, query, (list(names),))
+            return ask(connection, query, (list(names),))
+    return ask(connection, query, (list(names),))
 
 
 def conflicting_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:

@@ -19,11 +19,14 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import CdcdError, SlotUnusable, SourceSetup, SourceUnavailable
 from cdcd.lsn import Lsn, parse_lsn
+from cdcd.source.blockers import Gone, what_holds_up
 from cdcd.source.connection import connect_replication, connect_sql, fetch
+from cdcd.source.deadline import hang_up
 from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings
+from cdcd.source.watched import Report, fetch_watched, unreported
+from cdcd.waits import held_by
 
-CREATE_TIMEOUT_S = 300.0
 CANCEL_TIMEOUT_S = 10.0
 """How long a cancelled creation may take to say so, until its connection is given up."""
 _WATCH_INTERVAL_S = 0.1
@@ -33,16 +36,6 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 _READ = "SELECT row_to_json(s), age(s.catalog_xmin) FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{name}'"
 
 _DECODED = "SELECT spill_bytes, stream_bytes FROM pg_stat_replication_slots WHERE slot_name = %s"
-
-_BLOCKERS = """
-    SELECT format('pid %s (%s, %s, open since %s)', pid, usename, coalesce(nullif(application_name, ''),
-                  'no application name'), to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS'))
-    FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
-    UNION ALL
-    SELECT format('prepared transaction %s (%s, since %s)', quote_literal(gid), owner,
-                  to_char(prepared, 'YYYY-MM-DD HH24:MI:SS'))
-    FROM pg_prepared_xacts
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +117,18 @@ def create_slot(
     settings: SourceSettings,
     *,
     export_snapshot: bool,
-    timeout_s: float = CREATE_TIMEOUT_S,
+    timeout_s: float | None = None,
     given_up: threading.Event | None = None,
     expected: ServerIdentity | None = None,
+    report: Report = unreported,
 ) -> CreatedSlot:
     """Create the slot with pgoutput. The publication has to exist already (F39).
 
-    Raises SlotUnusable when it exists, SourceUnavailable with the names of the open transactions that it
-    waited for longer than `timeout_s` (F38), or another Source error. Set from another thread, `given_up` ends the
-    waiting: a walsender that waits does not see its client go away, and would hold the slot until it is through.
+    PostgreSQL makes it when every transaction that was open has ended (F38): that is waited for as long as it takes,
+    and `report` hears who they are; where others go on writing meanwhile, each new attempt would wait as long again.
+    Raises SlotUnusable when it exists, SourceUnavailable with the names of those that it waited for longer than
+    `timeout_s`, or another Source error. Set from another thread, `given_up` ends the waiting: a walsender that waits
+    does not see its client go away, and would hold the slot until it is through.
     `expected`: the server that is known to lack the slot; none is made on another one (F59).
     """
     check_slot_name(settings.slot)
@@ -141,7 +137,7 @@ def create_slot(
         if expected is not None:
             check_same_server(connection, expected)
         command = create_slot_command(settings, connection.server_version, export_snapshot)
-        row = _create(settings, connection, command, timeout_s, given_up or threading.Event())
+        row = _create(settings, connection, command, timeout_s, given_up or threading.Event(), report)
     except BaseException:
         connection.close()
         raise
@@ -149,12 +145,12 @@ def create_slot(
 
 
 def create_temporary_slot(
-    settings: SourceSettings, connection: Connection, timeout_s: float = CREATE_TIMEOUT_S
+    settings: SourceSettings, connection: Connection, report: Report = unreported
 ) -> Lsn:
     """Create a slot that ends with this walsender connection; its consistent point. Raises as `create_slot`."""
     check_slot_name(settings.slot)
     command = create_slot_command(settings, connection.server_version, False, temporary=True)
-    return parse_lsn(_create(settings, connection, command, timeout_s, threading.Event())[1])
+    return parse_lsn(_create(settings, connection, command, None, threading.Event(), report)[1])
 
 
 def drop_slot(connection: Connection, name: str) -> None:
@@ -215,45 +211,71 @@ def _create(
     settings: SourceSettings,
     connection: Connection,
     command: str,
-    timeout_s: float,
+    timeout_s: float | None,
     given_up: threading.Event,
+    report: Report,
 ) -> tuple[Any, ...]:
-    expired, over = threading.Event(), threading.Event()
-    give_up_s = time.monotonic() + timeout_s
-
-    def watch() -> None:
-        while not over.wait(_WATCH_INTERVAL_S):
-            if time.monotonic() > give_up_s:
-                expired.set()
-            if expired.is_set() or given_up.is_set():
-                with contextlib.suppress(psycopg2.Error):  # then the limit of the answer comes next
-                    connection.cancel()
-
-    threading.Thread(target=watch, name="cdcd-create-slot", daemon=True).start()
+    over = threading.Event()
+    cancelling = _Cancelling(settings, connection, timeout_s, given_up, over)
+    threading.Thread(target=cancelling.run, name="cdcd-create-slot", daemon=True).start()
     try:
-        return fetch(connection, command, limit_s=timeout_s + CANCEL_TIMEOUT_S)[0]
+        return fetch_watched(settings, connection, command, (), report)[0]
     except CdcdError as error:
         if error.context.get("sqlstate") == "42710":
             raise SlotUnusable(
                 f"slot {settings.slot} exists already", hint="drop it, or go on with it"
             ) from None
-        if expired.is_set():
-            raise _blocked(settings, timeout_s) from None
+        if cancelling.expired is not None:
+            raise cancelling.expired from None
         raise
     finally:
         over.set()
 
 
-def _blocked(settings: SourceSettings, timeout_s: float) -> SourceUnavailable:
-    """Name what the creation waited for: every transaction that was open at its start (F38)."""
-    connection = connect_sql(settings)
-    try:
-        names = [row[0] for row in fetch(connection, _BLOCKERS)]
-    finally:
-        connection.close()
-    listed = "; ".join(names) or "none that this role may see"
+class _Cancelling:
+    """Cancels a creation that is given up, or has lasted too long. `expired`: the error of the latter."""
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        connection: Connection,
+        timeout_s: float | None,
+        given_up: threading.Event,
+        over: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._given_up = given_up
+        self._over = over
+        self.expired: SourceUnavailable | None = None
+
+    def run(self) -> None:
+        """Cancel when it is time; hang up on a server that does not answer that."""
+        started_s = time.monotonic()
+        hang_up_s: float | None = None
+        while not self._over.wait(_WATCH_INTERVAL_S):
+            now_s = time.monotonic()
+            if self._timeout_s is not None and self.expired is None and now_s - started_s > self._timeout_s:
+                self.expired = _blocked(self._settings, self._connection, self._timeout_s)
+            if self.expired is None and not self._given_up.is_set():
+                continue
+            hang_up_s = hang_up_s or now_s + CANCEL_TIMEOUT_S
+            with contextlib.suppress(psycopg2.Error):
+                self._connection.cancel()
+            if now_s > hang_up_s:
+                hang_up(self._connection)
+                return
+
+
+def _blocked(settings: SourceSettings, waiting: Connection, timeout_s: float) -> SourceUnavailable:
+    """Name what the creation waits for (F38)."""
+    names = "not known"
+    with contextlib.suppress(CdcdError, Gone), contextlib.closing(connect_sql(settings)) as connection:
+        seen = what_holds_up(connection, waiting.info.backend_pid)
+        names = names if seen is None else held_by(seen.blockers)
     return SourceUnavailable(
-        f"slot {settings.slot} was not created in {timeout_s:g} s, open transactions: {listed}",
+        f"slot {settings.slot} was not created in {timeout_s:g} s, open transactions: {names}",
         hint="end them; a slot begins only when every transaction open at its creation has ended",
     )
 

@@ -1,0 +1,42 @@
+"""Whether the daemon's own sessions on the server wait for somebody, and whether its looks at the publications do.
+
+In: the monitor's connection, at each of its looks.  Out: waits, with who holds them up.
+Invariant: what was seen at the last look is shown, and nothing while no look succeeds.
+Must not: wait for a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from cdcd.runtime.publication_watch import Look
+from cdcd.runtime.status import Status
+from cdcd.source.blockers import Gone, table_lockers, what_holds_up
+from cdcd.waits import Seen
+
+
+class HeldUp:
+    """One for the process. `look` is called in the monitor's thread, `tell` on the loop."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._session = status.waits.may_wait()
+        self._publications = status.waits.may_wait()
+
+    def look(self, connection: Any, look: Look) -> tuple[Seen | None, Seen | None]:
+        """Return what holds up a session that has the slot (a lock on a catalog, a standby), and the look itself."""
+        locked = None
+        if look.now is None and not look.missing:
+            what = "the published tables, to compare what is published"
+            locked = Seen("lock", what, table_lockers(connection))
+        for pid in tuple(self._status.own_pids):
+            with contextlib.suppress(Gone):
+                if (seen := what_holds_up(connection, pid)) is not None:
+                    return seen, locked
+        return None, locked
+
+    def tell(self, session: Seen | None, publications: Seen | None) -> None:
+        """Take what was seen; None: nobody, or that it is not known any more."""
+        self._status.waits.seen(self._session, session)
+        self._status.waits.seen(self._publications, publications)

@@ -1,0 +1,42 @@
+"""Which wait an error that is tried again stands for: a table.
+
+In: an error that ended a session.  Out: the kind of the wait, None where a new session waits for nobody.
+Must not: decide whether it is tried again.
+"""
+
+from __future__ import annotations
+
+from cdcd.config import Config
+from cdcd.errors import (
+    CdcdError,
+    RegistryUnavailable,
+    Retry,
+    SinkError,
+    SlotActive,
+    SourceAuthentication,
+    SourceStandby,
+    SourceUnavailable,
+)
+from cdcd.waits import Kind
+
+_BY_ERROR: tuple[tuple[type[CdcdError], Kind], ...] = (
+    (SlotActive, "slot_held"),
+    (SourceStandby, "promotion"),
+    (SourceUnavailable, "source"),
+    (SourceAuthentication, "source"),
+    (SinkError, "kafka"),
+    (RegistryUnavailable, "registry"),
+)
+
+
+def own_topics(config: Config) -> list[str]:
+    """Return the topics that a session needs before it knows any table."""
+    own = (config.progress_topic, config.schema_topic, config.dead_letter_topic)
+    return [name for name in own if name is not None]
+
+
+def waits_for(error: CdcdError) -> Kind | None:
+    """Return what the sessions after this error wait for."""
+    if error.retry not in (Retry.AUTO, Retry.AGAIN):
+        return None
+    return next((kind for cls, kind in _BY_ERROR if isinstance(error, cls)), None)

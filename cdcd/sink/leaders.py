@@ -1,0 +1,57 @@
+"""Who holds a write to Kafka up: brokers that do not answer, partitions without a leader or with too few replicas.
+
+In: the sink's settings, the topics that are written to.  Out: blockers, as the brokers describe them now. Blocking.
+Invariant: what the brokers say is of this moment; a broker that answers is asked, however many do not.
+Must not: make or alter anything, or wait longer than `_PATIENCE_S` for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from confluent_kafka.admin import ClusterMetadata, PartitionMetadata
+
+from cdcd.errors import SinkError
+from cdcd.sink.admin import Admin
+from cdcd.sink.settings import SinkSettings
+from cdcd.waits import Blocker
+
+__all__ = ["partitions_without_leader"]
+
+_PATIENCE_S = 5.0
+_COORDINATION = "__transaction_state"
+"""A transaction's coordinator is the leader of one of its partitions."""
+
+
+def partitions_without_leader(settings: SinkSettings, topics: Collection[str]) -> tuple[Blocker, ...]:
+    """Return the partitions of these topics that lack a leader or replicas; the brokers where none answers."""
+    properties = {"log_level": "0", **settings.properties}
+    asking = Admin(replace(settings, operation_timeout_s=_PATIENCE_S, properties=properties))
+    try:
+        metadata = asking.metadata(None, "asking the brokers for the leaders")
+    except SinkError as error:
+        return (Blocker(f"brokers {settings.bootstrap_servers}", f"do not answer: {error.message}"),)
+    found = []
+    for name in sorted({*topics, _COORDINATION} & metadata.topics.keys()):
+        for number, partition in sorted(metadata.topics[name].partitions.items()):
+            why = _why(partition, metadata)
+            if why:
+                found.append(Blocker(f"partition {number} of topic {name}", why))
+    return tuple(found)
+
+
+def _why(partition: PartitionMetadata, metadata: ClusterMetadata) -> str:
+    replicas, in_sync = partition.replicas, partition.isrs
+    away = sorted(set(replicas) - metadata.brokers.keys())
+    of = f"; its replicas are on brokers {_listed(replicas)}"
+    gone = f", of which {_listed(away)} are not there" if away else ""
+    if partition.leader not in metadata.brokers:
+        return f"has no leader{of}{gone}"
+    if len(in_sync) < len(replicas):
+        return f"{len(in_sync)} of {len(replicas)} replicas are in sync{of}{gone}"
+    return ""
+
+
+def _listed(numbers: Collection[int]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers))

@@ -1,0 +1,114 @@
+"""Watch a session whose statement may wait for others as long as they like: who they are, and that it still runs.
+
+In: settings, the session's connection, a `Report`.  Out: what it waits for, at intervals, None when for no one.
+Invariant: such a statement has no limit in time: what ends its wait is on the server. In the place of a limit
+(`deadline`) the server itself is asked over another connection, opened only when it lasts: a session that nobody has
+seen for `ANSWER_DEADLINE_S` is given up (F16).
+Must not: report anything once the statement has ended, but None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from cdcd.errors import CdcdError, SourceUnavailable
+from cdcd.source.blockers import Gone, what_holds_up
+from cdcd.source.connection import connect_sql, translated
+from cdcd.source.deadline import ANSWER_DEADLINE_S, hang_up
+from cdcd.source.settings import SourceSettings
+from cdcd.waits import Seen
+
+FIRST_LOOK_S = 2.0
+LOOK_INTERVAL_S = 2.0
+Report = Callable[[Seen | None], None]
+
+
+def unreported(_seen: Seen | None) -> None:
+    """Tell nobody."""
+
+
+def fetch_watched(
+    settings: SourceSettings, connection: Connection, sql: str, parameters: tuple[Any, ...], report: Report
+) -> list[tuple[Any, ...]]:
+    """Run one query that may wait for a lock, and return its rows. Raises Source errors."""
+    with watched(settings, connection, report), translated(), connection.cursor() as cursor:
+        cursor.execute(sql, parameters or None)
+        return cursor.fetchall()
+
+
+@contextlib.contextmanager
+def watched(settings: SourceSettings, connection: Connection, report: Report) -> Iterator[None]:
+    """Run a statement on this connection, watched; raises SourceUnavailable when its session is seen no more."""
+    watch = _Watch(settings, connection, report)
+    threading.Thread(target=watch.run, name="cdcd-watch", daemon=True).start()
+    try:
+        yield
+    except (psycopg2.Error, CdcdError):
+        if watch.has_expired:
+            raise SourceUnavailable(
+                f"the server has shown nothing of a statement for {ANSWER_DEADLINE_S:g} s"
+            ) from None
+        raise
+    finally:
+        watch.end()
+
+
+class _Watch:
+    def __init__(self, settings: SourceSettings, connection: Connection, report: Report) -> None:
+        self._settings = settings
+        self._connection: Connection | None = connection
+        self._pid = connection.info.backend_pid
+        self._report = report
+        self._over = threading.Event()
+        self._alone = threading.Lock()
+        self._asking: Connection | None = None
+        self._seen_s = time.monotonic()
+        self.has_expired = False
+
+    def run(self) -> None:
+        """Look until the statement has ended."""
+        wait_s = FIRST_LOOK_S
+        try:
+            while not self._over.wait(wait_s):
+                self._look()
+                wait_s = LOOK_INTERVAL_S
+        finally:
+            self._let_go()
+
+    def end(self) -> None:
+        """The statement has ended."""
+        self._over.set()
+        with self._alone:
+            self._connection = None
+            self._report(None)
+
+    def _look(self) -> None:
+        seen: Seen | None = None
+        try:
+            if self._asking is None:
+                self._asking = connect_sql(self._settings)
+            seen = what_holds_up(self._asking, self._pid)
+            self._seen_s = time.monotonic()
+        except Gone:
+            pass
+        except CdcdError:
+            self._let_go()
+        with self._alone:
+            if self._connection is None:
+                return
+            self._report(seen)
+            if time.monotonic() - self._seen_s > ANSWER_DEADLINE_S:
+                self.has_expired = True
+                hang_up(self._connection)
+
+    def _let_go(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
