@@ -1,0 +1,186 @@
+"""What a daemon waits for and who holds it up: /status, log and metrics, against the blocking session's own pid."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2.extras import LogicalReplicationConnection
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.waits import KINDS
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.proxy import Proxy
+from tests.support.source import source_database
+from tests.support.stack import PostgresServers
+from tests.support.waiting import eventually
+
+TABLES = ("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+
+
+@contextlib.contextmanager
+def session(server: PostgresServer, database: str, *statements: str, **connect: Any) -> Iterator[Any]:
+    """Somebody else's session, with an open transaction in which these were run."""
+    with contextlib.closing(psycopg2.connect(server.dsn(database), **connect)) as connection:
+        for statement in statements:
+            connection.cursor().execute(statement)
+        yield connection
+
+
+def own_pid(connection: Any) -> int:
+    """What the session itself says."""
+    cursor = connection.cursor()
+    cursor.execute("SELECT pg_backend_pid()")
+    (pid,) = cursor.fetchone()
+    return int(pid)
+
+
+def waits_of(daemon: Daemon, kind: str) -> list[dict[str, Any]]:
+    """What /status says of this kind."""
+    return [wait for wait in daemon.status().get("waiting_for", []) if wait["kind"] == kind]
+
+
+def named(daemon: Daemon, kind: str, pid: int) -> dict[str, Any]:
+    """Wait until /status names this pid for a wait of this kind, and the metrics do; the blocker."""
+
+    def found() -> dict[str, Any] | None:
+        blockers = [one for wait in waits_of(daemon, kind) for one in wait["blockers"]]
+        return next((one for one in blockers if one.get("pid") == pid), None)
+
+    try:
+        blocker = eventually(found, f"{kind} by {pid}", 60)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {daemon.status()}\n{daemon.log()[-3000:]}") from None
+    assert blocker is not None
+    for wait in waits_of(daemon, kind):
+        assert wait["ends_when"] == KINDS[kind].ends_when  # type: ignore[index]
+        assert wait["seconds"] >= 3
+    assert_in_metrics(daemon, kind, pid)
+    eventually(
+        lambda: any(f"pid {pid} " in line["held_by"] for line in daemon.events("waiting")),
+        "a line in the log",
+        90,
+    )
+    return blocker
+
+
+def assert_in_metrics(daemon: Daemon, kind: str, pid: int) -> None:
+    """How long, and who."""
+    lines = daemon.get("/metrics")[1].splitlines()
+    (seconds,) = (line for line in lines if line.startswith(f'cdcd_wait_seconds{{kind="{kind}"}}'))
+    assert float(seconds.split()[-1]) >= 3
+    start = 'cdcd_wait_blocker_info{application="'
+    infos = [
+        line
+        for line in lines
+        if line.startswith(start) and f'pid="{pid}"' in line and f'kind="{kind}"' in line
+    ]
+    assert len(infos) == 1, infos
+
+
+def over(daemon: Daemon, kind: str) -> None:
+    """It has ended, and says so everywhere."""
+    assert waits_of(daemon, kind) == []
+    assert f'cdcd_wait_seconds{{kind="{kind}"}} 0.0' in daemon.get("/metrics")[1]
+    assert "cdcd_wait_blocker_info{" not in daemon.get("/metrics")[1]
+    ended = [line for line in daemon.events("waited") if line["kind"] == kind]
+    assert ended
+
+
+def test_the_creation_of_the_slot_names_who_it_waits_for_in_another_database(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F38: stopped meanwhile it leaves no slot; started again it is made when the transaction has ended."""
+    daemon = new_daemon(postgres, database)
+    with source_database(postgres, TABLES[0]) as elsewhere:
+        writing = session(postgres, elsewhere.slot, "INSERT INTO a VALUES (1)", application_name="nightly")
+        with writing as blocking:
+            pid = own_pid(blocking)
+            daemon.start()
+            blocker = named(daemon, "slot_creation", pid)
+            assert (blocker["database"], blocker["application"]) == (elsewhere.slot, "nightly")
+            assert blocker["user"] == postgres.superuser
+            assert blocker["since"].endswith("Z")
+            assert daemon.status()["state"] == "snapshot"
+            assert daemon.stop() == 0
+            slots = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+            assert postgres.execute(slots, daemon.slot) == []
+            daemon.start()
+            named(daemon, "slot_creation", pid)
+            blocking.commit()
+            daemon.wait_state("streaming")
+    over(daemon, "slot_creation")
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_a_table_locked_before_its_copy_is_waited_for_with_the_same_slot(
+    pg_server: PostgresServers, major: int, new_daemon: NewDaemon, kafka_door: Proxy
+) -> None:
+    """The link to Kafka is held while the first table is copied, and the second is locked meanwhile."""
+    server = pg_server(major)
+    rows = "INSERT INTO a SELECT generate_series(1, 100000)"
+    long = "ALTER TABLE a ADD COLUMN note text DEFAULT repeat('x', 200)"
+    with source_database(server, *TABLES, long, rows, "INSERT INTO b VALUES (1)") as settings:
+        daemon = new_daemon(server, settings.slot, buffer={"memory": "16 MiB"})
+        daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
+        before_bytes, met = kafka_door.passed_bytes["up"], kafka_door.met
+        kafka_door.hold_when(lambda _way, _data: kafka_door.passed_bytes["up"] - before_bytes >= 1_500_000)
+        daemon.start()
+        eventually(lambda: kafka_door.met > met, "the link is held")
+        with session(server, settings.slot, "LOCK TABLE b") as locking:
+            kafka_door.heal()
+            blocker = named(daemon, "lock", own_pid(locking))
+            assert blocker["database"] == settings.slot
+            waits_for = {wait["waits_for"] for wait in waits_of(daemon, "lock")}
+            assert "a lock in PostgreSQL: AccessShareLock on public.b" in waits_for
+            locking.rollback()
+        daemon.wait_state("streaming")
+        over(daemon, "lock")
+        assert len(daemon.events("slot_created")) == 1
+        assert daemon.events("retrying") == []
+        await_confirmed(server, daemon)
+        assert daemon.status()["rows_written"] == 100_001
+        assert daemon.stop() == 0
+
+
+def test_while_a_published_table_is_locked_the_publications_are_not_compared_and_it_says_so(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """The stream goes on meanwhile."""
+    for table in TABLES:
+        postgres.execute(table, dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    with session(postgres, database, "LOCK TABLE b") as locking:
+        named(daemon, "lock", own_pid(locking))
+        postgres.execute("INSERT INTO a VALUES (1)", dbname=database)
+        await_confirmed(postgres, daemon)
+        locking.rollback()
+    eventually(lambda: not waits_of(daemon, "lock"), "it has looked")
+    over(daemon, "lock")
+
+
+def test_who_holds_the_slot_is_named(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> None:
+    """Another client streams from it (F18)."""
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    dsn = postgres.dsn(database)
+    holding = psycopg2.connect(
+        dsn, connection_factory=LogicalReplicationConnection, application_name="pg_recvlogical"
+    )
+    with contextlib.closing(holding):
+        publication = {"proto_version": "1", "publication_names": f"cdcd_{daemon.name}"}
+        holding.cursor().start_replication(slot_name=daemon.slot, decode=False, options=publication)
+        daemon.start().wait_state("waiting_slot")
+        blocker = named(daemon, "slot_held", holding.info.backend_pid)
+        assert (blocker["application"], blocker["database"]) == ("pg_recvlogical", database)
+        since = {wait["since"] for wait in waits_of(daemon, "slot_held")}
+        eventually(lambda: len(daemon.events("retrying")) >= 4, "it tries again and again")
+        assert {wait["since"] for wait in waits_of(daemon, "slot_held")} == since
+    daemon.wait_state("streaming")
+    over(daemon, "slot_held")
