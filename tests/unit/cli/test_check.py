@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
+from cdcd.cli import main
 from cdcd.cli.check import as_text, check, has_failed
 from cdcd.config import load_config
 from cdcd.findings import Finding
@@ -41,3 +45,13 @@ def test_every_endpoint_is_tried_though_none_answers(tmp_path: Path) -> None:
     findings = check(load_config(path, {}))
     failed = [finding.subject for finding in findings if finding.level == "fail"]
     assert failed == ["source connection", "kafka", "registry"]
+
+
+def test_the_json_of_a_check_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line break between its parts stays one; one inside a name is an escape of JSON's own."""
+    path = tmp_path / "prod.yaml"
+    text = GOOD.replace("db.example.com", "127.0.0.1:1").replace("kafka:9092", "127.0.0.1:1")
+    path.write_text(text.replace("registry:8081", "127.0.0.1:1"))
+    assert main(["check", "--json", "--config", str(path)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert {"source connection", "kafka", "registry"} <= {one["subject"] for one in found}
