@@ -18,7 +18,7 @@ from cdcd.redaction import MAX_CHARACTERS, clean, clean_lines
 
 __all__ = ["ascii_escapes", "say", "show_uncaught"]
 
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+_UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]")  # a line break is of the layout: in a string JSON has it escaped
 
 
 def say(lines: Iterable[str], stream: TextIO | None = None) -> None:
