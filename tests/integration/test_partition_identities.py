@@ -240,7 +240,7 @@ async def test_a_change_is_what_the_server_did_or_halts(
             if suffix == "root":
                 of_table = [one for one in changes if one.table in (f"{name}a", f"{name}b")]
                 _compare_old_rows(records, of_table, case.unlogged(policy))
-            assert _folded(records) == _selected(server, dbname, name), where
+            assert folded(records) == _selected(server, dbname, name), where
 
 
 def _tell(server: PostgresServer, dbname: str, name: str, case: Case, statements: list[Statement]) -> None:
@@ -260,7 +260,7 @@ def _selected(server: PostgresServer, dbname: str, name: str) -> list[tuple[Any,
     return sorted(rows, key=repr)
 
 
-def _folded(records: list[Decoded]) -> list[tuple[Any, ...]]:
+def folded(records: list[Decoded], columns: tuple[str, ...] = COLUMNS) -> list[tuple[Any, ...]]:
     """The rows that the records leave, found by key or, without one, by what is known of their old rows."""
     rows: list[tuple[Any, dict[str, Any]]] = []
     deleted: dict[str, Any] = {}
@@ -279,7 +279,7 @@ def _folded(records: list[Decoded]) -> list[tuple[Any, ...]]:
             after[column] = old[column]
         rows.append((record.key, after))
         deleted = {}
-    return sorted((tuple(row[column] for column in COLUMNS) for _, row in rows), key=repr)
+    return sorted((tuple(row.get(column) for column in columns) for _, row in rows), key=repr)
 
 
 def _is_its(record: Decoded, key: Any, row: dict[str, Any], before: Any, value: dict[str, Any]) -> bool:
