@@ -111,6 +111,7 @@ CASES = [
          "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (1000) TO (2000)",
          "INSERT INTO t VALUES (1003, 'back', 3, NULL), (1004, 'back', 4, NULL)", "UPDATE t SET id = id + 10",
          "DELETE FROM t WHERE w = 4"),
+        since=15,  # 14 sends nothing of a partition that its session has met unpublished (README)
     ),
     Case(
         "columns come and go",
@@ -167,7 +168,7 @@ def dbname(server: PostgresServer) -> Iterator[str]:
 async def test_what_is_written_folds_to_the_table(case: Case, server: PostgresServer, dbname: str) -> None:
     if server.major < case.since:
         server.execute("CREATE TABLE t (id int)", dbname=dbname)
-        return  # these servers have neither column lists nor row filters
+        return  # these servers have neither column lists nor row filters, and 14 a fault of its own
     dsn = server.dsn(dbname)
     run_script(dsn, "CREATE TABLE last (id int)", *case.setup)
     names = tuple(f"pub{number}" for number in range(len(case.published)))
