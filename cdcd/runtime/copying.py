@@ -37,6 +37,7 @@ from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
 from cdcd.source.watched import Report, fetch_watched, unreported
 from cdcd.threads import in_thread, settled, start_in_thread
+from cdcd.txn.ahead import Ahead
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 GIVING_UP_S = 3.0
@@ -96,6 +97,8 @@ class Snapshotter:
     async def run(self, tables: list[tuple[CopiedTable, Relation]]) -> None:
         """Copy every table, one after another; the last boundary is where streaming begins."""
         self._counts.snapshot_started(len(tables))
+        described = {relation.relid: relation for _, relation in tables}
+        await self._plans.prepare(Ahead(set(described), described))
         plans = [(table, await self._plans.plan(relation)) for table, relation in tables]
         cleared = [plan for _, plan in plans if plan.topic in self._begun]
         if self._mark_first is not None:

@@ -30,6 +30,7 @@ from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.sink.names import message_topic, own_topics, topic_name, transaction_topic
 from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
+from cdcd.txn.ahead import Ahead
 from cdcd.txn.events import LogicalMessage
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
@@ -40,8 +41,8 @@ _KEYLESS_HINT = (
     "give it a primary key, or set format.key_columns or (with REPLICA IDENTITY FULL) format.keyless"
 )
 _KEY_ADDED_HINT = (
-    "the table's records had null keys so far: those stay as they are, in one partition; readers that go by key "
-    "begin anew from a snapshot"
+    "no key schema was registered so far: the topic's earlier records have null keys, in one partition (or keys of a "
+    "schema that was deleted), and stay as they are; readers that go by key begin anew from a snapshot"
 )
 _KEY_SCHEMA_HINT = (
     "a column of the key changed its type: the same key has other bytes from here on and may go to another "
@@ -61,6 +62,8 @@ class Topics(Protocol):
     """What plans ask of the topics (blocking)."""
 
     def ensure(self, names: Any) -> dict[str, int]: ...  # noqa: D102
+    def ensure_new(self, names: Any) -> dict[str, int]: ...  # noqa: D102
+    def has_records(self, name: str) -> bool: ...  # noqa: D102
 
 
 class Registry(Protocol):
@@ -123,6 +126,8 @@ class Plans:
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
         self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
         self._own_topics: dict[str, _Place] = {}
+        self._prepared: dict[str, int] = {}
+        """Partitions of topics that were just made for plans to come."""
         self._catalog = catalog
         self._topics = topics
         self._registry = registry
@@ -190,6 +195,17 @@ class Plans:
             if relid not in self.by_relid and relid in self._described:
                 await self.plan(self._described[relid])
 
+    async def prepare(self, ahead: Ahead) -> None:
+        """Make the topics of relations that will need a plan, by one request; each plan is made in its turn.
+
+        Only topics that nothing was written to: where a table goes on in another topic, its first is not asked for.
+        """
+        relids = ahead.relids - self.by_relid.keys()
+        relations = [ahead.described.get(relid) or self._described.get(relid) for relid in relids]
+        topics = {self._topic(relation) for relation in relations if relation is not None}
+        if len(topics) > 1:
+            self._prepared |= await in_thread(self._topics.ensure_new, topics)
+
     async def plan(self, relation: Relation) -> RelationPlan:
         """Return the plan of a relation; the same description gives the same plan without compiling it again.
 
@@ -202,7 +218,7 @@ class Plans:
 
     def _place(self, relation: Relation) -> RelationPlan:
         """Return the plan in the topic whose readers can read it."""
-        topic = topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
+        topic = self._topic(relation)
         if self._incompatible == "new_topic":
             return self._among_topics(relation, topic)
         try:
@@ -212,6 +228,9 @@ class Plans:
                 raise
             _say_incompatible(relation, topic, refusal)
             return self._in_topic(relation, topic, is_forced=True)
+
+    def _topic(self, relation: Relation) -> str:
+        return topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
 
     def _among_topics(self, relation: Relation, first: str) -> RelationPlan:
         """Return the plan in the newest topic of a table that has this schema, or can have it, else in a new one.
@@ -328,7 +347,7 @@ class Plans:
         self._claim(topic, relation)
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
-        partitions = self._topics.ensure([topic])[topic]
+        partitions = self._prepared.pop(topic, None) or self._topics.ensure([topic])[topic]
         had_values = self._registered_value(topic, relation) is not None
         # The value first: a topic has no key before its values are accepted along with it.
         value_id = self._schema_id(topic, "value", schemas.value, is_forced)
@@ -352,10 +371,16 @@ class Plans:
         number = self._schema_id(topic, "key", schema, is_forced)
         if was is not None and was["fields"] != schema["fields"]:
             _LOG.warning("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
-        elif was is None and had_values:
+        elif was is None and had_values and self._has_records(topic):
             _LOG.warning("key_added", topic=topic, schema_id=number, hint=_KEY_ADDED_HINT)
         self._key_schemas[topic] = schema
         return number
+
+    def _has_records(self, topic: str) -> bool:
+        """Whether the topic has records, or may get some that are on their way: a start that was cut off registers
+        a table's schemas one after the other, and then nothing was written under the first.
+        """
+        return any(topic == planned for _, planned in self._made) or self._topics.has_records(topic)
 
     def _schema_id(self, topic: str, part: Part, schema: AvroSchema, is_forced: bool = False) -> int:
         subject = subject_of(self._subjects, topic, part, full_record_name(schema))

@@ -11,7 +11,8 @@ Must not: talk to Kafka or PostgreSQL itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from cdcd.ack.group import Boundary, Chunk
@@ -36,6 +37,7 @@ from cdcd.model import (
     Transactions,
 )
 from cdcd.runtime.parts import WrittenPart
+from cdcd.txn.ahead import MOST_BYTES, MOST_EVENTS, Ahead, of_events, of_items
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -59,6 +61,7 @@ class Plans(Protocol):
 
     def describe(self, relation: Relation) -> None: ...  # noqa: D102
     async def ready(self, relids: Iterable[int]) -> None: ...  # noqa: D102
+    async def prepare(self, ahead: Ahead) -> None: ...  # noqa: D102
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record: ...  # noqa: D102
     async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record: ...  # noqa: D102
 
@@ -130,6 +133,10 @@ class Pump:
         self._tx: TransactionContext | None = None
         self._rows = 0
         self._gave_way_us = self._clock_us()
+        self._items: tuple[Sequence[Item], int] = ((), 0)
+        self._events: Iterator[Event] = iter(())
+        self._ahead: deque[Event] = deque()
+        """Events of the item that were taken to look at, in their order, before those that are still to come."""
         self._handlers: dict[type, Callable[..., Awaitable[None]]] = {
             TransactionBegun: self._begun,
             Rows: self._row_run,
@@ -143,7 +150,8 @@ class Pump:
 
     async def feed(self, items: list[Item]) -> None:
         """Hand on everything in `items`, in order."""
-        for item in items:
+        for at, item in enumerate(items):
+            self._items = items, at
             if isinstance(item, Keepalive):
                 self._keepalive(item)
             elif isinstance(item, Transactions):
@@ -196,12 +204,35 @@ class Pump:
 
     async def _feed_plain(self, item: PlainItem) -> None:
         await self._ask_before(item)
-        for event in self._assembler.feed(item):
+        self._events = self._assembler.feed(item)
+        while (event := self._next_event()) is not None:
             await self._handle(event)
             if self._is_time_to_give_way:
                 await self._give_way()
         if self._buffers is not None and self._buffers.is_over:
             await self._buffers.relieve()
+
+    def _next_event(self) -> Event | None:
+        return self._ahead.popleft() if self._ahead else next(self._events, None)
+
+    async def _ready(self, relids: Collection[int]) -> None:
+        """Make the plans of these relations; where one is missing, the topics of those that follow as well."""
+        if not self._plans.by_relid.keys() >= set(relids):
+            await self._plans.prepare(self._look_ahead(relids))
+            await self._plans.ready(relids)
+
+    def _look_ahead(self, relids: Collection[int]) -> Ahead:
+        """Return which relations have rows in what follows: of a replay a part, of the wire what was read at once."""
+        left_bytes = MOST_BYTES
+        while left_bytes > 0 and len(self._ahead) < MOST_EVENTS:
+            if (event := next(self._events, None)) is None:
+                break
+            self._ahead.append(event)
+            left_bytes -= len(event.run.frames) if isinstance(event, Rows) else 0
+        items, at = self._items
+        found = [of_events(self._ahead), of_items(items[at + 1 :])]
+        described = found[1].described | found[0].described
+        return Ahead({*relids, *found[0].relids, *found[1].relids}, described)
 
     async def _ask_before(self, item: PlainItem) -> None:
         """Raise StreamUnsure where the stream that ends here has what was rolled back without a Stream Abort."""
@@ -266,7 +297,7 @@ class Pump:
         if self._tx is None:
             return
         run, operations = event.run, count_operations(event.run)
-        await self._plans.ready({relid for relid, _ in operations})
+        await self._ready({relid for relid, _ in operations})
         begin = await self._begin_of(self._tx)
         if self._tx.tx_seq < self._written.tx_seq:
             rest = self._written.rest_of(run, self._plans.by_relid, self._tx)
@@ -283,7 +314,7 @@ class Pump:
     async def _truncated(self, event: Truncated) -> None:
         if self._tx is None:
             return
-        await self._plans.ready(relation.relid for relation in event.relations)
+        await self._ready([relation.relid for relation in event.relations])
         for relation in event.relations:
             plan = self._plans.by_relid[relation.relid]
             begin = await self._begin_of(self._tx)

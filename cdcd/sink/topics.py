@@ -12,8 +12,8 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import ClusterMetadata, NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
@@ -82,6 +82,12 @@ class Topics:
         # What is kept is what keys are hashed over: a topic may have been widened since it was found (F66).
         return {name: now.partitions for name, now in described.items()}
 
+    def ensure_new(self, names: Iterable[str]) -> dict[str, int]:
+        """As `ensure`, of those alone that nothing was written to yet."""
+        names = list(names)
+        known = set[str]() if self.kept is None else self.kept.known(names)
+        return self.ensure(name for name in names if name not in known)
+
     def ensure_progress(self, name: str) -> None:
         """Make sure that the progress topic is there, with the one partition that orders its records."""
         self._ensure_single(self._new_single(name, PROGRESS_PROPERTIES))
@@ -134,6 +140,15 @@ class Topics:
                 raise translate(topic.error, "looking up a topic", topic=name)
             found[name] = len(topic.partitions)
         return found
+
+    def has_records(self, name: str) -> bool:
+        """Whether anything was ever written to the topic. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
+        partitions = [TopicPartition(name, number) for number in range(self.partitions([name]).get(name, 0))]
+        asked = self._admin.client.list_offsets(
+            dict.fromkeys(partitions, OffsetSpec.latest()), request_timeout=self._settings.operation_timeout_s
+        )
+        with kafka_errors("looking up the end of a topic", topic=name):
+            return any(future.result().offset > 0 for future in asked.values())
 
     def verify(self, expected: Mapping[str, int]) -> None:
         """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic is no longer what it was (F66).

@@ -138,9 +138,10 @@ class Daemon:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log's lines of one event."""
-        return [line for line in self._lines() if line["event"] == name]
+        return [line for line in self.lines() if line["event"] == name]
 
-    def _lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[dict[str, Any]]:
+        """Every line of the log that is JSON."""
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
     def wait_state(self, *states: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
@@ -163,7 +164,7 @@ class Daemon:
     def _has_told_halt(self) -> bool:
         """Whether the log, which a thread of its own writes, is as far as the status page."""
         known = [
-            line["event"] for line in self._lines() if line["event"] in ("started", "streaming", "halted")
+            line["event"] for line in self.lines() if line["event"] in ("started", "streaming", "halted")
         ]
         return known[-1:] == ["halted"]
 

@@ -21,6 +21,7 @@ from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode, run_of
 from cdcd.runtime.pump import Buffers, Pump
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
+from cdcd.txn.ahead import Ahead
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage
 
@@ -104,6 +105,7 @@ class RealPlans:
     def __init__(self) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
         self.schemas: list[RelationSchemas] = []
+        self.ahead: list[Ahead] = []
         self._described: dict[int, Relation] = {}
 
     def describe(self, relation: Relation) -> None:
@@ -114,6 +116,9 @@ class RealPlans:
         for relid in relids:
             if relid not in self.by_relid and relid in self._described:
                 self._plan(self._described[relid])
+
+    async def prepare(self, ahead: Ahead) -> None:
+        self.ahead.append(ahead)
 
     def _plan(self, relation: Relation) -> None:
         schemas = relation_schemas(relation, {}, None, "shop")

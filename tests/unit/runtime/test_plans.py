@@ -38,6 +38,11 @@ class Topics:
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         return dict.fromkeys(names, 1)
 
+    ensure_new = ensure
+
+    def has_records(self, _name: str) -> bool:
+        return True
+
 
 class Registry:
     """Takes each change of a subject's fields for an incompatible one."""
@@ -126,6 +131,19 @@ async def test_a_first_key_is_said() -> None:
     with capture_logs() as lines:
         await again.plan(relation("id"))
     assert "key_added" in [line["event"] for line in lines]
+
+
+async def test_a_key_is_not_a_first_one_where_nothing_was_written_without() -> None:
+    """A start that was cut off has registered the table's value schema, and not its key's."""
+    cut_off, again = plans(), plans()
+    key = cut_off._registry.versions  # type: ignore[attr-defined]
+    await cut_off.plan(relation("id"))
+    del key["shop.s.t-key"]
+    again._registry = cut_off._registry
+    again._topics.has_records = lambda _name: False  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        await again.plan(relation("id"))
+    assert lines == []
 
 
 async def test_the_columns_of_a_first_key_that_come_with_it_may_be_null_in_the_value() -> None:

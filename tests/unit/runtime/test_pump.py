@@ -11,6 +11,7 @@ from cdcd.errors import MessageOutOfOrder, RelationUnknown, SourceUnavailable
 from cdcd.model import Item, PreparedBefore
 from cdcd.runtime import pump
 from tests.unit.runtime.session_items import (
+    RELID,
     Flow,
     begin,
     commit,
@@ -365,3 +366,24 @@ async def test_buffers_are_relieved_before_the_next_item() -> None:
     items: list[Item] = streamed(7, 100, relation(xid=7), inserts("a", xid=7))
     await Flow(buffers=Tight()).feed(*items)
     assert len(fed) == len(items)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
+async def test_at_the_first_row_without_a_plan_all_that_follows_is_looked_at_once(is_streamed: bool) -> None:
+    """Topics are made by one request; rows and descriptions are taken in their turn all the same."""
+    xid = 7 if is_streamed else None
+    contents: list[Item] = [
+        relation("id", xid=xid),
+        inserts("a", xid=xid),
+        inserts("b", xid=xid),
+        relation("id", "v", xid=xid),
+        inserts(("c", "d"), xid=xid),
+    ]
+    items = streamed(7, 100, *contents) if is_streamed else [begin(100), *contents, commit(100)]
+    flow = await Flow().feed(*items)
+    first, second = flow.plans.ahead
+    assert first.relids == second.relids == {RELID}
+    assert len(first.described[RELID].columns) == 2
+    assert [len(schemas.columns) for schemas in flow.plans.schemas] == [1, 2]
+    assert len(flow.records) == 3
+    assert [boundary.end_lsn for boundary in flow.boundaries] == [108]

@@ -1,0 +1,109 @@
+"""A start that is ended amid making topics and schemas leaves nothing that a later one would take for a change.
+
+In: tables that are made together, a signal while the schemas of one of them are registered, a start after it.
+The judge is the second run's log, which has nothing to say, and a reader of the topics.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.integration.conftest import STREAMED, NewDaemon
+from tests.support.daemon import Daemon
+from tests.support.reader import Reader, assert_each_once
+from tests.support.registry_door import Asked, Door
+from tests.support.stack import in_one_transaction
+
+TABLES = 40
+CUT_AT = 22
+HOW: dict[str, dict[str, Any]] = {
+    "snapshot": {},
+    "whole": {"source": {"protocol": {"streaming": "off"}}},
+    "streamed": {},
+}
+
+
+def statements() -> list[str]:
+    """Tables with a row each."""
+    made = [f"CREATE TABLE t{number:03} (id int PRIMARY KEY, v text)" for number in range(TABLES)]
+    return made + [f"INSERT INTO t{number:03} VALUES (1, 'a')" for number in range(TABLES)]
+
+
+def topics_of(daemon: Daemon) -> list[str]:
+    return [f"{daemon.name}.public.t{number:03}" for number in range(TABLES)]
+
+
+@pytest.fixture
+def door(registry: SchemaRegistry) -> Iterator[Door]:
+    with Door(registry.url) as one:
+        yield one
+
+
+class Cut:
+    """Ends a daemon when it is about to register the key of a table whose values are registered."""
+
+    def __init__(self, daemon: Daemon, door: Door, number: signal.Signals) -> None:
+        self._daemon, self._number = daemon, number
+        self._lock = threading.Lock()
+        self._is_done = False
+        door.is_answered_for, door.status = self, 503
+
+    def __call__(self, asked: Asked) -> bool:
+        is_at = f"t{CUT_AT:03}-key" in asked.path and asked.method in ("POST", "PUT")
+        with self._lock:
+            if is_at and not self._is_done:
+                self._is_done = True
+                process = self._daemon.process
+                assert process is not None
+                process.send_signal(self._number)
+        return is_at
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("how", HOW)
+def test_the_next_start_has_nothing_to_say(
+    how: str,
+    number: signal.Signals,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    door: Door,
+    kafka: KafkaBroker,
+    reader: Reader,
+) -> None:
+    daemon = new_daemon(postgres, database, registry={"url": door.url}, **HOW[how])
+    if how == "streamed":
+        daemon.config["source"]["dsn"] += f"?{STREAMED}"
+    if how == "snapshot":
+        in_one_transaction(postgres.dsn(database), *statements())
+    else:
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        in_one_transaction(postgres.dsn(database), *statements())
+    Cut(daemon, door, number)
+    assert daemon.start().wait_exit() == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+    door.status = None
+    subjects = {asked.path for asked in door.asked if asked.method == "POST"}
+    assert any(f"t{CUT_AT:03}-value" in path for path in subjects), "its values are registered"
+    made = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics
+    assert set(made).issuperset(topics_of(daemon)), "all topics were made before the first schema of the last"
+
+    daemon.log_path.unlink()
+    daemon.start().wait_state("streaming")
+    events = reader.wait(topics_of(daemon), lambda events: len(events) == TABLES)
+    assert_each_once(events)
+    assert {tuple(event.key.items()) for event in events if event.key} == {(("id", 1),)}
+    assert daemon.stop() == 0
+    told = [line for line in daemon.lines() if line["level"] != "info"]
+    assert [
+        line for line in told if line["event"] != "kafka_client"
+    ] == []  # it waits for the transaction of before
