@@ -52,7 +52,7 @@ def test_a_slot_of_an_idle_database_moves_on_beside_a_busy_one(
             for daemon in (without, beating):
                 eventually(lambda one=daemon: kept_from(server, one) >= end_lsn, "nothing is kept back", 60)
             returned = "cdcd_heartbeat_last_roundtrip_timestamp_seconds"
-            eventually(lambda: samples(beating)[returned] > 0, "a heartbeat went the whole way")
+            eventually(lambda: samples(beating).get(returned), "a heartbeat went the whole way")
             assert samples(beating)["cdcd_heartbeats_sent_total"] >= 2
             assert samples(without)["cdcd_heartbeats_sent_total"] == 0
             # The same prefix inside a transaction is somebody's data, and another outside of any.
