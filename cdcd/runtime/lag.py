@@ -81,7 +81,7 @@ class LagTracker:
         if self._of is not None and end.of != self._of:
             return
         self._last_look = end
-        self._ahead_us = self._ahead_by(end)
+        self._set_clock(end)
         if self._looks and end.lsn < self._looks[-1][0]:
             self._looks.clear()
         if self._looks and end.lsn == self._looks[-1][0]:
@@ -101,10 +101,20 @@ class LagTracker:
         """Return the server's time now; without a look at it cdcd's own."""
         return self._wall_us() if self._ahead_us is None else self._clock_us() + self._ahead_us
 
-    def _ahead_by(self, end: WalEnd) -> int:
-        """What a slow answer leaves open is decided by the quick ones before, until the clock was set."""
+    def _set_clock(self, end: WalEnd) -> None:
+        """Take the server's clock from a look. What a slow answer leaves open is decided by the quick ones before.
+
+        If the server's clock was set meanwhile, all times that are remembered are by the clock before: they move too.
+        """
         least_us, most_us = end.clock_us - end.answered_us, end.clock_us - end.asked_us
-        return most_us if self._ahead_us is None else max(least_us, min(self._ahead_us, most_us))
+        if self._ahead_us is not None and not least_us <= self._ahead_us <= most_us:
+            by_us = most_us - self._ahead_us
+            self._looks = deque((lsn, at_us + by_us) for lsn, at_us in self._looks)
+            for name in ("_complete_us", "_last_us", "_oldest_us", "_open_us"):
+                at_us = getattr(self, name)
+                setattr(self, name, None if at_us is None else at_us + by_us)
+            self._ahead_us = None
+        self._ahead_us = most_us if self._ahead_us is None else self._ahead_us
 
     # --- where a position begins ---
 

@@ -18,9 +18,10 @@ from cdcd.ack.group import Boundary
 from cdcd.avro.encode import Encoded, taken_tally
 from cdcd.errors import CdcdError, Retry
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
-from cdcd.model import POSTGRES_EPOCH_US, Item, Keepalive, Progress, Run
+from cdcd.model import Item, Keepalive, Progress, Run
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
+from cdcd.runtime.held import HeldShown
 from cdcd.runtime.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.runtime.waits import Note, Waits
 from cdcd.runtime.wal_levels import Judged
@@ -49,6 +50,7 @@ class Status:
     def __init__(self, metrics: Metrics, *, name: str, slot: str, lag: LagTracker | None = None) -> None:
         self.metrics = metrics
         self.lag = LagTracker() if lag is None else lag
+        self._held = HeldShown(metrics, self.lag.now_us)
         self.health = HealthState()
         self._name = name
         self._slot = slot
@@ -58,10 +60,7 @@ class Status:
         self._server_version: int | None = None
         self._protocol_version: int | None = None
         self._streaming: str | None = None
-        self._has_two_phase = False
         self._durable: Boundary | Progress | None = None
-        self._held: Held | None = None
-        self._may_be_lost: int | None = None
         self._rows = 0
         self._transactions = 0
         self._dead_letters = 0
@@ -154,10 +153,11 @@ class Status:
         self._server_version = server.version_num
         self._protocol_version = options.protocol_version
         self._streaming = options.streaming
-        self._has_two_phase = options.two_phase
+        self._held.is_seen = options.two_phase
         self._sent, self._counted_sent = sent, 0
         self.health = replace(self.health, is_source_streaming=True)
         self.metrics.source_connected(True)
+        self.metrics.open_transactions(0)
         self._left_to_copy(0)
         self.lag.streams(ServerTimeline(server.system_identifier, server.timeline), start_lsn, durable_us)
         self.state("streaming")
@@ -169,7 +169,7 @@ class Status:
         self.health = replace(self.health, is_source_streaming=False)
         self.metrics.source_connected(False)
         self.metrics.open_transactions(None)
-        self._holds(None, None)
+        self._held.forget()
 
     # --- the flow, per batch ---
 
@@ -186,23 +186,8 @@ class Status:
         self.lag.turned()
         self.metrics.open_transactions(open_transactions)
         self.metrics.in_python(*taken_tally())
-        self._holds(held, may_be_lost)
+        self._held.holds(held, may_be_lost)
         self.loop_turned()
-
-    def _holds(self, held: Held | None, may_be_lost: int | None) -> None:
-        self._held = held
-        self._may_be_lost = may_be_lost
-        if may_be_lost is None or not self._has_two_phase:
-            self.metrics.prepared_transactions(None)
-        elif held is None:
-            self.metrics.prepared_transactions(0)
-        else:
-            self.metrics.prepared_transactions(held.count, self._held_age_s)
-
-    def _held_age_s(self) -> float:
-        assert self._held is not None
-        since_us = self._held.oldest_pg_us + POSTGRES_EPOCH_US
-        return max(0.0, (self.lag.now_us() - since_us) / 1e6)
 
     def relation(self, relid: int, table: str) -> None:
         """A table will be streamed."""
@@ -424,7 +409,7 @@ class Status:
                 "commit_lsn": format_lsn(durable.commit_lsn),
                 "end_lsn": format_lsn(durable.end_lsn),
             },
-            "prepared": self._held_page(),
+            "prepared": self._held.page(),
             "wal_guard": None
             if self._guarded is None
             else {
@@ -436,19 +421,6 @@ class Status:
             "transactions_written": self._transactions,
             "dead_letters": self._dead_letters,
             "snapshot_tables_remaining": self._snapshot_left,
-        }
-
-    def _held_page(self) -> dict[str, Any] | None:
-        """What is prepared and undecided, and since when it holds back what is confirmed (F33)."""
-        if self._may_be_lost is None or not self._has_two_phase:
-            return None
-        if self._held is None:
-            return {"transactions": 0, "may_be_lost": self._may_be_lost}
-        return {
-            "transactions": self._held.count,
-            "oldest_lsn": format_lsn(self._held.oldest_lsn),
-            "oldest_age_s": round(self._held_age_s(), 1),
-            "may_be_lost": self._may_be_lost,
         }
 
 

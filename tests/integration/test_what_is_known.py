@@ -90,6 +90,8 @@ METRICS = {
     "cdcd_backpressure_active": "0 k 0 0 k 0 0 0 0 0 0",
     "cdcd_backpressure_seconds_total": COUNTER,
     # reliability
+    "cdcd_wait_seconds": "? k 0 k k ? ? ? 0 k ?",  # from three seconds on
+    "cdcd_wait_blocker_info": "? ? - ? ? ? ? ? - ? ?",
     "cdcd_reconnects_total": "+ k k k k + + k k k +",
     "cdcd_errors_total": "+ k k k k + + k + k +",
     "cdcd_producer_rebuilds_total": COUNTER,
@@ -118,6 +120,8 @@ METRICS = {
     "cdcd_snapshot_duration_seconds": "- - + + + + - - - + +",
     "cdcd_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - + +",
 }
+ELSEWHERE = {"cdcd_slot_safe_wal_bytes", "cdcd_wait_blocker_info"}
+"""What no situation here brings about: a limit of the server's, somebody who holds cdcd up."""
 OF_LIBRARIES = ("process_", "python_")
 """Of prometheus_client, which says what the process and the interpreter are at the moment."""
 
@@ -128,6 +132,7 @@ FIELDS = {
     "state": "+ + + + + + + + + + +",
     "reason": "+ e e e e + + e + e +",
     "last_error": "+ + + + + + + + + e +",
+    "waiting_for": "? ? e ? ? ? ? ? e ? ?",
     "uptime_s": "^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^",
     "server_version_num": "- - + + + + - + + + +",
     "protocol_version": "- - + + + + - + + + +",
@@ -182,7 +187,7 @@ def fields(daemon: Daemon) -> Values:
     """Each field of /status, those of a mapping by `field.inner`."""
     found: Values = {}
     for name, value in daemon.status().items():
-        found[name] = "{}" if isinstance(value, dict) else value
+        found[name] = str(value or "") if isinstance(value, (dict, list)) else value
         if isinstance(value, dict):
             found |= {f"{name}.{inner}": one for inner, one in value.items()}
     return found
@@ -225,7 +230,7 @@ class Walk:
 
     def finish(self) -> None:
         """Fail with all that was found."""
-        never = {name for _, table, _ in PAGES for name in table} - self.seen - {"cdcd_slot_safe_wal_bytes"}
+        never = {name for _, table, _ in PAGES for name in table} - self.seen - ELSEWHERE
         self.findings += [f"{name} is in a table and nowhere seen" for name in sorted(never)]
         assert not self.findings, "\n".join(self.findings)
 

@@ -241,10 +241,27 @@ def test_a_slow_answer_makes_no_lag_and_a_clock_that_was_set_counts(lag: LagTrac
     clock.now_us = 2 * S
     lag.looked(WalEnd(HERE, 100, 1_500_000, S, 2 * S))
     assert lag.now_us() == 2 * S
-    for set_us in (60 * S, -60 * S):
-        clock.ahead_us = set_us
-        look(lag, clock, 100)
-        assert lag.now_us() == clock.server_us()
+
+
+@pytest.mark.parametrize("set_us", [60 * S, -60 * S])
+def test_a_servers_clock_that_is_set_changes_no_age(lag: LagTracker, clock: Clock, set_us: int) -> None:
+    clock.now_us = 100 * S
+    lag.streams(HERE, 100, 0)
+    look(lag, clock, 100)
+    received(lag, 150, 100 * S)
+    lag.durable(150, 100 * S)
+    clock.now_us = 110 * S
+    look(lag, clock, 200)
+    clock.ahead_us = set_us
+    clock.now_us = 120 * S
+    look(lag, clock, 300)
+    assert lag.now_us() == clock.server_us()
+    assert lag.lag_us() == 20 * S
+    lag.received(200)
+    assert lag.lag_us() == 10 * S
+    lag.began(clock.server_us() - 3 * S)
+    lag.received(300)
+    assert lag.lag_us() == 3 * S
 
 
 def test_a_commit_time_of_an_origin_ahead_does_not_hide_what_follows(lag: LagTracker, clock: Clock) -> None:

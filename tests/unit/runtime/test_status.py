@@ -297,6 +297,7 @@ def test_a_process_that_goes_on_with_a_stream_has_nothing_to_copy(status: Status
 def test_open_transactions_are_known_while_there_is_a_stream(status: Status) -> None:
     assert "cdcd_open_transactions" not in status.metrics.snapshot()
     begin_streaming(status)
+    assert status.metrics.snapshot()["cdcd_open_transactions"] == 0, "none of this stream"
     status.turned([Keepalive(1, 0, False)], 3)
     assert status.metrics.snapshot()["cdcd_open_transactions"] == 3
     status.source_closed()

@@ -1,0 +1,62 @@
+"""What is prepared and undecided, as the metrics and /status show it (F33).
+
+In: what the assembler holds, per batch; the server's clock.  Out: two gauges and a part of /status.
+Invariant: without a stream, or without two_phase, nobody sees what is prepared: that is unknown, and not none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cdcd.lsn import format_lsn
+from cdcd.model import POSTGRES_EPOCH_US
+from cdcd.ops.metrics import Metrics
+from cdcd.txn.waiting import Held
+
+__all__ = ["HeldShown"]
+
+
+class HeldShown:
+    """One for the process."""
+
+    def __init__(self, metrics: Metrics, server_us: Callable[[], int]) -> None:
+        self._metrics = metrics
+        self._server_us = server_us
+        self._held: Held | None = None
+        self._may_be_lost = 0
+        self._is_known = False
+        self.is_seen = False
+        """Whether the stream has two_phase."""
+
+    def holds(self, held: Held | None, may_be_lost: int) -> None:
+        """The stream holds this; `may_be_lost`: so many were prepared before the slot became cdcd's."""
+        self._held, self._may_be_lost, self._is_known = held, may_be_lost, self.is_seen
+        if not self._is_known:
+            self._metrics.prepared_transactions(None)
+        elif held is None:
+            self._metrics.prepared_transactions(0)
+        else:
+            self._metrics.prepared_transactions(held.count, lambda: self._age_s(held))
+
+    def forget(self) -> None:
+        """The stream is closed: what it has sent comes again."""
+        self._is_known = self.is_seen = False
+        self._held = None
+        self._metrics.prepared_transactions(None)
+
+    def page(self) -> dict[str, Any] | None:
+        """Return the part of /status."""
+        if not self._is_known:
+            return None
+        if self._held is None:
+            return {"transactions": 0, "may_be_lost": self._may_be_lost}
+        return {
+            "transactions": self._held.count,
+            "oldest_lsn": format_lsn(self._held.oldest_lsn),
+            "oldest_age_s": round(self._age_s(self._held), 1),
+            "may_be_lost": self._may_be_lost,
+        }
+
+    def _age_s(self, held: Held) -> float:
+        return max(0.0, (self._server_us() - held.oldest_pg_us - POSTGRES_EPOCH_US) / 1e6)
