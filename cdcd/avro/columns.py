@@ -61,7 +61,16 @@ def encode_row(plan: RelationPlan, row: Row, is_plain: bool, side: str, lsn: int
 
 
 def mark_unlogged(plan: RelationPlan, row: Row, extras: Extras) -> None:
-    """Say of each null of an old row that it may be a value that the partition's identity left out (F78)."""
+    """Say of each null of an old row that it may be a value that its partition's identity left out (F78).
+
+    A row with other columns than those of such an identity came from a partition that is FULL: its nulls are NULL.
+    """
+    assert plan.old_tuples is not None
+    if (
+        frozenset(c.name for c, raw in zip(plan.columns, row, strict=True) if raw is not None)
+        not in plan.old_tuples.partial
+    ):
+        return
     for column, raw in zip(plan.columns, row, strict=True):
         if raw is None:
             extras.special[f"{_place(plan, column, 'before')}.not_logged"] = b"true"

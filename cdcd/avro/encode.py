@@ -42,8 +42,12 @@ OPS = {op: encode_string(op.encode()) for op in "cudrtg"}
 
 
 class _Old(NamedTuple):
-    """The tuple before the change. A null in it is NULL or was not in the WAL: K and O do not tell which (F78)."""
+    """The tuple before the change. A null in it is NULL or was not in the WAL: K and O do not tell which (F78).
 
+    `is_whole`: it came as O, so the table's own identity promises all of the row.
+    """
+
+    is_whole: bool
     row: Row
     is_plain: bool
 
@@ -172,7 +176,7 @@ def _encode_message(writer: _Writer, data: bytes, kind: int, position: int, end:
     old: _Old | None = None
     if kind != _INSERT and part in (_KEY, _OLD):
         row, position, is_plain = cut_tuple(data, position + 1, end, width)
-        old = _Old(row, is_plain)
+        old = _Old(part == _OLD, row, is_plain)
         part = data[position] if position < end else 0
     if kind == _DELETE and old is not None:
         _refuse_trailing(position, end)
@@ -245,7 +249,8 @@ class _Writer:
 
     def _before(self, old: _Old, extras: Extras) -> bytes:
         before = encode_row(self.plan, old.row, old.is_plain, "before", self.lsn, extras)
-        if self.plan.old_tuples is not None and self.plan.old_tuples.is_marked:
+        # Of a key tuple readers know that it is no more, if the record has a key.
+        if self.plan.old_tuples is not None and (old.is_whole or not self.plan.key_indexes):
             mark_unlogged(self.plan, old.row, extras)
         return before
 

@@ -983,7 +983,7 @@ cdef class CompiledPlan:
     cdef bint is_flat
     cdef bint tombstones
     cdef bint leaves_changes
-    cdef bint leaves_old
+    cdef bint leaves_whole
     cdef int partitions
     cdef object topic
     cdef object null_key_partition
@@ -1021,7 +1021,7 @@ cdef class CompiledPlan:
         self.tombstones = plan.tombstones
         # What partitions may have left out of an old tuple is the twin's to judge (F78).
         self.leaves_changes = plan.old_tuples is not None and bool(plan.old_tuples.short)
-        self.leaves_old = plan.old_tuples is not None
+        self.leaves_whole = plan.old_tuples is not None
         self.partitions = plan.partitions
         self.partition_numbers = list(range(plan.partitions))
         self.topic = plan.topic
@@ -1345,18 +1345,18 @@ cdef int _change(
     const uint8_t* end,
 ) except -1:
     """Append one message's records, `at` being behind its relid; LEFT, with nothing done, where the twin has to."""
-    cdef bint has_old = False, has_unchanged = False, ignored = False
+    cdef bint has_old = False, is_whole = False, has_unchanged = False, ignored = False
     cdef bint is_other_key
     cdef int number
     cdef int64_t before_seq = tx.tx_seq, before_order = plan.order
     cdef Py_ssize_t before_records = len(records)
     cdef bytes key = None
     if kind != INSERT and at < end and (at[0] == KEY or at[0] == OLD):
-        has_old = True
+        has_old, is_whole = True, at[0] == OLD or plan.keys == 0
         at = _cut(plan.old, plan.width, at + 1, end, &ignored)
         if at == NULL:
             return LEFT
-    if kind != INSERT and (plan.leaves_changes or (plan.leaves_old and has_old)):
+    if kind != INSERT and (plan.leaves_changes or (plan.leaves_whole and is_whole)):
         return LEFT
     if kind == DELETE:
         if not has_old or at != end:

@@ -283,7 +283,7 @@ class Plans:
         partitions = [
             self._identity_of(one, relation) for one in self._partitions.get(relation.relid, {}).values()
         ]
-        return old_tuples(partitions, key.columns, is_full=relation.identity is ReplicaIdentity.FULL)
+        return old_tuples(partitions, key.columns)
 
     def _identity_of(self, partition: Relation, root: Relation) -> PartitionIdentity:
         """Return a partition's identity, as the stream describes it or, where it cannot, as the catalog has it now.

@@ -26,30 +26,22 @@ class PartitionIdentity:
 
 @dataclass(frozen=True, slots=True)
 class OldTuples:
-    """What old tuples of a table may lack. `partial`: partitions that are not FULL, so that a null may be no NULL.
-
-    `short`: those of them by whose identity a change does not name its row: columns of the record's key are not in
-    it, or the records have no key. `is_marked`: a record says which columns of its old row were not in the WAL,
-    because its table's own identity does not.
+    """What old tuples of a table may lack. `partial`: the identities of partitions that are not FULL, so that in an
+    old tuple with just these columns a null may be no NULL. `short`: the names of those by whose identity a change
+    does not name its row: columns of the record's key are not in it, or the records have no key.
     """
 
-    partial: tuple[str, ...]
+    partial: frozenset[frozenset[str]]
     short: tuple[str, ...]
-    is_marked: bool
 
 
-def old_tuples(
-    partitions: Iterable[PartitionIdentity], key: Collection[str], *, is_full: bool
-) -> OldTuples | None:
-    """Return what may be missing; None: what the root's own identity promises is there.
+def old_tuples(partitions: Iterable[PartitionIdentity], key: Collection[str]) -> OldTuples | None:
+    """Return what may be missing; None: all partitions are FULL, or get no UPDATE and DELETE.
 
-    `key`: the columns of the record's key, empty without one. `is_full`: the root's identity is FULL.
+    `key`: the columns of the record's key, empty without one.
     """
-    partial = sorted(
-        (one for one in partitions if not one.is_full and one.columns), key=lambda partition: partition.name
-    )
-    short = tuple(one.name for one in partial if not key or not one.columns.issuperset(key))
-    is_marked = is_full or not key
-    if not partial or not (short or is_marked):
+    partial = [one for one in partitions if not one.is_full and one.columns]
+    if not partial:
         return None
-    return OldTuples(tuple(one.name for one in partial), short, is_marked)
+    short = sorted(one.name for one in partial if not key or not one.columns.issuperset(key))
+    return OldTuples(frozenset(one.columns for one in partial), tuple(short))

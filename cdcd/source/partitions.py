@@ -104,9 +104,10 @@ def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Short
     if without:
         message = f"PostgreSQL refuses UPDATE and DELETE in partition {_listed(without)}: no replica identity"
         yield Shortfall(root.name, message, _full(without))
-    old = old_tuples(partitions, root.key, is_full=root.identity is ReplicaIdentity.FULL)
+    old = old_tuples(partitions, root.key)
     if old is None:
         return
+    partial = [one.name for one in partitions if not one.is_full and one.columns]
     if old.short:
         key = f"does not include the record's key ({', '.join(root.key)})" if root.key else "is not FULL"
         message = (
@@ -115,13 +116,13 @@ def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Short
         )
         named = "" if root.key else "; or name the columns of a key in format.key_columns"
         yield Shortfall(root.name, message, _full(old.short) + named)
-    elif old.is_marked:
+    elif root.identity is ReplicaIdentity.FULL:
         message = (
-            f"changes in partition {_listed(old.partial)} come without the old values of columns that are not in "
+            f"changes in partition {_listed(partial)} come without the old values of columns that are not in "
             "its replica identity: they are null in `before` and named in source.special as not_logged; and a "
             "change of the key comes without its unchanged TOASTed values"
         )
-        yield Shortfall(root.name, message, _full(old.partial))
+        yield Shortfall(root.name, message, _full(partial))
 
 
 def _listed(names: Sequence[str]) -> str:

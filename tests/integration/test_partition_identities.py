@@ -134,7 +134,7 @@ class Case:
         return [one for one in STATEMENTS if self.identity and not one.names_its_row(self.identity, key)]
 
     def unlogged(self, policy: str) -> Columns:
-        """The columns that old rows are to name as not logged where they are null."""
+        """The columns that old rows are to name as not logged."""
         is_marked = self.root.is_full or not self.key(policy)
         return ALL - self.identity if is_marked and self.identity else NONE
 

@@ -137,8 +137,20 @@ def _line_of(event: Event) -> Line:
         for column in source["unchanged"]:
             assert after[column] is None
             after[column] = UNCHANGED
-    text = _text(source["table"], event.value["op"], before, after, source["special"] or {})
-    return source["lsn"], text
+    special = _without_marks(before, source["special"] or {})
+    return source["lsn"], _text(source["table"], event.value["op"], before, after, special)
+
+
+def _without_marks(before: Row | None, special: dict[str, str]) -> dict[str, str]:
+    """Leave out which columns of an old row were not logged: those that are null, and never a part of the key (F78).
+
+    Where a partition's old row has just the key, nobody can tell a FULL one with nulls from one of its index.
+    """
+    marks = {name for name in special if name.endswith(".not_logged")}
+    for mark in marks:
+        assert before is not None, "an old row that is not there was not logged"
+        assert before[mark.split(".")[1]] is None, "a value is there and was not logged"
+    return {name: text for name, text in special.items() if name not in marks}
 
 
 def _message(prefix: str, content: str) -> str:

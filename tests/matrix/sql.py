@@ -46,8 +46,11 @@ IDENTITIES = {
     "wide": ("FULL", "DEFAULT", "USING INDEX wide_again"),
     "swap": ("FULL", "DEFAULT"),
     "nothing": ("NOTHING", "FULL", "DEFAULT"),
+    "parted": ("FULL", "DEFAULT", "USING INDEX parted_again"),
+    **{name: ("FULL", "DEFAULT", f"USING INDEX {name}_id_k_key") for name in PARTITIONS},
 }
-"""Replica identities that leave a table's key as it is; `nothing` has none, and gets inserts only."""
+"""Replica identities that leave a table's key as it is; `nothing` has none, and gets inserts only. A root's does not
+reach its partitions, so theirs and its own are seldom the same."""
 ADDED = ("int", "bigint", "text", "numeric", "boolean", "double precision", "bytea", "timestamptz", "int[]")
 WIDER = {"integer": "bigint", "bigint": "numeric", "numeric": "text", "boolean": "text", "bytea": "text"}
 TRUNCATED = (

@@ -62,9 +62,13 @@ def schema(major: int) -> Iterator[str]:
     yield "ALTER TABLE indexed REPLICA IDENTITY USING INDEX codes"
     yield "CREATE TABLE nothing (id int, v text)"
     yield "ALTER TABLE nothing REPLICA IDENTITY NOTHING"
-    yield "CREATE TABLE parted (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY RANGE (k)"
+    yield (
+        "CREATE TABLE parted (id int, k int, v text, big text, PRIMARY KEY (id, k),"
+        " CONSTRAINT parted_again UNIQUE (id, k)) PARTITION BY RANGE (k)"
+    )
     for name, (first, end) in PARTITIONS.items():
         yield f"CREATE TABLE {name} PARTITION OF parted FOR VALUES FROM ({first}) TO ({end})"
+        yield f"ALTER TABLE {name} ALTER COLUMN big SET STORAGE EXTERNAL"
     yield "CREATE TABLE parent (id int PRIMARY KEY, v text)"
     yield "CREATE TABLE child (id serial PRIMARY KEY, parent int REFERENCES parent, v text)"
     yield "CREATE TABLE listed (id int PRIMARY KEY, a text, hidden text)"

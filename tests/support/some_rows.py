@@ -259,7 +259,7 @@ class Table:
             key_schema_id=11 if self.is_keyed else None,
             value_schema_id=12,
             tombstones=chance.random() < 0.7,
-            old_tuples=_old_tuples(chance),
+            old_tuples=_old_tuples(chance, columns),
         )
         self._letters = chance.choice(("tttttttn", "tttttttn", "bbbbbbbbn", "tbn", "tttttttttttttttnu"))
         self._keys = keys
@@ -292,11 +292,12 @@ class Table:
         return head + chance.choice((b"", before)) + b"N" + new
 
 
-def _old_tuples(chance: random.Random) -> OldTuples | None:
+def _old_tuples(chance: random.Random, columns: tuple[Column, ...]) -> OldTuples | None:
     if chance.random() < 0.85:
         return None
-    short = ("p",) if chance.random() < 0.1 else ()
-    return OldTuples(("p", "q"), short, chance.random() < 0.8)
+    names = [column.name for column in columns]
+    partial = frozenset(names[: chance.randrange(len(names) + 1)])
+    return OldTuples(frozenset({partial}), ("p",) if chance.random() < 0.1 else ())
 
 
 def _policies(chance: random.Random) -> Policies:

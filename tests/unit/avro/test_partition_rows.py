@@ -17,6 +17,7 @@ from .test_avro_encode import ID, Table, U, delete, insert, update
 FULL, DEFAULT = ReplicaIdentity.FULL, ReplicaIdentity.DEFAULT
 V, W = Column("v", 25, -1, False), Column("w", 23, -1, False)
 LEAF = '"public"."t1"'
+ID_ONLY = frozenset({"id"})
 
 
 def table(identity: ReplicaIdentity, key: tuple[str, ...] = ("id",), old: OldTuples | None = None) -> Table:
@@ -55,13 +56,16 @@ def row(id_: int | None, v: str | None, w: int | None) -> dict[str, Any]:
     return {"id": id_, "v": v, "w": w}
 
 
-@pytest.mark.parametrize("letter", ["key", "old"])
-def test_an_unchanged_value_is_not_filled_from_a_null(letter: str) -> None:
+MARKS = {"before.v.not_logged": "true", "before.w.not_logged": "true"}
+
+
+@pytest.mark.parametrize(("letter", "marks"), [("key", None), ("old", MARKS)])
+def test_an_unchanged_value_is_not_filled_from_a_null(letter: str, marks: dict[str, str] | None) -> None:
     """The first example: the root is FULL, the partition is not, the key changes."""
-    old = old_tuples([PartitionIdentity(LEAF, False, frozenset({"id"}))], ("id",), is_full=True)
+    old = old_tuples([PartitionIdentity(LEAF, False, frozenset({"id"}))], ("id",))
     one = table(FULL, old=old)
     assert story(one, ("U", update(["2", U, "1"], **{letter: ["1", None, None]}))) == [
-        ("d", row(1, None, None), None, {"before.v.not_logged": "true", "before.w.not_logged": "true"}, []),
+        ("d", row(1, None, None), None, marks, []),
         ("c", None, row(2, None, 1), None, ["v"]),
     ]
 
@@ -76,16 +80,15 @@ def test_each_column_that_is_there_is_used(letter: str) -> None:
 
 def test_a_table_without_a_key_has_what_the_partition_logged() -> None:
     """The second example."""
-    old = old_tuples([PartitionIdentity(LEAF, False, frozenset({"id"}))], (), is_full=False)
-    assert old == OldTuples((LEAF,), (LEAF,), True)
-    marks = {"before.v.not_logged": "true", "before.w.not_logged": "true"}
+    old = old_tuples([PartitionIdentity(LEAF, False, frozenset({"id"}))], ())
+    assert old == OldTuples(frozenset({ID_ONLY}), (LEAF,))
     one = table(DEFAULT, (), old)
-    assert story(one, ("D", delete(key=["3", None, None]))) == [("d", row(3, None, None), None, marks, [])]
+    assert story(one, ("D", delete(key=["3", None, None]))) == [("d", row(3, None, None), None, MARKS, [])]
     (record,) = one.encode(("D", delete(key=["3", None, None])))
     assert record.key is None
 
 
-SHORT = OldTuples((LEAF,), (LEAF,), True)
+SHORT = OldTuples(frozenset({ID_ONLY}), (LEAF,))
 NAMELESS = [
     pytest.param("U", ("id",), update(["1", "a", None]), id="UPDATE without an old tuple"),
     pytest.param("U", ("id",), update(["1", "a", None], key=[None, "a", None]), id="UPDATE without the key"),
@@ -109,7 +112,7 @@ def test_a_change_that_names_no_row_halts(kind: str, key: tuple[str, ...], messa
 
 
 def test_a_change_that_names_its_row_goes_on() -> None:
-    one = table(DEFAULT, ("id",), replace(SHORT, is_marked=False))
+    one = table(DEFAULT, ("id",), SHORT)
     assert story(
         one, ("U", update(["2", "a", None], key=["1", "b", None])), ("D", delete(key=["2", None, None]))
     ) == [
@@ -129,22 +132,33 @@ IDENTITIES = {
 
 
 @pytest.mark.parametrize(
-    ("partitions", "key", "is_full", "expected"),
+    ("partitions", "key", "partial", "short"),
     [
-        ("", ("id",), True, None),
-        ("full", ("id",), True, None),
-        ("full", (), False, None),
-        ("none", ("id",), True, None),  # PostgreSQL refuses UPDATE and DELETE there
-        ("id full", ("id",), False, None),
-        ("wide", ("id",), False, None),
-        ("id full", ("id",), True, OldTuples(("id",), (), True)),
-        ("v id full none", ("id",), False, OldTuples(("id", "v"), ("v",), False)),
-        ("id wide", ("id", "w"), True, OldTuples(("id", "wide"), ("id",), True)),
-        ("id", (), False, OldTuples(("id",), ("id",), True)),
+        ("id full", ("id",), ("id",), ()),
+        ("wide", ("id",), ("wide",), ()),
+        ("v id full none", ("id",), ("v", "id"), ("v",)),
+        ("id wide", ("id", "w"), ("id", "wide"), ("id",)),
+        ("id", (), ("id",), ("id",)),
     ],
 )
 def test_what_old_tuples_may_lack(
-    partitions: str, key: tuple[str, ...], is_full: bool, expected: OldTuples | None
+    partitions: str, key: tuple[str, ...], partial: tuple[str, ...], short: tuple[str, ...]
 ) -> None:
     found = [IDENTITIES[name] for name in partitions.split()]
-    assert old_tuples(found, key, is_full=is_full) == expected
+    wanted = OldTuples(frozenset(IDENTITIES[name].columns for name in partial), short)
+    assert old_tuples(found, key) == wanted
+
+
+@pytest.mark.parametrize(
+    "partitions", ["", "full", "none", "full none"]
+)  # PostgreSQL refuses UPDATE without any
+def test_nothing_is_missing_where_all_partitions_are_full(partitions: str) -> None:
+    assert old_tuples([IDENTITIES[name] for name in partitions.split()], ("id",)) is None
+
+
+def test_a_null_is_known_where_the_row_has_other_columns_than_an_identity_that_is_not_full() -> None:
+    one = table(FULL, old=OldTuples(frozenset({ID_ONLY}), ()))
+    assert story(one, ("D", delete(old=["1", None, "5"])), ("D", delete(key=["1", None, None]))) == [
+        ("d", row(1, None, 5), None, None, []),
+        ("d", row(1, None, None), None, None, []),
+    ]
