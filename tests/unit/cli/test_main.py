@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.cli import main
+from cdcd.cli.say import ascii_escapes
 from cdcd.config.sample import sample_yaml
 from cdcd.kernels import running
 from cdcd.version import __version__
@@ -115,6 +116,15 @@ def test_the_demo_without_its_extra_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert main(["demo"]) == 1
     assert "pip install 'cdcd[demo]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_stays_json_and_is_shown_clean(indent: int | None) -> None:
+    value = {"a\x1b[2J": ["b\n\x7f\x9b\u202e\U000e0041", "é 日 𝄞"]}
+    shown = ascii_escapes(json.dumps(value, indent=indent, ensure_ascii=False))
+    assert json.loads(shown) == value
+    assert shown.replace("\n", "").isprintable()
+    assert "é 日 𝄞" in shown
 
 
 UNCAUGHT = """

@@ -1,0 +1,287 @@
+"""What servers, clients and names bring, and everything that cdcd shows: no secret, no line of their own, no end.
+
+Planted secrets are looked for in the log in both formats, `/status`, `/readyz`, `/metrics`, `cdcd check` as text and
+as JSON, and what is printed at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import yaml
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.hostile_http import HostileServer, whole
+from tests.support.waiting import eventually
+
+CANARY = "canary/5f 3a91+"
+"""Each of its forms is another text."""
+FORGED = f"no\nok    registry  fine\r\n2026-01-01T00:00:00Z INFO forged\x1b[2J\x9b31m\u202e\u2028 {CANARY}"
+WITHIN_S = 60.0
+Outputs = dict[str, str]
+
+
+def forms(secret: str) -> set[str]:
+    pair = base64.b64encode(f"me:{secret}".encode()).decode()
+    return {secret, quote(secret, safe=""), quote(secret), secret.replace(" ", "+"), pair, pair[8:-4]}
+
+
+def command(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cdcd", *words, "--config", str(daemon.config_path)],
+        env=environment_without_cdcd(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def outputs_of(daemon: Daemon, until: Callable[[Daemon], bool]) -> Outputs:
+    """Everything that cdcd says: commands, a daemon in each format of its log, and its pages."""
+    found: Outputs = {}
+    for words in (
+        ("check",),
+        ("check", "--json"),
+        ("init", "--dry-run"),
+        ("resume", "--dry-run", "--accept-gap"),
+    ):
+        ended = command(daemon, *words)
+        found[" ".join(words)], found[" ".join((*words, "stderr"))] = ended.stdout, ended.stderr
+    for form in ("json", "console"):
+        daemon.config["log"] = {"format": form, "level": "debug"}
+        daemon.log_path = daemon.folder / f"{form}.log"
+        daemon.start()
+        eventually(lambda: until(daemon), "it has met what was planted", WITHIN_S)
+        for page in ("/status", "/readyz", "/livez", "/startupz", "/metrics"):
+            found[f"{page} {form}"] = daemon.get(page)[1]
+        daemon.stop()
+        found[f"log {form}"] = daemon.log()
+    return found
+
+
+def assert_clean(found: Outputs) -> None:
+    """No secret in any form, nothing that a terminal acts on; a page of one line has one, a log has its own lines."""
+    assert json.loads(found["check --json"])
+    for name, text in found.items():
+        for form in forms(CANARY):
+            assert form not in text, f"{name}: {text}"
+        assert text.replace("\n", "").isprintable(), f"{name}: {text!r}"
+        if name.startswith(("/readyz", "/livez", "/startupz")):
+            assert text.count("\n") == 1, text
+        if name == "log json":
+            assert all("event" in json.loads(line) for line in text.splitlines())
+        if name == "log console":
+            stamped = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
+            assert [line for line in text.splitlines() if not stamped.match(line)] == []
+            assert not re.search(r"^\S+ INFO +forged", text, re.MULTILINE)
+        if name == "check":
+            assert not re.search("^ok +registry +fine", text, re.MULTILINE)
+
+
+# --- a registry ----------------------------------------------------------------------------------------------
+
+
+def echo(request: bytes, status: int) -> bytes:
+    """Repeat the header as it came and decoded, with words to forge lines by, and words that fill what is shown."""
+    found = re.search(rb"Authorization: (\S+) (\S+)", request)
+    assert found is not None
+    sent = found[2].decode()
+    decoded = base64.b64decode(sent).decode() if found[1] == b"Basic" else sent
+    message = f"{FORGED} {sent} {decoded} {quote(decoded)} {FORGED} " * 20
+    return whole(json.dumps({"error_code": status * 100 + 1, "message": message}).encode(), status)
+
+
+def drip(server: HostileServer) -> Iterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+    while True:
+        server.pause(0.1)
+        yield b" "
+
+
+REGISTRIES: dict[str, Callable[[HostileServer, bytes], Iterable[bytes]]] = {
+    "401 that repeats": lambda _s, request: [echo(request, 401)],
+    "500 that repeats": lambda _s, request: [echo(request, 500)],
+    "422 that repeats": lambda _s, request: [echo(request, 422)],
+    "403 in no JSON": lambda _s, request: [whole(request + FORGED.encode("utf-8") * 100, 403)],
+    "one that drips": lambda server, _r: drip(server),
+    "one without end": lambda _s, _r: itertools.chain(
+        [b"HTTP/1.1 200 OK\r\n\r\n"], itertools.repeat(b" " * 65_536)
+    ),
+    "no HTTP": lambda _s, request: [request],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "credentials"), [*((kind, "password") for kind in REGISTRIES), ("401 that repeats", "token")]
+)
+def test_whatever_a_registry_answers_is_shown_clean(
+    kind: str,
+    credentials: str,
+    new_daemon: NewDaemon,
+    postgres: PostgresServer,
+    database: str,
+    tmp_path: Path,
+) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)", dbname=database)
+    secret = tmp_path / "secret"
+    secret.write_text(CANARY + "\n")
+    with HostileServer(lambda request: REGISTRIES[kind](server, request)) as server:
+        named = {"token_file": str(secret)} if credentials == "token" else {
+            "username": "me", "password_file": str(secret)
+        }  # fmt: skip
+        daemon = new_daemon(
+            postgres, database, registry={"url": server.url, "properties": {"timeout": "1"}, **named}
+        )
+        found = outputs_of(daemon, lambda one: "CDCD-REGISTRY" in one.status().get("reason", ""))
+    assert_clean(found)
+    assert "fail  registry" in found["check"]
+    assert "CDCD-REGISTRY" in found["/readyz json"] + found["/status json"]
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------------------
+
+
+class HostilePostgres:
+    """Asks for the password in clear, and answers with it."""
+
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        self._answer = answer
+        self._server = HostileSocket(self._serve)
+
+    def __enter__(self) -> int:
+        return self._server.port
+
+    def __exit__(self, *_exc: object) -> None:
+        self._server.close()
+
+    def _serve(self, client: socket.socket) -> None:
+        size = int.from_bytes(client.recv(4), "big")
+        if int.from_bytes(client.recv(size - 4)[:4], "big") in (80877103, 80877104):  # SSL, GSS: no
+            client.sendall(b"N")
+            self._serve(client)
+            return
+        client.sendall(b"R" + (8).to_bytes(4, "big") + (3).to_bytes(4, "big"))
+        data = client.recv(65_536)
+        client.sendall(self._answer(data[5:-1]))
+
+
+class HostileSocket:
+    """Serves each connection in a thread of its own."""
+
+    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
+        import threading
+
+        self._serve = serve
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(WITHIN_S)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            with client, contextlib.suppress(OSError):
+                client.settimeout(WITHIN_S)
+                self._serve(client)
+
+
+def response(kind: bytes, severity: str, message: bytes) -> bytes:
+    fields = b"S%s\0V%s\0CXX000\0M%s\0\0" % (severity.encode(), severity.encode(), message)
+    return kind + (len(fields) + 4).to_bytes(4, "big") + fields
+
+
+DATABASES: dict[str, Callable[[bytes], bytes]] = {
+    "an error that repeats": lambda sent: response(b"E", "FATAL", sent + b" " + FORGED.encode()),
+    "a long error": lambda sent: response(b"E", "FATAL", (sent + b" " + FORGED.encode()) * 50),
+    "notices that repeat": lambda sent: (
+        response(b"N", "WARNING", sent + b" " + FORGED.encode()) * 200 + response(b"E", "FATAL", b"enough")
+    ),
+    "no PostgreSQL": lambda sent: sent * 1_000,
+}
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_whatever_a_database_answers_is_shown_clean(
+    kind: str, new_daemon: NewDaemon, postgres: PostgresServer, database: str
+) -> None:
+    daemon = new_daemon(postgres, database)
+    with HostilePostgres(DATABASES[kind]) as port:
+        daemon.config["source"] = {
+            "dsn": f"postgresql://me:{quote(CANARY, safe='')}@127.0.0.1:{port}/shop?sslmode=disable"
+        }
+        found = outputs_of(daemon, lambda one: bool(one.status().get("reason")))
+    assert_clean(found)
+    assert "fail" in found["check"]
+
+
+# --- names ---------------------------------------------------------------------------------------------------
+
+
+def test_names_of_tables_and_columns_are_shown_clean(
+    new_daemon: NewDaemon, postgres: PostgresServer, database: str
+) -> None:
+    """A table's name may have any character but NUL; 63 bytes of it."""
+    table, column = "t\nok    x\x1b[2J\u202e\u2028\x7f\t\"'", "c\r\n\x1b[31m\u2066\x9b"
+    quoted = '"' + table.replace('"', '""') + '"'
+    postgres.execute(f'CREATE TABLE {quoted} (id int PRIMARY KEY, "{column}" text)', dbname=database)
+    postgres.execute(f"INSERT INTO {quoted} VALUES (1, 'x')", dbname=database)
+    postgres.execute(f'CREATE TABLE keyless (id int, "{column}" text)', dbname=database)
+    daemon = new_daemon(postgres, database)
+    found = outputs_of(daemon, lambda one: one.status().get("state") == "streaming")
+    assert_clean(found)
+    assert any(r"x\x1b[2J\u202e\u2028\x7f" in text for text in found.values()), "it is shown, and escaped"
+    assert "cdcd_events_total{" in found["/metrics json"]
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"name": FORGED},
+        {"name": "shop", FORGED: 1},
+        {"name": "shop", "source": {"dsn": "postgresql://db/shop", "slot": {"name": FORGED}}},
+        {"name": "shop", "sink": {"topics": {"template": FORGED}}},
+        {"name": "shop", "admin": {"host_names": [FORGED]}},
+    ],
+    ids=["a name", "a key", "a slot", "a template", "a host"],
+)
+def test_a_configuration_is_shown_clean(tree: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "a\nb\x1b[2J"
+    folder.mkdir()
+    path = folder / "prod.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    ended = subprocess.run(
+        [sys.executable, "-m", "cdcd", "check", "--config", str(path)],
+        env=environment_without_cdcd() | {"CDCD_SOURCE__PASSWORD": CANARY},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 78
+    assert ended.stderr.replace("\n", "").isprintable()
+    assert not re.search("^ok ", ended.stderr, re.MULTILINE)
