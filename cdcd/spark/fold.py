@@ -224,6 +224,8 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
             raise MirrorInconsistent("a change with a key in a table without one", **_where(shape, event))
         if event.unchanged:
             raise MirrorInconsistent("an incomplete row in a table without a key", **_where(shape, event))
+        if any(name.endswith(_NOT_LOGGED) for name in event.special or ()):
+            raise MirrorInconsistent(_PARTIAL, hint=_PARTIAL_HINT, **_where(shape, event))
         for image, sign in _IMAGES.get(event.op, ()):
             values = event.before if image == "before" else event.after
             if values is None:
@@ -236,6 +238,14 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
     return _bag_sum(changed, signs, existing, shape)
 
 
+_NOT_LOGGED = ".not_logged"
+_PARTIAL = (
+    "an old row of which PostgreSQL logged only the partition's replica identity, in a table without a key"
+)
+_PARTIAL_HINT = (
+    "give its records a key (format.key_columns), or set REPLICA IDENTITY FULL on its partitions; then take a new "
+    "snapshot under another name, into an empty target"
+)
 _IMAGES: dict[str, tuple[tuple[str, int], ...]] = {
     "c": (("after", 1),),
     "r": (("after", 1),),
