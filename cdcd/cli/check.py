@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from cdcd.cli.beginning import Beginning, beginning, unknown
 from cdcd.cli.published import asking_settings, own_topics, published_topics
+from cdcd.cli.renamed import renamed_tables
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SourceAuthentication, SourceUnavailable
 from cdcd.findings import Finding
@@ -43,6 +44,7 @@ def check(config: Config) -> list[Finding]:
         *_encryption(config),
         check_folder(config.spill_settings()),
         *_with_beginning(source, begin.finding),
+        *_tried("publication", lambda: [] if _fails(sink, "kafka") else renamed_tables(config)),
         *_tried(_BINARY, lambda: _text_columns(config)),
         *sink,
         *_tried("registry", lambda: _registry(config)),

@@ -21,6 +21,9 @@ CHANGES = (
     "recreated",
     "table_removed",
     "table_readded",
+    "table_replaced",
+    "table_recreated",
+    "table_renamed",
     "table_gone",
     "table_added",
     "columns",
@@ -41,6 +44,11 @@ class SourceMetrics:
         )
         for change in CHANGES:
             self._changes.labels(change)
+        self._unpublished = KnownGauge(
+            "cdcd_tables_not_published_with_topic",
+            "Tables that are not published although the topic of their name holds records; absent before a look.",
+            registry,
+        )
         self._guard = KnownGauge(
             "cdcd_wal_guard_level",
             "What the WAL guard says: 0 nothing, 1 warn, 2 critical, 3 give up; absent while the slot is not known.",
@@ -72,6 +80,10 @@ class SourceMetrics:
     def publication_changed(self, change: str) -> None:
         """A publication is otherwise than at the last look; kinds as in `CHANGES`."""
         self._changes.labels(change).inc()
+
+    def unpublished_with_topic(self, count: int) -> None:
+        """So many tables are not published although the topics of their names hold records."""
+        self._unpublished.set(count)
 
     def guard_level(self, level: int | None) -> None:
         """What the WAL guard said last; None while it cannot see the slot."""

@@ -36,6 +36,7 @@ from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
 from cdcd.runtime.wal_guard import WalGuard
 from cdcd.runtime.wal_levels import Sizes
+from cdcd.sink.names import topic_of_table
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.version import __version__
 
@@ -110,6 +111,7 @@ def _publication_watch(config: Config, status: Status) -> PublicationWatch:
         config.source_settings().publications,
         status.metrics,
         halts_at_removal=publication.table_removed == "halt",
+        topic_of=topic_of_table(config.sink.topics.template, config.name),
     )
 
 

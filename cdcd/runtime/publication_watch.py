@@ -12,15 +12,27 @@ as it was then (F42).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
 from cdcd.ops.metrics import Metrics
+from cdcd.source.names import Standing, taken, unpublished
 from cdcd.source.publication import missing_publications
-from cdcd.source.published import Change, Published, Step, changes, dump, load, read_published, still_there
+from cdcd.source.published import (
+    Change,
+    Published,
+    Step,
+    changes,
+    dump,
+    load,
+    published_oids,
+    read_published,
+)
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -31,6 +43,12 @@ _HINTS = {
     "table_removed": "its changes from there on are not in the stream; put it back, and what was missed needs a new "
     "snapshot",
     "table_readded": "its changes in between are not in the stream; they need a new snapshot",
+    "table_replaced": "what is written to it does not come, and its topic holds the rows of the table that had the "
+    "name: add it to the publication; rows from before need a new snapshot (`cdcd resnapshot`)",
+    "table_recreated": "readers of its topic have the rows of the dropped one still: DROP TABLE is not in the "
+    "stream; `cdcd resnapshot` has them removed",
+    "table_renamed": "its changes go to the topic of its new name from there on; if they are not wanted, take it "
+    "out of the publication",
     "table_added": "its rows from before are not in the stream (F42)",
     "columns": "changes from there on come with the columns of the new list (F42)",
     "rows": "changes from there on are filtered by the new filter (F42)",
@@ -38,11 +56,19 @@ _HINTS = {
 }
 
 
+TAKEN_HINT = (
+    "its topic holds records, and what is written to it does not come: another table had the name, or it was taken "
+    "out of the publication. If it is wanted, add it; rows from before need a new snapshot (`cdcd resnapshot`)"
+)
+TopicOf = Callable[[str, str], str]
+
+
 class Kept(Protocol):
     """Where it is kept what the publications were."""
 
     published: str
 
+    def names(self) -> tuple[str, ...]: ...  # noqa: D102
     def publish(self, published: str) -> None: ...  # noqa: D102
 
 
@@ -54,6 +80,7 @@ class Look:
     now: Published | None
     missing: list[str]
     found: list[Change]
+    taken: list[Standing] = field(default_factory=list)
 
 
 class PublicationWatch:
@@ -62,8 +89,18 @@ class PublicationWatch:
     `is_on`: a session runs that has compared, so that a later look may end it; else the next beginning judges.
     """
 
-    def __init__(self, names: tuple[str, ...], metrics: Metrics, *, halts_at_removal: bool) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        metrics: Metrics,
+        *,
+        halts_at_removal: bool,
+        topic_of: TopicOf | None = None,
+    ) -> None:
+        """`topic_of`: the topic of a table, by schema and name."""
         self._names = names
+        self._topic_of = None if topic_of is None else functools.cache(topic_of)
+        self._told_taken: set[int] = set()
         self._metrics = metrics
         self._halts_at_removal = halts_at_removal
         self._kept: Kept | None = None
@@ -106,17 +143,22 @@ class PublicationWatch:
                     before, None, missing, []
                 )  # a table that goes while it is listed is an internal error
             raise
-        found = [] if before is None else changes(before, now, still_there(connection, before, now))
-        return Look(before, now, missing, found)
+        standing = unpublished(connection, published_oids(now))
+        found = [] if before is None else changes(before, now, standing)
+        known = () if self._kept is None else self._kept.names()
+        has_taken = [] if self._topic_of is None else taken(standing, self._topic_of, known)
+        return Look(before, now, missing, found, has_taken)
 
     def judge(self, look: Look) -> CdcdError | None:
         """Log and count what is new in it; return what must not go on, and take the rest as it is."""
         if look.before is not self._accepted:
             return None  # another look has overtaken it, and the next one sees what it has left
-        if look.now is not None and look.now != self._told:
+        # A look from before there is something to compare with has told nothing of what it saw.
+        if look.before is not None and look.now is not None and look.now != self._told:
             self._told = look.now
             for change in look.found:
                 self._say(change)
+        self._say_taken(look)
         if look.missing:
             return _missing(look.missing)
         if look.now is None:
@@ -148,11 +190,35 @@ class PublicationWatch:
     def _say(self, change: Change) -> None:
         self._metrics.source.publication_changed(change.kind)
         say = _LOG.info if change.kind == "table_gone" else _LOG.warning
-        say("publication_changed", change=change.kind, said=change.said, hint=_HINTS.get(change.kind, ""))
+        sql = {"sql": change.sql} if change.sql else {}
+        hint = hint_of(change)
+        say("publication_changed", change=change.kind, said=change.said, hint=hint, **sql)
+
+    def _say_taken(self, look: Look) -> None:
+        """Say once in a process which tables are not published although their topics hold records."""
+        if look.now is None:
+            return
+        self._metrics.source.unpublished_with_topic(len(look.taken))
+        told = {change.sql for change in look.found}
+        for one in look.taken:
+            sql = one.added_to(self._names[0])
+            if one.relid not in self._told_taken and sql not in told:
+                _LOG.warning("table_not_published", table=one.name, hint=TAKEN_HINT, sql=sql)
+        self._told_taken = {one.relid for one in look.taken}
 
     def _is_halting(self, change: Change) -> bool:
-        is_removal = change.kind in ("table_removed", "table_readded")
-        return change.kind == "recreated" or (is_removal and self._halts_at_removal)
+        return halts(change, halts_at_removal=self._halts_at_removal)
+
+
+def hint_of(change: Change) -> str:
+    """Return what it means for the data, and what to do."""
+    return _HINTS.get(change.kind, "")
+
+
+def halts(change: Change, *, halts_at_removal: bool) -> bool:
+    """Whether the stream must not go on after this change."""
+    is_removal = change.kind in ("table_removed", "table_readded", "table_replaced")
+    return change.kind == "recreated" or (is_removal and halts_at_removal)
 
 
 def _missing(names: list[str]) -> CdcdError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Callable
 
 from cdcd.errors import ConfigError, SinkError
 
@@ -22,6 +23,7 @@ __all__ = [
     "own_topics",
     "progress_topic",
     "topic_name",
+    "topic_of_table",
     "transaction_topic",
     "unescape",
 ]
@@ -43,6 +45,18 @@ def unescape(name: str) -> str:
     """Return what `escape` was given."""
     units = _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), name)
     return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+
+
+def topic_of_table(template: str, name: str) -> Callable[[str, str], str]:
+    """Return what gives the topic of a table by schema and name, "" where Kafka would not take its name."""
+
+    def topic(schema: str, table: str) -> str:
+        try:
+            return topic_name(template, name=name, schema=schema, table=table)
+        except SinkError:
+            return ""
+
+    return topic
 
 
 def topic_name(template: str, *, name: str, schema: str, table: str) -> str:

@@ -25,6 +25,8 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.bounded import json_of, shown, unpacked
 from cdcd.errors import ProgressUnreadable
 from cdcd.source.connection import fetch
+from cdcd.source.names import Standing
+from cdcd.source.start import quote_identifier
 
 FORMAT = 1
 """Of what `dump` writes."""
@@ -65,16 +67,14 @@ _PARENT_ENTRY = """
      WHERE h.entry IS NOT NULL ORDER BY h.height LIMIT 1)
 """
 
-_EXISTING = """
-    SELECT c.oid, n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = ANY(%s::oid[]) OR n.nspname || '.' || c.relname = ANY(%s)
-"""
-
 Kind = Literal[
     "dropped",
     "recreated",
     "table_removed",
     "table_readded",
+    "table_replaced",
+    "table_recreated",
+    "table_renamed",
     "table_gone",
     "table_added",
     "columns",
@@ -148,6 +148,8 @@ class Change:
     table: str = ""
     what: str = ""
     step: Step | None = None
+    sql: str = ""
+    """What publishes again what a user takes for published, empty where nothing is to be done."""
 
     @property
     def said(self) -> str:
@@ -161,6 +163,9 @@ _SAID: dict[Kind, str] = {
     "recreated": "publication {publication} was dropped and made again",
     "table_removed": "table {table} was taken out of publication {publication}",
     "table_readded": "table {table} was taken out of publication {publication} and put back",
+    "table_replaced": "another table has the name {table} now, and publication {publication} does not publish it",
+    "table_recreated": "table {table} of publication {publication} was dropped, and another of the name is published",
+    "table_renamed": "table {table} of publication {publication} had another name",
     "table_gone": "table {table} of publication {publication} was dropped",
     "table_added": "table {table} came into publication {publication}",
     "columns": "the column list of table {table} in publication {publication} is another",
@@ -237,19 +242,16 @@ def _loaded(
     return Publication(oid, operations, via_root, generated, version, by_oid)
 
 
-def still_there(connection: Connection, before: Published, now: Published) -> frozenset[str]:
-    """Return those of the tables that are published no more which exist all the same, by the name they had."""
-    gone = {relid: table.name for relid, table in _unpublished(before, now)}
-    if not gone:
-        return frozenset()
-    rows = fetch(connection, _EXISTING, (list(gone), list(gone.values())))
-    # By oid it may have another name by now; by name it may be another table, whose rows are missing just as well.
-    return frozenset(gone.get(relid, name) for relid, name in rows)
+def published_oids(now: Published) -> set[int]:
+    """Return the oids of all that is published."""
+    return {relid for publication in now.values() for relid in publication.tables}
 
 
-def changes(before: Published, now: Published, existing: Collection[str] = ()) -> list[Change]:
-    """Return what is otherwise now. `existing`: the tables not published any more that were not dropped. Pure."""
+def changes(before: Published, now: Published, standing: Collection[Standing] = ()) -> list[Change]:
+    """Return what is otherwise now. `standing`: the tables that exist and are not published. Pure."""
     found: list[Change] = []
+    by_relid = {one.relid: one for one in standing}
+    by_name = {one.name: one for one in standing}
     for name, was in before.items():
         publication = now.get(name)
         if publication is None:
@@ -258,18 +260,8 @@ def changes(before: Published, now: Published, existing: Collection[str] = ()) -
         if publication.oid != was.oid:
             found.append(Change("recreated", name, step=Step(name, was.oid, publication.oid)))
         found += _options(name, was, publication)
-        found += _tables(name, was, publication, existing)
+        found += _tables(name, was, publication, by_relid, by_name)
     return found
-
-
-def _unpublished(before: Published, now: Published) -> list[tuple[int, PublishedAs]]:
-    return [
-        (relid, table)
-        for name, was in before.items()
-        if name in now
-        for relid, table in was.tables.items()
-        if relid not in now[name].tables
-    ]
 
 
 def _options(name: str, was: Publication, now: Publication) -> list[Change]:
@@ -287,24 +279,64 @@ def _options(name: str, was: Publication, now: Publication) -> list[Change]:
     return [Change("options", name, what="; ".join(differing))] if differing else []
 
 
-def _tables(name: str, was: Publication, now: Publication, existing: Collection[str]) -> list[Change]:
+def _tables(
+    name: str,
+    was: Publication,
+    now: Publication,
+    by_relid: Mapping[int, Standing],
+    by_name: Mapping[str, Standing],
+) -> list[Change]:
     found: list[Change] = []
-    published_names = {table.name for table in now.tables.values()}
+    published_names = {table.name: relid for relid, table in now.tables.items()}
+    recreated: set[int] = set()
     for relid, old in was.tables.items():
         new = now.tables.get(relid)
         if new == old:
             continue
         step = Step(name, was.oid, now.oid, relid, old.entry, None if new is None else new.entry)
+        other = by_name.get(old.name)
         if new is not None:
+            if new.name != old.name:
+                found += _renamed(name, old, new, other, step)
             found += _published_as(name, old, new, step)
-        elif old.name in existing and old.name not in published_names:
-            found.append(Change("table_removed", name, old.name, step=step))
-        else:  # also one that was made again under its name and published again: the old one was dropped
+        elif (there := by_relid.get(relid)) is not None:
+            what = "" if there.name == old.name else f"it is {there.name} now"
+            found.append(Change("table_removed", name, old.name, what, step, there.added_to(name)))
+        elif other is not None:
+            found.append(_replaced(name, old, other, step))
+        elif old.name in published_names:
+            recreated.add(published_names[old.name])
+            found.append(Change("table_recreated", name, old.name))
+        else:
             found.append(Change("table_gone", name, old.name))
     for relid, new in now.tables.items():
-        if relid not in was.tables:
+        if relid not in was.tables and relid not in recreated:
             found.append(Change("table_added", name, new.name))
     return found
+
+
+def _renamed(
+    name: str, old: PublishedAs, new: PublishedAs, other: Standing | None, step: Step
+) -> list[Change]:
+    """A table is published under another name or in another schema, and its old name may be another table's."""
+    renamed = Change("table_renamed", name, new.name, f"it was {old.name}")
+    if other is None:
+        return [renamed]
+    return [replace(renamed, sql=_drop(name, new.name)), _replaced(name, old, other, step)]
+
+
+def _drop(publication: str, name: str) -> str:
+    """Return the SQL that takes a table out, empty where a dot in a name leaves open which part is the schema."""
+    schema, _, table = name.partition(".")
+    if "." in table:
+        return ""
+    quoted = ".".join(map(quote_identifier, (schema, table)))
+    return f"ALTER PUBLICATION {quote_identifier(publication)} DROP TABLE {quoted}"
+
+
+def _replaced(name: str, old: PublishedAs, other: Standing, step: Step) -> Change:
+    step = replace(step, relid=other.relid, entry=None)
+    return Change("table_replaced", name, old.name, "", step, other.added_to(name))
 
 
 def _published_as(name: str, old: PublishedAs, new: PublishedAs, step: Step) -> list[Change]:

@@ -8,7 +8,8 @@ from cdcd.errors import CdcdError
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime.publication_watch import Look, PublicationWatch
 from cdcd.sink.kept_topics import KeptTopics
-from cdcd.source.published import Publication, Published, PublishedAs, changes
+from cdcd.source.names import Standing
+from cdcd.source.published import Publication, Published, PublishedAs, changes, dump
 
 NAMES = {1: "public.s", 2: "public.t", 3: "public.u"}
 
@@ -35,7 +36,13 @@ class Watched:
 
     def halts(self, now: Published) -> bool:
         before = self.watch._accepted
-        found = [] if before is None else changes(before, now, NAMES.values())
+        known = {} if before is None else before["pub"].tables
+        standing = [
+            Standing(relid, *table.name.split("."))
+            for relid, table in known.items()
+            if relid not in now["pub"].tables
+        ]
+        found = [] if before is None else changes(before, now, standing)
         self.halt = self.watch.judge(Look(before, now, [], found))
         return self.halt is not None
 
@@ -78,6 +85,20 @@ def test_who_goes_on_accepts_what_the_halt_named(first: Published, steps: list[o
             continue
         now, expected = step if isinstance(step, tuple) else (step, False)
         assert watched.halts(now) == expected, (number, str(watched.halt))  # type: ignore[arg-type]
+
+
+def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_first() -> None:
+    """The monitor looks before a session has read what is kept: that look compares with nothing."""
+    kept = KeptTopics()
+    kept.publish(dump(pub(BOTH)))
+    metrics = Metrics("0", with_process=False)
+    watch = PublicationWatch(("pub",), metrics, halts_at_removal=False)
+    watch.judge(Look(None, pub(S), [], []))
+    watch.begin(kept, is_anew=False)
+    before = watch._accepted
+    assert before is not None
+    watch.judge(Look(before, pub(S), [], changes(before, pub(S))))
+    assert metrics.snapshot()['cdcd_publication_changes_total{change="table_gone"}'] == 1
 
 
 def test_what_was_accepted_stays_so_until_it_is_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.ops.source_metrics import CHANGES
+from cdcd.source.names import Standing, taken
 from cdcd.source.published import _SAID, Change, Publication, PublishedAs, changes
 
 ALL = "insert, update, delete, truncate"
@@ -19,21 +20,38 @@ BEFORE = {"pub": pub(_10=T, _11=U)}
 
 
 @pytest.mark.parametrize(
-    ("now", "existing", "expected"),
+    ("now", "standing", "expected"),
     [
         ({"pub": pub(_10=T, _11=U)}, (), []),
-        ({"pub": pub(_10=PublishedAs("public.renamed"), _11=U)}, (), []),
+        ({"pub": pub(_10=PublishedAs("public.t_old"), _11=U)}, (), [("table_renamed", "public.t_old")]),
+        ({"pub": pub(_10=PublishedAs("archive.t"), _11=U)}, (), [("table_renamed", "archive.t")]),
+        # An online schema change: the published table is renamed, and another takes its name.
+        (
+            {"pub": pub(_10=PublishedAs("public.t_old"), _11=U)},
+            (Standing(20, "public", "t"),),
+            [("table_renamed", "public.t_old"), ("table_replaced", "public.t")],
+        ),
+        # FOR ALL TABLES publishes the other one too.
+        (
+            {"pub": pub(_10=PublishedAs("public.t_old"), _11=U, _20=T)},
+            (),
+            [("table_renamed", "public.t_old"), ("table_added", "public.t")],
+        ),
+        # A table that left the schema that is published.
+        ({"pub": pub(_10=T)}, (Standing(11, "archive", "u"),), [("table_removed", "public.u")]),
         ({}, (), [("dropped", "")]),
         ({"pub": pub(2, _10=T, _11=U)}, (), [("recreated", "")]),
-        ({"pub": pub(2, _10=T)}, ("public.u",), [("recreated", ""), ("table_removed", "public.u")]),
-        ({"pub": pub(_10=T)}, ("public.u",), [("table_removed", "public.u")]),
+        (
+            {"pub": pub(2, _10=T)},
+            (Standing(11, "public", "u"),),
+            [("recreated", ""), ("table_removed", "public.u")],
+        ),
+        ({"pub": pub(_10=T)}, (Standing(11, "public", "u"),), [("table_removed", "public.u")]),
+        ({"pub": pub(_10=T)}, (Standing(12, "public", "v"),), [("table_gone", "public.u")]),
         ({"pub": pub(_10=T)}, (), [("table_gone", "public.u")]),
         # Dropped and made again under its name: published again by FOR ALL TABLES, or not at all.
-        (
-            {"pub": pub(_10=T, _12=U)},
-            ("public.u",),
-            [("table_gone", "public.u"), ("table_added", "public.u")],
-        ),
+        ({"pub": pub(_10=T, _12=U)}, (), [("table_recreated", "public.u")]),
+        ({"pub": pub(_10=T)}, (Standing(12, "public", "u"),), [("table_replaced", "public.u")]),
         ({"pub": pub(_10=T, _11=U, _12=PublishedAs("public.v"))}, (), [("table_added", "public.v")]),
         ({"pub": pub(_10=PublishedAs("public.t", "1 2"), _11=U)}, (), [("columns", "public.t")]),
         ({"pub": pub(_10=PublishedAs("public.t", "", "(a > 1)"), _11=U)}, (), [("rows", "public.t")]),
@@ -45,9 +63,54 @@ BEFORE = {"pub": pub(_10=T, _11=U)}
     ],
 )
 def test_a_change_is(
-    now: dict[str, Publication], existing: tuple[str, ...], expected: list[tuple[str, str]]
+    now: dict[str, Publication], standing: tuple[Standing, ...], expected: list[tuple[str, str]]
 ) -> None:
-    assert [(change.kind, change.table) for change in changes(BEFORE, now, existing)] == expected
+    assert [(change.kind, change.table) for change in changes(BEFORE, now, standing)] == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "standing", "sql"),
+    [
+        (
+            pub(_10=PublishedAs("public.t_old"), _11=U),
+            Standing(20, "public", "t"),
+            (
+                'ALTER PUBLICATION "pub" DROP TABLE "public"."t_old"',
+                'ALTER PUBLICATION "pub" ADD TABLE "public"."t"',
+            ),
+        ),
+        (
+            pub(_10=T),
+            Standing(11, "my archive", 'u"u'),
+            ('ALTER PUBLICATION "pub" ADD TABLE "my archive"."u""u"',),
+        ),
+        (
+            pub(_10=T),
+            Standing(12, "public", "u", is_logged=False),
+            ('ALTER TABLE "public"."u" SET LOGGED; ALTER PUBLICATION "pub" ADD TABLE "public"."u"',),
+        ),
+    ],
+)
+def test_what_is_not_published_comes_with_the_sql_that_publishes_it(
+    now: Publication, standing: Standing, sql: tuple[str, ...]
+) -> None:
+    assert tuple(one.sql for one in changes(BEFORE, {"pub": now}, (standing,)) if one.sql) == sql
+
+
+def test_a_second_table_under_the_name_is_another_change() -> None:
+    """Who has gone on after the first has not accepted the second."""
+    now = {"pub": pub(_10=PublishedAs("public.t_old"), _11=U)}
+    first, second = (changes(BEFORE, now, (Standing(relid, "public", "t"),))[-1].step for relid in (20, 21))
+    assert first is not None
+    assert first != second
+    assert first.stands(now)
+    assert not first.stands({"pub": pub(_10=PublishedAs("public.t_old"), _11=U, _20=T)})
+
+
+def test_a_table_with_the_name_of_a_topic_that_holds_records_is_found() -> None:
+    tables = [Standing(1, "public", "t"), Standing(2, "public", "new"), Standing(3, "archive", "t")]
+    topic_of = lambda schema, table: f"shop.{schema}.{table}"  # noqa: E731
+    assert taken(tables, topic_of, ["shop.public.t", "shop.public.gone"]) == tables[:1]
 
 
 @pytest.mark.parametrize(

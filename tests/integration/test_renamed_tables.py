@@ -1,0 +1,138 @@
+"""Tables are published by oid and thought of by name: told while cdcd runs, at its start and by check (F42)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.reader import Reader
+from tests.support.stack import run_script
+from tests.support.waiting import eventually
+from tests.support.ways_on import command
+
+TABLES = (
+    "CREATE SCHEMA sales",
+    "CREATE TABLE t (id int PRIMARY KEY)",
+    "CREATE TABLE sales.u (id int PRIMARY KEY)",
+    "INSERT INTO t VALUES (1)",
+    "INSERT INTO sales.u VALUES (1)",
+)
+SWAP = (
+    "CREATE TABLE t_new (LIKE t INCLUDING ALL); ALTER TABLE t RENAME TO t_old; ALTER TABLE t_new RENAME TO t"
+)
+ADD_T = 'ADD TABLE "public"."t"'
+
+
+@pytest.fixture
+def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Daemon:
+    """One that streams two tables that are named in its publication."""
+    run_script(postgres.dsn(database), *TABLES)
+    made = new_daemon(postgres, database)
+    pub = f"cdcd_{made.name}"
+    run_script(
+        postgres.dsn(database), f"DROP PUBLICATION {pub}", f"CREATE PUBLICATION {pub} FOR TABLE t, sales.u"
+    )
+    made.start().wait_state("streaming")
+    await_confirmed(postgres, made)
+    return made
+
+
+def kinds(daemon: Daemon) -> list[str]:
+    """The changes of publications in the log."""
+    return sorted(line["change"] for line in daemon.events("publication_changed"))
+
+
+def sql_of(daemon: Daemon, change: str) -> str:
+    (line,) = (line for line in daemon.events("publication_changed") if line["change"] == change)
+    return str(line["sql"])
+
+
+def complaints(daemon: Daemon) -> str:
+    """What check says beside what is good."""
+    ran = command(daemon, "check")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return "\n".join(line for line in ran.stdout.splitlines() if not line.startswith("ok"))
+
+
+def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
+    postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
+) -> None:
+    run_script(postgres.dsn(database), SWAP, "INSERT INTO t VALUES (2)")
+    eventually(lambda: len(kinds(daemon)) == 2, "it has looked")
+    assert kinds(daemon) == ["table_renamed", "table_replaced"]
+    add, drop = sql_of(daemon, "table_replaced"), sql_of(daemon, "table_renamed")
+    assert drop.endswith('DROP TABLE "public"."t_old"')
+    assert add.endswith(ADD_T)
+    metric = "cdcd_tables_not_published_with_topic"
+    assert f"{metric} 1.0" in daemon.get("/metrics")[1]
+    assert daemon.events("table_not_published") == [], "the same is told once"
+    said = complaints(daemon)
+    assert ADD_T in said
+    await_confirmed(postgres, daemon)
+    assert daemon.stop() == 0
+    # A restart finds it as it was accepted; what is missing is told all the same.
+    daemon.start().wait_state("streaming")
+    (line,) = daemon.events("table_not_published")
+    assert (line["table"], line["sql"]) == ("public.t", add)
+    assert kinds(daemon) == ["table_renamed", "table_replaced"]
+    run_script(postgres.dsn(database), add, drop, "INSERT INTO t VALUES (3)")
+    await_confirmed(postgres, daemon)
+    ids = [event.value["after"]["id"] for event in reader.read(f"{daemon.name}.public.t")]
+    assert ids == [1, 3], "2 came before the table was added: it is in no stream"
+    eventually(lambda: f"{metric} 0.0" in daemon.get("/metrics")[1], "it has looked")
+    assert ADD_T not in complaints(daemon)
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected", "sql"),
+    [
+        ((SWAP,), ["table_renamed", "table_replaced"], ADD_T),
+        (("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"), ["table_replaced"], ADD_T),
+        (("ALTER TABLE t RENAME TO tt",), ["table_renamed"], ""),
+        (("ALTER SCHEMA sales RENAME TO shop",), ["table_renamed"], ""),
+        (("ALTER TABLE sales.u SET SCHEMA public",), ["table_renamed"], ""),
+        (
+            ("ALTER TABLE t RENAME TO tt", "CREATE UNLOGGED TABLE t (id int)"),
+            ["table_renamed", "table_replaced"],
+            "SET LOGGED",
+        ),
+        (("DROP TABLE t",), ["table_gone"], ""),
+        (("CREATE TABLE v (id int)",), [], ""),
+    ],
+)
+def test_what_was_renamed_while_cdcd_was_not_running_is_told_by_check_and_at_the_start(
+    postgres: PostgresServer,
+    database: str,
+    daemon: Daemon,
+    statements: tuple[str, ...],
+    expected: list[str],
+    sql: str,
+) -> None:
+    assert daemon.stop() == 0
+    run_script(postgres.dsn(database), *statements)
+    said = complaints(daemon)
+    daemon.start().wait_state("streaming")
+    assert kinds(daemon) == expected
+    assert sql in said
+    lines = daemon.events("publication_changed")
+    assert all(line["said"] in said for line in lines if line["change"] != "table_gone"), said
+    assert ("another name" in said) == ("table_renamed" in expected)
+    if sql:
+        assert sql in sql_of(daemon, "table_replaced")
+
+
+def test_where_a_removal_halts_so_does_a_table_that_took_the_name(
+    postgres: PostgresServer, database: str, daemon: Daemon
+) -> None:
+    """check fails where the start halts."""
+    assert daemon.stop() == 0
+    daemon.config["source"]["publication"] = {"table_removed": "halt"}
+    run_script(postgres.dsn(database), SWAP)
+    ran = command(daemon, "check")
+    assert ran.returncode == 1
+    assert any(line.startswith("fail") and "public.t" in line for line in ran.stdout.splitlines()), ran.stdout
+    daemon.start().wait_state("halted")
+    daemon.reload()
+    daemon.wait_state("streaming")
