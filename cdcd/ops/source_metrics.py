@@ -81,8 +81,8 @@ class SourceMetrics:
         """A publication is otherwise than at the last look; kinds as in `CHANGES`."""
         self._changes.labels(change).inc()
 
-    def unpublished_with_topic(self, count: int) -> None:
-        """So many tables are not published although the topics of their names hold records."""
+    def unpublished_with_topic(self, count: int | None) -> None:
+        """So many tables are not published although the topics of their names hold records; None: not known."""
         self._unpublished.set(count)
 
     def guard_level(self, level: int | None) -> None:

@@ -143,6 +143,7 @@ class Monitor:
             return True
         self._status.slot(None)
         self._status.wal_guard(None)
+        self._publications.unseen()
         self._drop_connection()
         return False
 

@@ -172,6 +172,10 @@ class PublicationWatch:
         self._accept(look.now)
         return None
 
+    def unseen(self) -> None:
+        """What is published cannot be looked at now."""
+        self._metrics.source.unpublished_with_topic(None)
+
     def resumed(self, error: CdcdError) -> None:
         """Somebody goes on after a halt with this error: what it named is accepted.
 
@@ -197,6 +201,7 @@ class PublicationWatch:
     def _say_taken(self, look: Look) -> None:
         """Say once in a process which tables are not published although their topics hold records."""
         if look.now is None:
+            self.unseen()
             return
         self._metrics.source.unpublished_with_topic(len(look.taken))
         told = {change.sql for change in look.found}

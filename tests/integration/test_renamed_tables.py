@@ -74,7 +74,7 @@ def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
     assert daemon.stop() == 0
     # A restart finds it as it was accepted; what is missing is told all the same.
     daemon.start().wait_state("streaming")
-    (line,) = daemon.events("table_not_published")
+    (line,) = eventually(lambda: daemon.events("table_not_published"), "the start tells it")
     assert (line["table"], line["sql"]) == ("public.t", add)
     assert kinds(daemon) == ["table_renamed", "table_replaced"]
     run_script(postgres.dsn(database), add, drop, "INSERT INTO t VALUES (3)")
@@ -136,3 +136,20 @@ def test_where_a_removal_halts_so_does_a_table_that_took_the_name(
     daemon.start().wait_state("halted")
     daemon.reload()
     daemon.wait_state("streaming")
+
+
+def test_a_table_that_was_taken_out_on_purpose_is_forgotten_with_its_topic(
+    postgres: PostgresServer, database: str, daemon: Daemon
+) -> None:
+    postgres.execute(f"ALTER PUBLICATION cdcd_{daemon.name} DROP TABLE t", dbname=database)
+    eventually(lambda: kinds(daemon) == ["table_removed"], "it has looked")
+    postgres.execute("INSERT INTO t VALUES (9)", dbname=database)
+    assert sql_of(daemon, "table_removed").endswith(ADD_T)
+    postgres.execute("INSERT INTO sales.u VALUES (2)", dbname=database)
+    await_confirmed(postgres, daemon)
+    assert daemon.stop() == 0
+    assert ADD_T in complaints(daemon)
+    assert command(daemon, "resume", "--accept-topic", f"{daemon.name}.public.t").returncode == 0
+    assert ADD_T not in complaints(daemon)
+    daemon.start().wait_state("streaming")
+    assert daemon.events("table_not_published") == []

@@ -110,6 +110,7 @@ METRICS = {
     "cdcd_wal_guard_slots_dropped_total": COUNTER,
     # what is watched beside the stream
     "cdcd_publication_changes_total": COUNTER,
+    "cdcd_tables_not_published_with_topic": "- ? 0 0 0 - - ? ? ? -",
     "cdcd_heartbeats_sent_total": "0 0 0 0 0 0 0 0 0 + +",
     "cdcd_heartbeat_last_roundtrip_timestamp_seconds": "- - - - - - - - - + +",
     # the snapshot
