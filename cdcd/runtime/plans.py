@@ -28,6 +28,7 @@ from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.sink.names import message_topic, own_topics, topic_name, transaction_topic
+from cdcd.source.key_index import TableKeys
 from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
 from cdcd.txn.ahead import Ahead
@@ -44,6 +45,10 @@ _KEY_ADDED_HINT = (
     "no key schema was registered so far: the topic's earlier records have null keys, in one partition (or keys of a "
     "schema that was deleted), and stay as they are; readers that go by key begin anew from a snapshot"
 )
+_NOT_UNIQUE_HINT = (
+    "no unique index keeps two rows from having this key: whoever reads by key, and a compacted topic, has one of "
+    "them, and none once the other is deleted; choose columns with a UNIQUE constraint that is not DEFERRABLE"
+)
 _KEY_SCHEMA_HINT = (
     "a column of the key changed its type: the same key has other bytes from here on and may go to another "
     "partition; readers have to sort by commit_lsn and tx_seq, and a compacted topic keeps both"
@@ -54,8 +59,7 @@ class Catalog(Protocol):
     """What plans ask of the database (blocking)."""
 
     def types(self, oids: Any) -> dict[int, PgType]: ...  # noqa: D102
-    def primary_key(self, relid: int) -> tuple[str, ...] | None: ...  # noqa: D102
-    def identity_key(self, relid: int) -> tuple[str, ...] | None: ...  # noqa: D102
+    def keys(self, relid: int) -> TableKeys | None: ...  # noqa: D102
 
 
 class Topics(Protocol):
@@ -90,12 +94,14 @@ class _Place(TypedDict):
 class _Key(NamedTuple):
     """The columns of a relation's key, () without one; whether none of them can be null.
 
-    `nullable`: those that may be null in the topic's values all the same.
+    `nullable`: those that may be null in the topic's values all the same. `is_unique`: nothing says that two rows may
+    have the same key.
     """
 
     columns: tuple[str, ...]
     is_required: bool
     nullable: frozenset[str]
+    is_unique: bool
 
 
 class Plans:
@@ -122,6 +128,7 @@ class Plans:
         self._made: dict[tuple[int, str], tuple[Relation, _Key, OldTuples | None, RelationPlan]] = {}
         self._by_header: dict[str, Recent[bytes, RelationPlan]] = {}
         self._keyless: set[int] = set()
+        self._shared: set[int] = set()
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
         self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
@@ -295,7 +302,8 @@ class Plans:
         is_indexed = partition.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX)
         names = {column.name for column in partition.columns}
         if is_indexed and names != {column.name for column in root.columns}:
-            columns = frozenset(self._catalog.identity_key(partition.relid) or ())
+            keys = self._catalog.keys(partition.relid) or TableKeys()
+            columns = frozenset(keys.sent(partition.identity))
         return PartitionIdentity(
             f"{quote_identifier(partition.schema)}.{quote_identifier(partition.name)}",
             partition.identity is ReplicaIdentity.FULL,
@@ -308,20 +316,32 @@ class Plans:
             self._keyless.add(plan.relation.relid)
             _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=_KEYLESS_HINT)
 
+    def _say_shared(self, relation: Relation, key: _Key) -> None:
+        """Say once in a session that rows may share the key that the configuration has chosen (F82)."""
+        if not key.is_unique and relation.relid not in self._shared:
+            self._shared.add(relation.relid)
+            table = f"{relation.schema}.{relation.name}"
+            _LOG.warning("key_not_unique", table=table, key=list(key.columns), hint=_NOT_UNIQUE_HINT)
+
     def _key(self, relation: Relation, topic: str) -> _Key:
-        is_full = relation.identity is ReplicaIdentity.FULL
-        ask = self._catalog.primary_key if is_full else self._catalog.identity_key
         record = key_record(self._name, relation.schema, relation.name)
         key_schema = self._registered_key(topic, record)
-        catalog_key = ask(relation.relid)
+        keys = self._catalog.keys(relation.relid)
+        index = None if keys is None else keys.of(relation.identity)
+        is_flawed = index is not None and index.flaw is not None
+        catalog_key = None if keys is None else () if index is None or is_flawed else index.columns
+        shared = index.columns if index is not None and is_flawed else ()
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
         value = self._registered_value(topic, relation)
         # A table that seems to have no key while open transactions are streamed may have one.
         believed = nullable_columns(value) if self.is_sure else ()
-        columns = key_of(relation, catalog_key, registered_columns(key_schema, policy), policy, believed)
+        registered = registered_columns(key_schema, policy)
+        columns = key_of(relation, catalog_key, registered, policy, believed, shared)
         # What the topic's values do not have yet would be new and without a default.
         nullable = frozenset[str]() if value is None else frozenset(columns) - required_columns(value)
-        return _Key(columns, is_required(relation, catalog_key, key_schema), nullable)
+        is_chosen = set(columns) == set(policy.key_columns) or (policy.keyless == "row" and not catalog_key)
+        is_unique = keys is None or not columns or not is_chosen or keys.is_unique(columns)
+        return _Key(columns, is_required(relation, catalog_key, key_schema, shared), nullable, is_unique)
 
     def _registered_key(self, topic: str, record: str) -> dict[str, Any] | None:
         """Return the topic's key schema, asked for once in a session."""
@@ -347,6 +367,7 @@ class Plans:
         self._claim(topic, relation)
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
+        self._say_shared(relation, key)
         partitions = self._prepared.pop(topic, None) or self._topics.ensure([topic])[topic]
         had_values = self._registered_value(topic, relation) is not None
         # The value first: a topic has no key before its values are accepted along with it.

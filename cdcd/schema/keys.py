@@ -21,6 +21,13 @@ from cdcd.schema.policy import DEFAULT_POLICY, Policy
 KEY_PROPERTY = "pg.key"
 """The property of a flat value's column that says that it is never null: of the key from the first row on."""
 
+_SHARED_HINT = (
+    "the index of the topic's key is DEFERRABLE or not valid, itself or in a partition, so two rows may share a key "
+    "for a moment, and the last record of a key may be the tombstone of a row that is there; `cdcd check` names the "
+    "index: make its constraint anew, NOT DEFERRABLE; or, where no statement gives a row the key of another one, go "
+    "on as before with these columns as format.key_columns of this table"
+)
+
 
 def key_of(
     relation: Relation,
@@ -28,12 +35,16 @@ def key_of(
     registered: tuple[str, ...] | None,
     policy: Policy = DEFAULT_POLICY,
     nullable: Collection[str] = (),
+    shared: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the key's columns. `catalog_key` is in key order, () without a key, None when the relation is gone;
     `registered` is None for a topic without a key schema; `nullable` are the columns that may be null in the
-    topic's value. Raises KeyChanged, and SchemaError where a configured column of the key is not published.
+    topic's value; `shared` those of an index that rows may share for a moment, so that it gives no key (F82).
+    Raises KeyChanged, and SchemaError where a configured column of the key is not published.
     """
     wanted = _wanted(relation, catalog_key, registered)
+    if set(wanted) <= set(shared):
+        wanted = ()
     if not wanted:
         wanted = _configured(relation, policy)
     if registered is None:
@@ -43,21 +54,25 @@ def key_of(
             return ()  # a row from before the table's first key, read again (F44)
         raise KeyChanged(
             f"the topic's key is ({', '.join(registered)}), the table's is now ({', '.join(wanted)})",
+            hint=_SHARED_HINT if set(registered) == set(shared) else None,
             table=f"{relation.schema}.{relation.name}",
         )
     return registered
 
 
 def is_required(
-    relation: Relation, catalog_key: tuple[str, ...] | None, key_schema: Mapping[str, Any] | None
+    relation: Relation,
+    catalog_key: tuple[str, ...] | None,
+    key_schema: Mapping[str, Any] | None,
+    shared: Collection[str] = (),
 ) -> bool:
-    """Return whether no column of the key can be null, so that the Key record has no unions.
+    """Return whether no column of the key can be null, so that the Key record has no unions; `shared` as in `key_of`.
 
     What a topic has already stays, because another form would be other bytes for the same key.
     """
     if key_schema is not None and key_schema.get("fields"):
         return not _may_hold_nulls(key_schema)
-    if relation.identity is ReplicaIdentity.FULL:
+    if relation.identity is ReplicaIdentity.FULL or shared:
         return bool(catalog_key)
     return bool(catalog_key) or any(column.is_key for column in relation.columns)
 

@@ -1,6 +1,6 @@
 """Catalog look-ups that the Relation message leaves open: types, keys, and the relation itself. Blocking.
 
-In: oids.  Out: `PgType`s closed over elements and base types, key columns in key order, `Relation`s.
+In: oids.  Out: `PgType`s closed over elements and base types, `TableKeys`, `Relation`s.
 Invariant: `relation` says what pgoutput's Relation message says for the same table. Answers are of now, which
 may be later than the change being read (F44): types are cached by oid and asked for again only when unknown, but
 composite types at each look-up, because the stream does not say when one was altered.
@@ -9,15 +9,16 @@ Must not: be called from the event loop's thread while the stream runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import SnapshotStale, SourceUnavailable
 from cdcd.model import Attribute, Column, PgType, Relation, ReplicaIdentity
 from cdcd.source.connection import connect_sql, fetch
+from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.settings import SourceSettings
 
 # A true array prints braces: int2vector and oidvector have elements too, but their own output function.
@@ -48,20 +49,6 @@ _FRACTION_DIGITS = """
     SELECT scale(0::money::numeric)
 """
 
-# INCLUDE columns come after indnkeyatts and are no part of a key.
-_INDEX_COLUMNS = """
-    SELECT a.attname::text
-    FROM pg_index i
-    JOIN pg_class c ON c.oid = i.indrelid
-    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-    WHERE i.indrelid = %s AND k.place <= i.indnkeyatts AND i.indisvalid AND {which}
-    ORDER BY k.place
-"""
-_PRIMARY = "i.indisprimary"
-_IDENTITY = """i.indimmediate AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
-                                                     WHEN 'i' THEN i.indisreplident ELSE false END"""
-
 _RELATION = """
     SELECT n.nspname::text, c.relname::text, c.relreplident::text
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
@@ -71,6 +58,8 @@ _COLUMNS = """
     SELECT a.attname::text, a.atttypid, a.atttypmod, a.attgenerated <> ''
     FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
+
+_Answer = TypeVar("_Answer")
 
 
 class Catalog:
@@ -96,16 +85,12 @@ class Catalog:
             wanted = {oid for entry in known for oid in _within(entry)} - found.keys() - {0}
         return found
 
-    def primary_key(self, relid: int) -> tuple[str, ...] | None:
-        """Return the primary key's columns in key order, () when there is none, None without the relation."""
-        return self._index_columns(relid, _PRIMARY)
-
-    def identity_key(self, relid: int) -> tuple[str, ...] | None:
-        """Return the columns of the replica identity's index in index order; () for FULL, NOTHING, no key.
-
-        None when the relation is gone.
-        """
-        return self._index_columns(relid, _IDENTITY)
+    def keys(self, relid: int) -> TableKeys | None:
+        """Return the unique indexes of a table, None when it is gone. Raises Source errors."""
+        found = self._ask(lambda connection: table_keys(connection, (relid,)))
+        if relid not in found and not self._fetch(_RELATION, (relid,)):
+            return None
+        return found.get(relid, TableKeys())
 
     def relation(self, relid: int, columns: Iterable[str] | None = None) -> Relation:
         """Return the table as the Relation message would describe it now.
@@ -118,7 +103,7 @@ class Catalog:
             raise SnapshotStale(f"relation {relid} is not in the catalog any more")
         schema, name, identity_letter = rows[0]
         identity = ReplicaIdentity(identity_letter)
-        keys = set(self.identity_key(relid) or ())
+        keys = (self.keys(relid) or TableKeys()).sent(identity)
         published = None if columns is None else set(columns)
         described = tuple(
             replace(column, is_key=identity is ReplicaIdentity.FULL or column.name in keys)
@@ -142,12 +127,6 @@ class Catalog:
             self._connection.close()
             self._connection = None
 
-    def _index_columns(self, relid: int, which: str) -> tuple[str, ...] | None:
-        rows = self._fetch(_INDEX_COLUMNS.format(which=which), (relid,))
-        if not rows and not self._fetch(_RELATION, (relid,)):
-            return None
-        return tuple(row[0] for row in rows)
-
     def _load_types(self, oids: set[int]) -> None:
         if not oids:
             return
@@ -168,13 +147,16 @@ class Catalog:
         return self._connection
 
     def _fetch(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return self._ask(lambda connection: fetch(connection, sql, parameters))
+
+    def _ask(self, ask: Callable[[Connection], _Answer]) -> _Answer:
         """Run a query, over a new connection when the kept one turns out to be broken."""
         if self._connection is not None:
             try:
-                return fetch(self._connection, sql, parameters)
+                return ask(self._connection)
             except SourceUnavailable:
                 self.close()
-        return fetch(self._connected(), sql, parameters)
+        return ask(self._connected())
 
 
 def _within(pg_type: PgType) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.model import ReplicaIdentity
 from cdcd.schema.identity import PartitionIdentity, old_tuples
 from cdcd.source.connection import fetch
+from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.start import quote_identifier
 
 _SHOWN_PARTITIONS = 3
@@ -41,11 +42,11 @@ _PARTITIONS = f"""
     WHERE c.relkind = 'r'
 """  # noqa: S608 - no part of it comes from outside
 
-_ROOTS = f"""
-    SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, {_IDENTITY_COLUMNS}
+_ROOTS = """
+    SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'p'
-"""  # noqa: S608
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,15 @@ def roots_among(connection: Connection, relids: Collection[int]) -> list[Root]:
     """
     if not relids:
         return []
+    keys = table_keys(connection, relids)
     return [
-        Root(relid, f"{schema}.{name}", ReplicaIdentity(identity), tuple(key))
-        for relid, schema, name, identity, key in fetch(connection, _ROOTS, (list(relids),))
+        Root(
+            relid,
+            f"{schema}.{name}",
+            ReplicaIdentity(letter),
+            keys.get(relid, TableKeys()).enforced(ReplicaIdentity(letter)),
+        )
+        for relid, schema, name, letter in fetch(connection, _ROOTS, (list(relids),))
     ]
 
 

@@ -19,6 +19,7 @@ from cdcd.schema.policy import DEFAULT_POLICY, Policy
 from cdcd.source.connection import connect_replication, connect_sql, fetch
 from cdcd.source.heartbeat import may_write_heartbeat
 from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.key_check import key_findings, record_key
 from cdcd.source.partitions import Root
 from cdcd.source.partitions import shortfalls as shortfalls_of_partitions
 from cdcd.source.publication import (
@@ -305,60 +306,18 @@ def _publications(settings: SourceSettings, missing: list[str], may_create: bool
 
 def _root(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Root:
     name = f"{table.schema}.{table.name}"
-    key = table.key_columns if table.has_record_key else _given_key(table, policy_of(name))
-    return Root(table.relid, name, table.identity, key)
-
-
-def _given_key(table: PublishedTable, policy: Policy) -> tuple[str, ...]:
-    """Return the key that the configuration gives a table that has none."""
-    is_whole = policy.keyless == "row" and table.identity is ReplicaIdentity.FULL
-    return policy.key_columns or (table.columns if is_whole else ())
+    return Root(table.relid, name, table.identity, record_key(table, policy_of(name)))
 
 
 def _table(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Iterator[Finding]:
     name = f"{table.schema}.{table.name}"
     subject = f"table {name}"
-    if not table.has_record_key and not _given_key(table, policy_of(name)):
-        yield _keyless(table, subject)
+    yield from key_findings(table, policy_of(name))
     if table.row_filter and table.needs_identity and table.identity is not ReplicaIdentity.FULL:
         message = "an UPDATE that brings a row into the row filter comes without its unchanged TOASTed values"
         yield Finding("warn", subject, message, f"ALTER TABLE {_quoted(table)} REPLICA IDENTITY FULL")
     if table.conflict:
         yield Finding("fail", subject, table.conflict, CONFLICT_MEND)
-
-
-def _keyless(table: PublishedTable, subject: str) -> Finding:
-    """A daemon runs all the same, so it is a warning; the application may be the one that halts (F45)."""
-    alter = f"ALTER TABLE {_quoted(table)}"
-    null_key = "its records have a null key, so no compaction and one partition"
-    if table.has_key:
-        why = "no primary key" if not table.key_columns else "a primary key that is not published"
-        mend = f"{alter} ADD PRIMARY KEY (...)" if not table.key_columns else "publish its key columns"
-        if table.identity is ReplicaIdentity.FULL:
-            mend += ", or set format.key_columns or format.keyless"
-        return Finding("warn", subject, f"{_identity(table)} and {why}: {null_key}", mend)
-    mend = f"{alter} ADD PRIMARY KEY (...)"
-    if table.identity is ReplicaIdentity.NOTHING:
-        mend = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"
-    if table.comes_from_partitions:  # their identities decide what PostgreSQL refuses
-        return Finding("warn", subject, f"{_identity(table)}: {null_key}", "set format.key_columns")
-    if not table.needs_identity:
-        return Finding("warn", subject, f"{_identity(table)}: {null_key}", mend)
-    message = (
-        f"{_identity(table)}: the application's UPDATE and DELETE fail while it is published; {null_key}"
-    )
-    return Finding(
-        "warn", subject, message, f"{mend}; for UPDATE and DELETE alone: {alter} REPLICA IDENTITY FULL"
-    )
-
-
-def _identity(table: PublishedTable) -> str:
-    return {
-        ReplicaIdentity.DEFAULT: "no primary key",
-        ReplicaIdentity.INDEX: "replica identity INDEX without its index",
-        ReplicaIdentity.NOTHING: "replica identity NOTHING",
-        ReplicaIdentity.FULL: "replica identity FULL",
-    }[table.identity]
 
 
 def _readable(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.errors import ServerInternal, SourceSetup, SourceUnavailable
 from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import fetch
+from cdcd.source.key_index import KeyIndex, TableKeys, table_keys
 from cdcd.source.start import quote_identifier
 
 # `leaf_of_root`: an ancestor is published under its own name, so this table's changes come under that (F50).
@@ -37,14 +38,6 @@ _TABLES = """
                    AND CASE WHEN p.attnames IS NULL THEN a.attgenerated = ''
                             ELSE a.attname = ANY(p.attnames) AND ({generated} OR a.attgenerated = '') END
                  ORDER BY a.attnum),
-           ARRAY(SELECT a.attname::text FROM pg_index i
-                 CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                 WHERE i.indrelid = p.relid AND k.place <= i.indnkeyatts AND i.indisvalid
-                   AND CASE c.relreplident WHEN 'f' THEN i.indisprimary
-                                           WHEN 'd' THEN i.indisprimary AND i.indimmediate
-                                           WHEN 'i' THEN i.indisreplident AND i.indimmediate ELSE false END
-                 ORDER BY k.place),
            EXISTS (SELECT FROM pg_partition_ancestors(p.relid) a(relid)
                    JOIN published r ON r.relid = a.relid::oid AND r.pubviaroot
                    WHERE a.relid::oid <> p.relid)
@@ -67,9 +60,9 @@ class PublishedTable:
     """One table as the publications together publish it.
 
     `columns` in table order, without generated ones unless they are published (F48); `row_filter` is SQL over
-    the table's columns or None. `key_columns`: of the primary key or the identity's index, in key order, also
-    those that are not published. `needs_identity`: updates or deletes are published. `has_row_security`: it
-    would hide rows from the role that asks (F41, F73).
+    the table's columns or None. `keys`: its unique indexes, also of columns that are not published.
+    `needs_identity`: updates or deletes are published. `has_row_security`: it would hide rows from the role that asks
+    (F41, F73).
     """
 
     relid: int
@@ -78,7 +71,7 @@ class PublishedTable:
     columns: tuple[str, ...]
     row_filter: str | None
     identity: ReplicaIdentity
-    key_columns: tuple[str, ...]
+    keys: TableKeys
     needs_identity: bool
     via_root: bool
     is_partitioned: bool
@@ -91,7 +84,12 @@ class PublishedTable:
         """Whether the replica identity has columns: without, updates and deletes fail when published."""
         if self.identity is ReplicaIdentity.NOTHING:
             return False
-        return self.identity is ReplicaIdentity.FULL or bool(self.key_columns)
+        return self.identity is ReplicaIdentity.FULL or (self.key is not None and self.key.is_sent)
+
+    @property
+    def key(self) -> KeyIndex | None:
+        """The index whose columns are the records' key, unless it is flawed or published in part."""
+        return self.keys.of(self.identity)
 
     @property
     def comes_from_partitions(self) -> bool:
@@ -100,10 +98,10 @@ class PublishedTable:
 
     @property
     def has_record_key(self) -> bool:
-        """Whether its records get a key: all of it has to be published (F45)."""
-        if self.identity is ReplicaIdentity.NOTHING or not self.key_columns:
+        """Whether its records get a key: it has to be unique at every moment (F82), and all of it published (F45)."""
+        if self.key is None or self.key.flaw is not None:
             return False
-        return set(self.columns).issuperset(self.key_columns)
+        return set(self.columns).issuperset(self.key.columns)
 
     @property
     def conflict(self) -> str:
@@ -131,9 +129,10 @@ def published_tables(connection: Connection, names: Sequence[str], ask: Ask = fe
         query = query.replace("p.pubname, p.pubviaroot,", "p.pubname, false AS pubviaroot,")
     by_relid: dict[int, list[tuple[Any, ...]]] = {}
     for row in _fetch_while_tables_go(connection, query, names, ask):
-        if not row[12]:
+        if not row[11]:
             by_relid.setdefault(row[0], []).append(row)
-    return [_table(rows) for rows in by_relid.values()]
+    keys = table_keys(connection, by_relid)
+    return [_table(rows, keys.get(relid, TableKeys())) for relid, rows in by_relid.items()]
 
 
 def _fetch_while_tables_go(
@@ -206,7 +205,7 @@ def create_publication_sql(name: str, tables: Iterable[str] = (), *, via_root: b
     return f"CREATE PUBLICATION {quote_identifier(name)} FOR {target}{options}"
 
 
-def _table(rows: list[tuple[Any, ...]]) -> PublishedTable:
+def _table(rows: list[tuple[Any, ...]], keys: TableKeys) -> PublishedTable:
     first = rows[0]
     filters = [row[6] for row in rows]
     # A row is published when any publication's filter lets it through; one without a filter publishes all.
@@ -219,7 +218,7 @@ def _table(rows: list[tuple[Any, ...]]) -> PublishedTable:
         columns=columns,
         row_filter=row_filter,
         identity=ReplicaIdentity(first[3]),
-        key_columns=tuple(first[11]),
+        keys=keys,
         needs_identity=any(row[7] for row in rows),
         via_root=any(row[5] for row in rows),
         is_partitioned=first[8],

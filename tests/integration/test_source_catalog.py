@@ -15,6 +15,7 @@ from cdcd.pgoutput.decode import decode
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import identify
+from cdcd.source.key_index import TableKeys
 from cdcd.source.publication import PublishedTable, missing_publications, published_tables
 from cdcd.source.settings import SourceSettings
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
@@ -49,6 +50,13 @@ TABLES = (
     "CREATE TABLE public.leaf (note text, at date NOT NULL, id int NOT NULL)",
     "ALTER TABLE public.leaf DROP COLUMN note",
     "ALTER TABLE public.parent ATTACH PARTITION public.leaf FOR VALUES FROM ('2020-01-01') TO ('2030-01-01')",
+    "CREATE TABLE public.unfinished (id int NOT NULL) PARTITION BY RANGE (id)",
+    "CREATE TABLE public.unfinished_leaf PARTITION OF public.unfinished FOR VALUES FROM (0) TO (10)",
+    "ALTER TABLE ONLY public.unfinished ADD PRIMARY KEY (id)",
+    "CREATE TABLE public.late (id int) PARTITION BY RANGE (id)",
+    "CREATE TABLE public.late_leaf (id int PRIMARY KEY DEFERRABLE)",
+    "ALTER TABLE public.late ADD PRIMARY KEY (id)",
+    "ALTER TABLE public.late ATTACH PARTITION public.late_leaf FOR VALUES FROM (0) TO (10)",
     "CREATE PUBLICATION pub FOR ALL TABLES WITH (publish_via_partition_root = true)",
 )
 
@@ -63,6 +71,8 @@ INSERTS = (
     "INSERT INTO public.computed VALUES (1)",
     'INSERT INTO "Odd Schema"."Odd, ""table""" VALUES (1)',
     "INSERT INTO public.parent VALUES (1, '2024-01-01')",
+    "INSERT INTO public.unfinished VALUES (1)",
+    "INSERT INTO public.late VALUES (1)",
 )
 
 
@@ -116,14 +126,19 @@ async def test_keys_come_in_the_order_of_their_index(pg_server: PostgresServers,
         with contextlib.closing(connect_sql(settings)) as connection:
             relid = {table.name: table.relid for table in published_tables(connection, ("pub",))}
         with contextlib.closing(Catalog(settings)) as catalog:
-            assert catalog.primary_key(relid["composite"]) == ("a", "b")
-            assert catalog.identity_key(relid["composite"]) == ("a", "b")
-            assert catalog.primary_key(relid["indexed"]) == ("id",)
-            assert catalog.identity_key(relid["indexed"]) == ("k1", "k2")
-            assert catalog.primary_key(relid["whole"]) == ("id",)
-            assert catalog.identity_key(relid["whole"]) == ()
-            assert catalog.identity_key(relid["nothing"]) == ()
-            assert catalog.primary_key(relid["keyless"]) == ()
+            assert catalog.keys(0) is None
+
+            def key(name: str, identity: ReplicaIdentity) -> tuple[str, ...]:
+                index = (catalog.keys(relid[name]) or TableKeys()).of(identity)
+                return () if index is None else index.columns
+
+            assert key("composite", ReplicaIdentity.DEFAULT) == ("a", "b")
+            assert key("composite", ReplicaIdentity.INDEX) == ()
+            assert key("indexed", ReplicaIdentity.FULL) == ("id",)
+            assert key("indexed", ReplicaIdentity.INDEX) == ("k1", "k2")
+            assert key("whole", ReplicaIdentity.FULL) == ("id",)
+            assert key("nothing", ReplicaIdentity.NOTHING) == ()
+            assert key("keyless", ReplicaIdentity.DEFAULT) == ()
 
 
 async def test_types_are_closed_over_elements_and_base_types(pg_server: PostgresServers) -> None:
@@ -305,7 +320,16 @@ def test_identity_of_tables_and_server(pg_server: PostgresServers, major: int) -
             "computed": (ReplicaIdentity.DEFAULT, True),
             'Odd, "table"': (ReplicaIdentity.DEFAULT, True),
             "parent": (ReplicaIdentity.DEFAULT, True),
+            "unfinished": (ReplicaIdentity.DEFAULT, major >= 18),
+            "late": (ReplicaIdentity.DEFAULT, True),
         }
+        flaws = {name: table.key.flaw for name, table in tables.items() if table.key is not None}
+        assert {name: flaw for name, flaw in flaws.items() if flaw is not None} == {
+            "later": "index public.later_pkey is DEFERRABLE",
+            "unfinished": "index public.unfinished_pkey is not valid",
+            "late": "index public.late_leaf_pkey is DEFERRABLE",
+        }
+        assert not any(tables[name].has_record_key for name in ("later", "unfinished", "late"))
         assert tables["parent"].is_partitioned
         assert tables["computed"].columns == ("id", "z")
         run_script(plain(settings), "ALTER TABLE public.plain ENABLE ROW LEVEL SECURITY")

@@ -229,11 +229,64 @@ def test_every_table_without_a_key_is_named_with_what_follows(postgres: Postgres
         assert failing == {"table public.none", "table public.off"}
         for name in ("none", "full_none", "log"):
             assert f'ALTER TABLE "public"."{name}" ADD PRIMARY KEY' in found[f"table public.{name}"].mend
-        row, none = Policy(keyless="row"), Policy()
-        given = preflight(settings, policy_of=lambda table: none if table == "public.full_hidden" else row)
-        assert {one.subject for one in given if one.level != "ok"} == found.keys() - {
-            "table public.full_none"
+        policy_of = {"public.full_none": Policy(keyless="row")}.get
+        given = {one.subject: one for one in preflight(settings, policy_of=lambda t: policy_of(t, Policy()))}
+        assert "nothing keeps two rows from being equal" in given["table public.full_none"].message
+        run_script(plain(settings), "ALTER TABLE public.full_none ADD UNIQUE (v), ALTER v SET NOT NULL")
+        given = {one.subject: one for one in preflight(settings, policy_of=lambda t: policy_of(t, Policy()))}
+        assert "table public.full_none" not in given
+
+
+def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: PostgresServers) -> None:
+    """F82: at the end of the statement is too late, in a partition too."""
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.late (id int PRIMARY KEY DEFERRABLE)",
+        "CREATE TABLE public.late_full (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)",
+        "ALTER TABLE public.late_full REPLICA IDENTITY FULL",
+        "CREATE TABLE public.root (id int NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.leaf PARTITION OF public.root FOR VALUES FROM (0) TO (10)",
+        "ALTER TABLE ONLY public.root ADD PRIMARY KEY (id)",
+        "ALTER TABLE public.leaf REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION pub FOR TABLE public.late, public.late_full, public.root"
+        " WITH (publish_via_partition_root = true)",
+    ) as settings:
+        found = {one.subject.removeprefix("table public."): one for one in preflight(settings)}
+        said = {
+            name: (found[name].level, found[name].message, found[name].mend)
+            for name in ("late", "late_full", "root")
         }
+        null_key = "its records have a null key, so no compaction and one partition"
+        anew = (
+            "make its constraint anew, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
+        )
+        assert said == {
+            "late": (
+                "warn",
+                "(id) is no replica identity, because index public.late_pkey is DEFERRABLE: the application's UPDATE"
+                f" and DELETE fail while it is published; {null_key}",
+                f"{anew}, or set format.key_columns",
+            ),
+            "late_full": (
+                "warn",
+                f"rows may share (id) for a moment, because index public.late_full_pkey is DEFERRABLE: {null_key}",
+                f"{anew}, or set format.key_columns or format.keyless",
+            ),
+            "root": (
+                "warn",
+                f"rows may share (id) for a moment, because index public.root_pkey is not valid: {null_key}",
+                "make it valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition, or set "
+                "format.key_columns",
+            ),
+        }
+        run_script(
+            plain(settings),
+            "ALTER TABLE public.late DROP CONSTRAINT late_pkey, ADD PRIMARY KEY (id)",
+            "ALTER TABLE public.late_full DROP CONSTRAINT late_full_pkey, ADD PRIMARY KEY (id)",
+            "ALTER TABLE public.leaf ADD PRIMARY KEY (id)",
+            "ALTER INDEX public.root_pkey ATTACH PARTITION public.leaf_pkey",
+        )
+        assert complaints(settings) == {}
 
 
 @pytest.mark.parametrize("where", ["dsn", "file"])

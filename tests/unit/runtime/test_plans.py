@@ -13,7 +13,9 @@ from cdcd.errors import KeyChanged, SchemaIncompatible, TopicMismatch
 from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.plans import Incompatible, Plans
 from cdcd.schema.policy import Policies
+from cdcd.source.key_index import KeyIndex, TableKeys
 
+PRIMARY = KeyIndex(True, False, ("id",), True, None, True)
 TYPES = {23: PgType(23, "pg_catalog", "int4", "b"), 25: PgType(25, "pg_catalog", "text", "b")}
 
 
@@ -28,10 +30,8 @@ class Catalog:
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
         return {oid: TYPES[oid] for oid in oids}
 
-    def primary_key(self, relid: int) -> None:
+    def keys(self, relid: int) -> TableKeys | None:
         return None
-
-    identity_key = primary_key
 
 
 class Topics:
@@ -174,7 +174,7 @@ async def test_rows_from_before_the_first_key_are_read_again(is_sure: bool) -> N
     assert (await one.plan(relation("id"))).key_indexes == (0,)
     again = plans()
     again._registry = one._registry
-    again._catalog.identity_key = lambda relid: ("id",)  # type: ignore[method-assign]
+    again._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
     again.is_sure = is_sure
     if not is_sure:
         with pytest.raises(KeyChanged):

@@ -58,6 +58,39 @@ def test_the_key(
 
 
 @pytest.mark.parametrize(
+    ("identity", "flagged", "shared", "policy", "expected"),
+    [
+        # F82: PostgreSQL flags it, and rows may have it together; a part of it is no key either
+        (DEFAULT, ("a", "b"), ("b", "a"), Policy(), ()),
+        (DEFAULT, ("a",), ("a", "unpublished"), Policy(), ()),
+        (INDEX, ("a",), ("a",), Policy(), ()),
+        (FULL, (), ("a",), Policy(), ()),
+        (FULL, (), ("a",), Policy(key_columns=("a",)), ("a",)),  # on purpose
+        (FULL, (), ("a",), Policy(keyless="row"), ("a", "b", "c")),
+        (DEFAULT, ("a", "b"), ("c",), Policy(), ("a", "b")),  # the key of then was another one (F44)
+        (DEFAULT, ("a", "b"), ("a",), Policy(), ("a", "b")),
+    ],
+)
+def test_what_rows_may_share_for_a_moment_is_no_key(
+    identity: ReplicaIdentity,
+    flagged: tuple[str, ...],
+    shared: tuple[str, ...],
+    policy: Policy,
+    expected: tuple[str, ...],
+) -> None:
+    assert key_of(relation(identity, flagged), (), None, policy, shared=shared) == expected
+
+
+def test_a_topic_with_a_key_that_rows_may_share_halts_with_what_to_do() -> None:
+    for identity in (DEFAULT, FULL):
+        with pytest.raises(KeyChanged) as caught:
+            key_of(relation(identity, ("a",)), (), ("a",), shared=("a",))
+        assert "NOT DEFERRABLE" in caught.value.advice
+    chosen = Policy(key_columns=("a",))
+    assert key_of(relation(FULL), (), ("a",), chosen, shared=("a",)) == ("a",)
+
+
+@pytest.mark.parametrize(
     ("identity", "flagged", "catalog", "registered"),
     [
         (DEFAULT, ("a",), ("a",), ("a", "b")),

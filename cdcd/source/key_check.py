@@ -1,0 +1,105 @@
+"""What `cdcd check` says of the key of a table's records: none, and why, or one that rows may share.
+
+In: a published table, the choices of the configuration for it.  Out: findings, each with what corrects it.
+Invariant: a daemon runs all the same, so each is a warning; the application may be the one whose changes fail (F45).
+Must not: ask the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cdcd.findings import Finding
+from cdcd.model import ReplicaIdentity
+from cdcd.schema.policy import Policy
+from cdcd.source.key_index import KeyIndex
+from cdcd.source.publication import PublishedTable
+from cdcd.source.start import quote_identifier
+
+_NULL_KEY = "its records have a null key, so no compaction and one partition"
+_FAILS = "the application's UPDATE and DELETE fail while it is published"
+_SHARED = "rows that share it replace one another for whoever reads by key"
+_CHOOSE = "or set format.key_columns or format.keyless"
+
+
+def record_key(table: PublishedTable, policy: Policy) -> tuple[str, ...]:
+    """Return the columns of the records' key: the database's, else what the configuration chooses, else ()."""
+    if table.key is not None and table.has_record_key:
+        return table.key.columns
+    is_whole = policy.keyless == "row" and table.identity is ReplicaIdentity.FULL
+    return policy.key_columns or (table.columns if is_whole else ())
+
+
+def key_findings(table: PublishedTable, policy: Policy) -> Iterator[Finding]:
+    """Return what is to be said of the key, nothing where every row has one of its own."""
+    subject = f"table {table.schema}.{table.name}"
+    if chosen := record_key(table, policy):
+        if not table.keys.is_unique(chosen):
+            yield _shared(table, policy, subject)
+    elif table.key is not None and table.key.flaw is not None:
+        yield _flawed(table, table.key, table.key.flaw, subject)
+    else:
+        yield _keyless(table, subject)
+
+
+def _shared(table: PublishedTable, policy: Policy, subject: str) -> Finding:
+    if not policy.key_columns:
+        message = f"format.keyless: row, and nothing keeps two rows from being equal: {_SHARED}"
+        return Finding("warn", subject, message, f"{_alter(table)} ADD PRIMARY KEY (...)")
+    columns = ", ".join(policy.key_columns)
+    quoted = ", ".join(map(quote_identifier, policy.key_columns))
+    message = (
+        f"no unique index keeps two rows from having the key of format.key_columns ({columns}): {_SHARED}"
+    )
+    mend = f"{_alter(table)} ADD UNIQUE ({quoted}), with each column NOT NULL; or choose other columns"
+    return Finding("warn", subject, message, mend)
+
+
+def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> Finding:
+    """The index is there, and the records have no key all the same (F82)."""
+    columns = ", ".join(index.columns)
+    what = f"rows may share ({columns}) for a moment, because {flaw}"
+    follows = _NULL_KEY
+    if not index.is_sent and table.identity is not ReplicaIdentity.FULL:
+        what = f"({columns}) is no replica identity, because {flaw}"
+        fails = table.needs_identity and not table.comes_from_partitions  # else their identities decide
+        follows = f"{_FAILS}; {_NULL_KEY}" if fails else _NULL_KEY
+    mend = "make its constraint anew, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
+    if not flaw.endswith("DEFERRABLE"):
+        mend = "make it valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition"
+    mend += f", {_CHOOSE}" if table.identity is ReplicaIdentity.FULL else ", or set format.key_columns"
+    return Finding("warn", subject, f"{what}: {follows}", mend)
+
+
+def _keyless(table: PublishedTable, subject: str) -> Finding:
+    alter = _alter(table)
+    if table.has_key:
+        why = "no primary key" if table.key is None else "a primary key that is not published"
+        mend = f"{alter} ADD PRIMARY KEY (...)" if table.key is None else "publish its key columns"
+        if table.identity is ReplicaIdentity.FULL:
+            mend += f", {_CHOOSE}"
+        return Finding("warn", subject, f"{_identity(table)} and {why}: {_NULL_KEY}", mend)
+    mend = f"{alter} ADD PRIMARY KEY (...)"
+    if table.identity is ReplicaIdentity.NOTHING:
+        mend = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"
+    if table.comes_from_partitions:  # their identities decide what PostgreSQL refuses
+        return Finding("warn", subject, f"{_identity(table)}: {_NULL_KEY}", "set format.key_columns")
+    if not table.needs_identity:
+        return Finding("warn", subject, f"{_identity(table)}: {_NULL_KEY}", mend)
+    message = f"{_identity(table)}: {_FAILS}; {_NULL_KEY}"
+    return Finding(
+        "warn", subject, message, f"{mend}; for UPDATE and DELETE alone: {alter} REPLICA IDENTITY FULL"
+    )
+
+
+def _identity(table: PublishedTable) -> str:
+    return {
+        ReplicaIdentity.DEFAULT: "no primary key",
+        ReplicaIdentity.INDEX: "replica identity INDEX without its index",
+        ReplicaIdentity.NOTHING: "replica identity NOTHING",
+        ReplicaIdentity.FULL: "replica identity FULL",
+    }[table.identity]
+
+
+def _alter(table: PublishedTable) -> str:
+    return f"ALTER TABLE {quote_identifier(table.schema)}.{quote_identifier(table.name)}"
