@@ -41,7 +41,12 @@ def selected(server: PostgresServer, database: str, table: str) -> list[str]:
     return sorted(row[0] for row in server.execute(f"SELECT v FROM {table}", dbname=database))
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+OLDEST, *BETWEEN, NEWEST = SUPPORTED_POSTGRES_MAJORS
+
+
+@pytest.mark.parametrize(
+    "major", [OLDEST, NEWEST, *(pytest.param(major, marks=pytest.mark.long) for major in BETWEEN)]
+)
 def test_the_key_of_each_definition_holds_for_whoever_reads_by_key(
     pg_server: PostgresServers, major: int, new_daemon: NewDaemon, reader: Reader
 ) -> None:
