@@ -15,7 +15,7 @@ from cdcd.pgoutput.decode import decode
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import identify
-from cdcd.source.key_index import TableKeys
+from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.publication import PublishedTable, missing_publications, published_tables
 from cdcd.source.settings import SourceSettings
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
@@ -139,6 +139,23 @@ async def test_keys_come_in_the_order_of_their_index(pg_server: PostgresServers,
             assert key("whole", ReplicaIdentity.FULL) == ("id",)
             assert key("nothing", ReplicaIdentity.NOTHING) == ()
             assert key("keyless", ReplicaIdentity.DEFAULT) == ()
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_keys_are_told_while_somebody_alters_the_table(pg_server: PostgresServers, major: int) -> None:
+    """A plan that is made amid the stream waits for nobody's transaction."""
+    with (
+        source_database(pg_server(major), *TABLES) as settings,
+        contextlib.closing(psycopg2.connect(settings.dsn)) as altering,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        relid = {table.name: table.relid for table in published_tables(connection, ("pub",))}["late"]
+        with altering.cursor() as cursor:
+            cursor.execute("ALTER TABLE public.late ADD COLUMN v text; REINDEX TABLE public.late_leaf")
+        with connection.cursor() as asking:
+            asking.execute("SET lock_timeout = 1")
+        flaw = "index public.late_leaf_pkey is DEFERRABLE"
+        assert [one.flaw for one in table_keys(connection, (relid,))[relid].indexes] == [flaw]
 
 
 async def test_types_are_closed_over_elements_and_base_types(pg_server: PostgresServers) -> None:
