@@ -49,7 +49,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         file = options.file.open("rb")
     except OSError as error:
-        raise CaptureError(f"{options.file} cannot be read: {error.strerror}") from None
+        raise CaptureError(
+            f"{options.file} cannot be read: {error.strerror}",
+            hint="name a file that is there and may be read",
+        ) from None
     with file:
         header = read_header(file)
         reader = Reader(options.proto_version or header.proto_version, options.streaming or header.streaming)
@@ -112,7 +115,9 @@ def _writing() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CaptureError(f"standard output cannot be written: {error.strerror}") from None
+        raise CaptureError(
+            f"standard output cannot be written: {error.strerror}", hint="make room where the output goes to"
+        ) from None
 
 
 def _hex_lines(stream: BinaryIO) -> Iterator[tuple[Place, bytes]]:

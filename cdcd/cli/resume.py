@@ -23,7 +23,7 @@ from cdcd.cli.alone import alone, look, who
 from cdcd.cli.beginning import ask, stored_position
 from cdcd.cli.published import asking_settings, published_topics
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ResumeRefused, Retry
+from cdcd.errors import CdcdError, ResumeRefused, Retry, TopicMissing
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Timelines
 from cdcd.ops.admin import RESUME_HEADER
@@ -149,7 +149,10 @@ def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
         claims_of(config, settings).refuse_owned(
             ()
         )  # opening ends the producer that has our transactional id
-        stored = sink.open()
+        try:
+            stored = sink.open()
+        except TopicMissing:
+            stored = None  # nor is there a progress topic
         if stored is None:
             raise ResumeRefused(
                 "cdcd has written nothing for this slot yet, so nothing can be missing",

@@ -17,6 +17,7 @@ class ConfigError(CdcdError):
     code = "CDCD-CONFIG"
     retry = Retry.NEVER
     exit_status = EXIT_CONFIG
+    hint = "correct each line; `cdcd check --config FILE` says the same"
 
     def __init__(
         self, message: str, problems: tuple[str, ...] = (), *, hint: str | None = None, **context: object
@@ -29,6 +30,7 @@ class ResumeRefused(CdcdError):
     """The way on that was asked for does not mend what is wrong, or would not be safe now."""
 
     code = "CDCD-RESUME"
+    hint = "`cdcd check` shows the state"
 
 
 class SecretUnreadable(CdcdError):
@@ -36,6 +38,7 @@ class SecretUnreadable(CdcdError):
 
     code = "CDCD-SECRET"
     retry = Retry.AUTO  # a file that is being rotated is there again at the next attempt
+    hint = "put the file back, readable for the daemon's user; it is read anew at each try"
 
 
 class MemoryShort(CdcdError):
@@ -51,7 +54,7 @@ class SpillError(CdcdError):
     """Changes of open transactions cannot be kept on disk, or not be read back; nothing of them is confirmed."""
 
     code = "CDCD-SPILL"
-    hint = "look at buffer.spill_dir: it has to be a folder that the daemon alone can write to"
+    hint = "set buffer.spill_dir to a folder that the daemon alone can write to, and restart cdcd"
 
 
 class SpillFull(SpillError):
@@ -63,8 +66,8 @@ class SpillFull(SpillError):
 
     code = "CDCD-SPILL-FULL"
     hint = (
-        "make room or raise buffer.spill; or set source.protocol.streaming: off, then the server keeps large "
-        "transactions on its own disk until they commit"
+        "make room, then `cdcd resume`; or raise buffer.spill and restart cdcd; or set source.protocol.streaming: "
+        "off and restart, then the server keeps large transactions on its own disk until they commit"
     )
 
 
@@ -83,9 +86,11 @@ class CaptureError(CdcdError):
     """A capture file that cannot be made or read, or a line that is not hex."""
 
     code = "CDCD-CAPTURE"
+    hint = "choose another file, or correct the line"
 
 
 class StackError(CdcdError):
     """A server of the local stack, or its artefact, could not be had."""
 
     code = "CDCD-STACK"
+    hint = "see the message: the local servers are started by `python -m cdcd.demo.stack`"

@@ -88,3 +88,4 @@ class FeatureUnsupported(CdcdError):
     """The server sent what this version of cdcd cannot take yet."""
 
     code = "CDCD-UNSUPPORTED"
+    hint = "take the option back that the message names, and restart cdcd"

@@ -14,6 +14,7 @@ class SchemaError(CdcdError):
     """A relation that has no Avro schema (name collision, unknown type shape)."""
 
     code = "CDCD-SCHEMA"
+    hint = "rename the column or table, or choose another form for it in `format`"
 
 
 class KeyChanged(SchemaError):
@@ -22,7 +23,8 @@ class KeyChanged(SchemaError):
     code = "CDCD-KEY-CHANGED"
     hint = (
         "give the table its former key again; or let the new key count from here on, and rebuild what reads the "
-        "topic by key: delete the subject <topic>-key from the registry, or set registry.incompatible: new_topic"
+        "topic by key: delete the subject <topic>-key from the registry; then `cdcd resume`. Or set "
+        "registry.incompatible: new_topic, and restart cdcd"
     )
 
 
@@ -30,12 +32,17 @@ class IdentityShort(CdcdError):
     """A change of a partition that does not name its row: the partition's replica identity lacks the key (F78)."""
 
     code = "CDCD-REPLICA-IDENTITY"
+    hint = (
+        "ALTER TABLE ... REPLICA IDENTITY FULL on the partition; changes that are in the WAL already stay as they "
+        "are: `cdcd resnapshot`"
+    )
 
 
 class ValueUnencodable(CdcdError):
     """A value its column's Avro type cannot hold; names table, column, type, LSN, never the value."""
 
     code = "CDCD-VALUE"
+    hint = "choose another form for the column in `format`, and restart cdcd; or correct the row, then `cdcd resume`"
 
 
 class SentUnreadable(ValueUnencodable):
@@ -58,12 +65,14 @@ class RegistryUnavailable(CdcdError):
 
     code = "CDCD-REGISTRY-UNAVAILABLE"
     retry = Retry.AUTO
+    hint = "start the registry, or correct registry.url and the network; it is tried again"
 
 
 class RegistryRefused(CdcdError):
     """The registry refused a schema or the credentials (F55)."""
 
     code = "CDCD-REGISTRY-REFUSED"
+    hint = "correct what the message names in the registry, then `cdcd resume`"
 
 
 class SchemaIncompatible(RegistryRefused):
@@ -71,8 +80,8 @@ class SchemaIncompatible(RegistryRefused):
 
     code = "CDCD-SCHEMA-INCOMPATIBLE"
     hint = (
-        "nothing was written or confirmed. Take the change back; or let it through with registry.incompatible: "
-        "new_topic, or register_with_none"
+        "nothing was written or confirmed. Take the change back, then `cdcd resume`; or let it through with "
+        "registry.incompatible: new_topic, or register_with_none, and restart cdcd"
     )
 
 

@@ -15,6 +15,7 @@ class SinkError(CdcdError):
     """A failure on Kafka's side that an operator has to mend."""
 
     code = "CDCD-SINK"
+    hint = "correct what the message names, then `cdcd resume`; after a change of the configuration, restart cdcd"
 
 
 class SinkUnavailable(SinkError):
@@ -22,6 +23,7 @@ class SinkUnavailable(SinkError):
 
     code = "CDCD-SINK-UNAVAILABLE"
     retry = Retry.AUTO
+    hint = "start Kafka, or correct sink.bootstrap_servers and the network; it is tried again"
 
 
 class SinkFenced(SinkError):
@@ -48,24 +50,28 @@ class SinkAuthorization(SinkError):
 
     code = "CDCD-SINK-AUTH"
     retry = Retry.AUTO  # the next session reads the credentials again, and an ACL may be given back
+    hint = "grant the principal what `cdcd check` lists, or correct its credentials; it is tried again"
 
 
 class TopicMissing(SinkError):
     """A topic does not exist and topics are not created here."""
 
     code = "CDCD-TOPIC-MISSING"
+    hint = "`cdcd resume` looks again, and names the commands"
 
 
 class TopicMismatch(SinkError):
     """A topic has another number of partitions than keys were hashed for (F66)."""
 
     code = "CDCD-TOPIC-MISMATCH"
+    hint = "`cdcd resume` looks again, and names the commands"
 
 
 class TopicReplaced(SinkError):
     """A topic has the name of one that held records, and is another (F67)."""
 
     code = "CDCD-TOPIC-REPLACED"
+    hint = "`cdcd resume` looks again, and names the commands"
 
 
 class Owned(SinkError):
@@ -112,18 +118,21 @@ class ProgressUnreadable(SinkError):
     """The progress topic holds what this version cannot read."""
 
     code = "CDCD-PROGRESS"
+    hint = "run the version of cdcd that wrote it, or a newer one"
 
 
 class SchemasUnreadable(SinkError):
     """The schema topic holds what this version cannot read."""
 
     code = "CDCD-SCHEMA-TOPIC"
+    hint = "run the version of cdcd that wrote it, or a newer one"
 
 
 class ReadingError(CdcdError):
     """The topics and the target of a reader do not fit together."""
 
     code = "CDCD-READING"
+    hint = "give the reader the target that belongs to these topics"
 
 
 class HistoryMissing(ReadingError):
@@ -147,3 +156,4 @@ class MirrorInconsistent(ReadingError):
     """A change that the mirror's state or its type rules do not allow."""
 
     code = "CDCD-MIRROR"
+    hint = "make the mirror anew, into an empty target; if it comes again, report it"

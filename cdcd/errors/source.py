@@ -11,11 +11,17 @@ from typing import Any
 
 from cdcd.errors.tree import CdcdError, Retry
 
+GAP_OR_SNAPSHOT = (
+    "find the cause first. `cdcd resnapshot` copies the tables anew; `cdcd resume --accept-gap` goes on without what "
+    "is missing"
+)
+
 
 class SourceError(CdcdError):
     """A failure on PostgreSQL's side."""
 
     code = "CDCD-SOURCE"
+    hint = "see the server's log; correct it there, then `cdcd resume`"
 
 
 class SourceUnavailable(SourceError):
@@ -23,18 +29,24 @@ class SourceUnavailable(SourceError):
 
     code = "CDCD-SOURCE-UNAVAILABLE"
     retry = Retry.AUTO
+    hint = "cdcd connects again by itself, and nothing is lost meanwhile"
 
 
 class ServerInternal(SourceError):
     """The server reports an internal error: a defect of its own, or damaged data."""
 
     code = "CDCD-SOURCE-INTERNAL"
+    hint = (
+        "see the server's log: a damaged row or index is repaired there (REINDEX; delete or restore the row), then "
+        "`cdcd resume`; a defect of PostgreSQL may be gone in its next minor version"
+    )
 
 
 class SendMissing(SourceError):
     """The server has no function that writes a value of this type (42883): in binary form, most likely."""
 
     code = "CDCD-SOURCE-SEND"
+    hint = "a function of PostgreSQL 14 or later is missing on the server: see its log for which"
 
 
 class OptionFailed(SourceError):
@@ -46,6 +58,7 @@ class OptionFailed(SourceError):
 
     code = "CDCD-SOURCE-OPTION"
     retry = Retry.AUTO
+    hint = "the next session leaves the option out"
 
     def __init__(
         self, message: str, without: tuple[str, ...] = (), *, hint: str | None = None, **context: object
@@ -81,42 +94,52 @@ class SlotActive(SourceError):
 
     code = "CDCD-SLOT-ACTIVE"
     retry = Retry.AUTO
+    hint = (
+        "cdcd waits until it is free. Stop the other reader if it is not wanted; one that is frozen or cut off lets "
+        "go after wal_sender_timeout (F74)"
+    )
 
 
 class SlotMissing(SourceError):
     """The slot of the stored position is gone (F10)."""
 
     code = "CDCD-SLOT-MISSING"
+    hint = GAP_OR_SNAPSHOT
 
 
 class SlotLost(SourceError):
     """The slot was invalidated (F23)."""
 
     code = "CDCD-SLOT-LOST"
+    hint = GAP_OR_SNAPSHOT
 
 
 class SlotAhead(SourceError):
     """The slot was confirmed beyond what cdcd wrote: something else consumed it (F3)."""
 
     code = "CDCD-SLOT-AHEAD"
+    hint = GAP_OR_SNAPSHOT
 
 
 class SlotGivenUp(SourceError):
     """The WAL guard has given the slot up, to save the primary's disk (F21)."""
 
     code = "CDCD-SLOT-GIVEN-UP"
+    hint = GAP_OR_SNAPSHOT
 
 
 class SlotUnusable(SourceError):
     """The slot exists but is not one that cdcd can read from."""
 
     code = "CDCD-SLOT-UNUSABLE"
+    hint = "choose another source.slot.name, and restart cdcd"
 
 
 class SlotUnsynchronised(SlotUnusable):
     """The server was promoted, and its copy of the slot had not been made usable by then (F57)."""
 
     code = "CDCD-SLOT-UNSYNCHRONISED"
+    hint = GAP_OR_SNAPSHOT
 
 
 class SnapshotStale(SourceError):
@@ -135,18 +158,21 @@ class SourceMismatch(SourceError):
     """The server is not the one the stored position belongs to (F58, F62)."""
 
     code = "CDCD-SOURCE-IDENTITY"
+    hint = "point source.dsn at the server that was read before, or use another name, and restart cdcd"
 
 
 class SourceTimeline(SourceMismatch):
     """cdcd wrote transactions that the server's history does not have: it was promoted before them (F58)."""
 
     code = "CDCD-SOURCE-TIMELINE"
+    hint = GAP_OR_SNAPSHOT
 
 
 class SourceBehind(SourceMismatch):
     """The server's WAL ends before the stored position: it was restored, or is another copy (F62)."""
 
     code = "CDCD-SOURCE-BEHIND"
+    hint = "point source.dsn at the server that was read before, or use another name, and restart cdcd"
 
 
 class SourceStandby(SourceError):

@@ -45,6 +45,9 @@ Observer = Callable[[str, str], None]
 _SUBJECT_NOT_FOUND = 40401
 _VERSION_NOT_FOUND = 40402
 _SCHEMA_NOT_FOUND = 40403
+_NO_SUCH_PATH_HINT = (
+    "correct registry.url, its path too, and restart cdcd: what answers there knows no such request"
+)
 _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
 _MAX_REASON_CHARACTERS = 500
@@ -197,7 +200,7 @@ class Registry:
         if not self._settings.auto_register:
             raise RegistryRefused(
                 "the schema is not registered and registry.auto_register is off",
-                hint=f"register this Avro schema under the subject: {text}",
+                hint=f"register this Avro schema under the subject, then `cdcd resume`: {text}",
                 subject=subject,
             )
         self.verify_next()
@@ -333,7 +336,7 @@ class Registry:
                 self._observe(operation, "unreadable")
                 raise RegistryRefused(
                     f"{operation}: the answer is not a registry's",
-                    hint="check registry.url, its path too",
+                    hint="correct registry.url, its path too, and restart cdcd",
                     subject=subject,
                 ) from error
             raise
@@ -384,9 +387,10 @@ def _refusal(error: Answered, operation: str, subject: str) -> CdcdError:
         return RegistryUnavailable(reason, status=status, subject=subject)
     if status == 409:
         return SchemaIncompatible(reason, status=status, error_code=code, subject=subject)
-    hint = None
+    hint = _NO_SUCH_PATH_HINT if status == 404 and code // 100 != 404 else None
     if status in _UNAUTHORISED:
         hint = (
-            "check the credentials of the registry: username and password_file, token_file, or its properties"
+            "correct the registry's credentials (username and password_file, token_file, or its properties), then "
+            "`cdcd resume`; files are read anew"
         )
     return RegistryRefused(reason, hint=hint, status=status, error_code=code, subject=subject)

@@ -96,7 +96,6 @@ def refuse_held(source: SourceSettings) -> None:
     if slot is not None and slot.active:
         raise SlotActive(
             "another walsender holds the slot",
-            hint="waits until it is free; a frozen or cut-off client lets go after wal_sender_timeout (F74)",
             slot=source.slot,
             pid=slot.active_pid,
         )

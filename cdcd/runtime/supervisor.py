@@ -25,6 +25,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import who_holds
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
+from cdcd.runtime.hints import fit
 from cdcd.runtime.letting_go import let_go
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.session import Session
@@ -169,6 +170,7 @@ class Supervisor:
     def _ended_by(self, error: CdcdError) -> Ended:
         """Keep for the next session what this one, or the last that has streamed, ended with."""
         session = self._running
+        fit(error, self._config)
         has_streamed = session is not None and session.has_streamed
         if has_streamed:
             self._stale.forget()

@@ -32,6 +32,16 @@ IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
 LULL_S = 0.01
+_LARGER_BY = {
+    "rows": "sink.large_transactions.max_rows",
+    "bytes": "sink.large_transactions.max_bytes",
+    "time": "sink.transaction_timeout_ms (the broker allows up to its transaction.max.timeout.ms), or "
+    "sink.large_transactions.max_time_ms where it is set,",
+}
+_LARGER_HINT = (
+    "nothing of it is visible or confirmed. Raise {raised} and restart cdcd; or set sink.large_transactions.policy: "
+    "parts and restart, then readers may see a part of it before the rest"
+)
 KAFKA_REST_US = 1_000
 """A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
 meanwhile is refused, and librdkafka asks again 20 ms later."""
@@ -360,6 +370,7 @@ class Writer:
         if limit is not None:
             raise TransactionTooLarge(
                 f"a transaction is larger than one Kafka transaction may be: it has reached the limit in {limit}",
+                hint=_LARGER_HINT.format(raised=_LARGER_BY[limit]),
                 begins_after_lsn=self._safe.lsn,
                 rows=self._group.rows,
                 bytes=self._group.bytes,

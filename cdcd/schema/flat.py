@@ -36,7 +36,7 @@ def flat_schema(name: str, columns: list[dict[str, Any]], names: FlatNames, tabl
         if field["name"] in taken:
             raise SchemaError(
                 "a column has the name of a field that the flat format adds",
-                hint="choose another name for it under format.flat",
+                hint="choose another name for the field under format.flat, and restart cdcd",
                 table=table,
                 column=field["name"],
             )

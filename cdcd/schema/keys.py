@@ -143,7 +143,7 @@ def _configured(relation: Relation, policy: Policy) -> tuple[str, ...]:
     if missing:
         raise SchemaError(
             f"the configured key has columns that the table does not publish: {', '.join(missing)}",
-            hint="mend format.key_columns, or its override for this table",
+            hint="correct format.key_columns, or its override for this table, and restart cdcd",
             table=f"{relation.schema}.{relation.name}",
         )
     is_whole = policy.keyless == "row" and relation.identity is ReplicaIdentity.FULL

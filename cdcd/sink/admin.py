@@ -52,8 +52,13 @@ class Admin:
                 if refusal is not None:
                     raise refusal from failure
                 if error.code() not in _SILENCE or left_s <= patience_s:
-                    raise translate(error, doing, **context) from failure
+                    raise translate(self._cause(error), doing, **context) from failure
             patience_s *= 2
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """Return what the connections met, where that tells more than that there was no answer."""
+        told = [one for one in self._told if one.code() != KafkaError._ALL_BROKERS_DOWN]
+        return told[-1] if told and error.code() in _SILENCE else error
 
     def _refusal(self, doing: str, **context: object) -> SinkAuthorization | None:
         self.client.poll(0)

@@ -23,6 +23,7 @@ from cdcd.errors import (
     TopicMismatch,
     TopicMissing,
 )
+from cdcd.sink.hints import hint_for
 from cdcd.sink.settings import FILE_PROPERTIES
 
 __all__ = ["error_of", "kafka_errors", "making_client", "translate"]
@@ -165,24 +166,6 @@ def _by_code() -> dict[int, type[SinkError]]:
 
 
 _CLASSES = _by_code()
-_HINTS: dict[type[SinkError], str] = {
-    SinkAuthorization: "grant the principal what `cdcd check` lists, or mend its credentials",
-    TopicMissing: "create the topic, or set sink.topics.create; if it held records, look again with `cdcd resume`",
-    TopicMismatch: "the number of partitions changed while cdcd ran; `cdcd resume` looks again and says the ways on",
-}
-COLLISION_HINT = (
-    "Kafka takes . and _ in topic names for one character: put another between schema and table in "
-    "sink.topics.template, such as {name}.{schema}-{table}"
-)
-_HINTS_BY_CODE: dict[int, str] = {
-    # Names are legal by their escapes, so what is wrong with one is that another is too near to it.
-    KafkaError.TOPIC_EXCEPTION: COLLISION_HINT,
-    # The key is the one thing in cdcd's records that a broker may ask for.
-    KafkaError.INVALID_RECORD: (
-        "a topic with cleanup.policy=compact refuses records without a key (a TRUNCATE, the marker of a gap, a row "
-        "of a table that has none): set it to delete, then `cdcd resume`"
-    ),
-}
 
 
 def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
@@ -190,8 +173,7 @@ def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
     cls = _CLASSES.get(error.code())
     if cls is None:
         cls = SinkUnavailable if error.retriable() or error.txn_requires_abort() else SinkError
-    hint = _HINTS_BY_CODE.get(error.code(), _HINTS.get(cls))
-    return cls(f"{doing}: {error.str()}", hint=hint, kafka=error.name(), **context)
+    return cls(f"{doing}: {error.str()}", hint=hint_for(error) or None, kafka=error.name(), **context)
 
 
 def error_of(failure: KafkaException) -> KafkaError:
@@ -222,6 +204,8 @@ def making_client() -> Iterator[None]:
         if any(f"{name} failed" in text for name in FILE_PROPERTIES):
             raise SinkAuthorization(
                 f"librdkafka cannot use a file that sink.properties names: {text}",
-                hint="none is needed if it is being changed; else mend the file, or its owner",
+                hint="correct the file, or its owner; it is read anew at each try",
             ) from failure
-        raise SinkError(f"librdkafka refuses sink.properties: {text}") from failure
+        raise SinkError(
+            f"librdkafka refuses sink.properties: {text}", hint="correct sink.properties, and restart cdcd"
+        ) from failure

@@ -135,7 +135,10 @@ class KeptTopics:
             if (owner := document.get("owner")) is not None:
                 kept.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ProgressUnreadable("the record of the topics is not what its format says") from error
+            raise ProgressUnreadable(
+                "the record of the topics is not what its format says",
+                hint="cdcd did not write it: `cdcd resnapshot` copies the tables anew and writes another",
+            ) from error
         return kept
 
 

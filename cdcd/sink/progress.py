@@ -50,6 +50,12 @@ _MOST_CHARACTERS = 500
 _MOST_DIGITS = 10
 
 
+_FOREIGN = (
+    "cdcd did not write this record: take the right to write to the topic from everybody else, produce the last "
+    "record of this key that was cdcd's once more (kafka-console-consumer shows it), then `cdcd resume`"
+)
+
+
 def key_of(slot: str) -> bytes:
     """Return the record key of a slot's progress."""
     return slot.encode()
@@ -109,13 +115,9 @@ def load(value: bytes) -> Progress:
     try:
         document = json_of(value)
     except ValueError as error:
-        raise ProgressUnreadable(
-            "the progress record is not JSON, or too large", hint="the topic holds foreign data"
-        ) from error
+        raise ProgressUnreadable("the progress record is not JSON, or too large", hint=_FOREIGN) from error
     if not isinstance(document, dict):
-        raise ProgressUnreadable(
-            "the progress record is not a JSON object", hint="the topic holds foreign data"
-        )
+        raise ProgressUnreadable("the progress record is not a JSON object", hint=_FOREIGN)
     form = document.get("format")
     if not isinstance(form, int) or isinstance(form, bool) or form not in _KEYS:
         raise ProgressUnreadable(
@@ -125,7 +127,8 @@ def load(value: bytes) -> Progress:
     odd = sorted(_KEYS[form] ^ (document.keys() - {*_SOMETIMES}))
     if odd:
         raise ProgressUnreadable(
-            f"the progress record's keys are not those of format {form}: {clean(', '.join(odd), _MOST_CHARACTERS)}"
+            f"the progress record's keys are not those of format {form}: {clean(', '.join(odd), _MOST_CHARACTERS)}",
+            hint=_FOREIGN,
         )
     return Progress(
         identity=_identity(document),
@@ -174,7 +177,7 @@ def _identity(document: Mapping[str, Any]) -> SourceIdentity:
 
 
 def _wrong(key: str) -> ProgressUnreadable:
-    return ProgressUnreadable(f"the progress record's {key} is not what its format says")
+    return ProgressUnreadable(f"the progress record's {key} is not what its format says", hint=_FOREIGN)
 
 
 def _text(document: Mapping[str, Any], key: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, Message
 
-from cdcd.errors import RecordTooLarge, SinkError
+from cdcd.errors import RecordTooLarge, SinkError, TopicMissing
 from cdcd.model import Record
 from cdcd.sink.faults import translate
 
@@ -22,6 +22,11 @@ __all__ = [
     "undelivered",
 ]
 
+_GONE_HINT = (
+    "the topic was deleted while cdcd wrote to it; `cdcd resume` looks again, and names the commands where it held "
+    "records"
+)
+_OR_A_MARKER = "or set sink.too_large: dead_letter, then a marker stands in the row's place"
 OWN_HINT = (
     "raise sink.properties.message.max.bytes and the topic's max.message.bytes, or the broker's message.max.bytes "
     "where the topic has none; sink.too_large: dead_letter does nothing for it: no row is in it"
@@ -36,7 +41,11 @@ def size_of(record: Record) -> int:
 def larger_than_producer(record: Record, at: int) -> RecordTooLarge:
     """Return the error of a record that the client does not take."""
     message = "producing a record: larger than message.max.bytes"
-    return _with_place(RecordTooLarge(message, topic=record.topic, size_bytes=size_of(record)), at)
+    hint = (
+        "raise sink.properties.message.max.bytes, and max.message.bytes of the topic where it is lower, and restart "
+        f"cdcd; {_OR_A_MARKER}"
+    )
+    return _with_place(RecordTooLarge(message, hint=hint, topic=record.topic, size_bytes=size_of(record)), at)
 
 
 def never_fits(record: Record, at: int) -> RecordTooLarge:
@@ -61,6 +70,8 @@ def undelivered(error: KafkaError, message: Message) -> SinkError:
     """Return why a record was not delivered; of one that is too large, which of the three limits it was."""
     place = {"topic": message.topic(), "partition": message.partition()}
     failure = translate(error, "delivering a record", **place)
+    if isinstance(failure, TopicMissing):
+        failure.advice = _GONE_HINT
     if not isinstance(failure, RecordTooLarge):
         return failure
     size_bytes = len(message.key() or b"") + len(message.value() or b"")

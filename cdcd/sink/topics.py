@@ -19,7 +19,8 @@ from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
 from cdcd.sink.admin import Admin
 from cdcd.sink.claims import Claims
-from cdcd.sink.faults import COLLISION_HINT, error_of, kafka_errors, translate
+from cdcd.sink.faults import error_of, kafka_errors, translate
+from cdcd.sink.hints import COLLISION_HINT, hint_for
 from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics, next_turn
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import SinkSettings, TopicSettings
@@ -276,7 +277,8 @@ class Topics:
             names = ", ".join(topic.topic for topic in missing)
             raise TopicMissing(
                 f"{len(missing)} topics are missing and sink.topics.create is off: {names}",
-                hint=f"create them, {self._topics.partitions} partitions each; the progress topic with 1, compacted",
+                hint=f"create them, {self._topics.partitions} partitions each, cdcd's own with 1 and compacted, and "
+                "`cdcd resume`; or set sink.topics.create: true and restart cdcd",
             )
         self._create(missing)
         return self._await(wanted)
@@ -338,8 +340,7 @@ class Topics:
             return Finding("fail", subject, "does not exist and sink.topics.create is off", mend)
         refusal = self._would_refuse(new)
         if refusal is not None:
-            is_near = refusal.code() == KafkaError.TOPIC_EXCEPTION
-            mend = COLLISION_HINT if is_near else "grant Create, or create it yourself"
+            mend = hint_for(refusal) or "grant Create, or create it yourself"
             return Finding("fail", subject, f"cannot be created: {refusal.str()}", mend)
         return Finding("ok", subject, f"will be created with {partitions}")
 

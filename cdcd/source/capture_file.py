@@ -47,6 +47,9 @@ class CaptureHeader:
     two_phase: bool
 
 
+_AGAIN = "the file was changed since: capture again"
+
+
 def create(path: Path) -> BinaryIO:
     """Open a new file that only its owner can read. Raises CaptureError; an existing file is never touched."""
     try:
@@ -79,13 +82,16 @@ def read_header(file: BinaryIO) -> CaptureHeader:
         raise CaptureError("not a file of `cdcd capture`: its first line is no header", hint=hint)
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
-        raise CaptureError(f"a capture file of format {shown(version)}; this version reads {FORMAT_VERSION}")
+        raise CaptureError(
+            f"a capture file of format {shown(version)}; this version reads {FORMAT_VERSION}",
+            hint="decode it with the version of cdcd that captured it",
+        )
     try:
         header = CaptureHeader(**{**fields, "publication_names": tuple(fields["publication_names"])})
     except (TypeError, KeyError):
-        raise CaptureError("the header of the capture file lacks fields or has others") from None
+        raise CaptureError("the header of the capture file lacks fields or has others", hint=_AGAIN) from None
     if type(header.proto_version) is not int or not isinstance(header.streaming, str):
-        raise CaptureError("a field in the header of the capture file is of another kind")
+        raise CaptureError("a field in the header of the capture file is of another kind", hint=_AGAIN)
     return header
 
 
@@ -117,4 +123,8 @@ def _read(file: BinaryIO, size_bytes: int, at_byte: int) -> bytes:
 
 
 def _cut(at_byte: int) -> CaptureError:
-    return CaptureError("the file ends inside a frame", at_byte=at_byte)
+    return CaptureError(
+        "the file ends inside a frame",
+        hint="the frames before it are shown; the capture was cut off there: capture again for what follows",
+        at_byte=at_byte,
+    )

@@ -23,7 +23,13 @@ from cdcd.errors import CdcdError, SourceAuthentication, SourceSetup, SourceUnav
 from cdcd.ops.notices import hear
 from cdcd.redaction import add_secret, clean
 from cdcd.source.deadline import ANSWER_DEADLINE_S, within
-from cdcd.source.failures import MAX_REPORT_CHARACTERS, ServerReport, connect_failure, failure_for, first_line
+from cdcd.source.failures import (
+    MAX_REPORT_CHARACTERS,
+    ServerReport,
+    failure_for,
+    first_line,
+)
+from cdcd.source.refusals import connect_failure, refusals
 from cdcd.source.settings import SourceSettings
 
 _AT_CONNECT = {
@@ -97,9 +103,9 @@ def translate(error: BaseException) -> CdcdError:
         return error
     if not isinstance(error, psycopg2.Error):
         return SourceUnavailable(f"unexpected {type(error).__name__} from the driver")
-    text = clean(first_line(str(error)), MAX_REPORT_CHARACTERS)
     if error.pgcode is None:
-        return connect_failure(text or type(error).__name__)
+        return connect_failure(refusals(str(error)) or [type(error).__name__])
+    text = clean(first_line(str(error)), MAX_REPORT_CHARACTERS)
     diag = error.diag
     primary = clean(first_line(diag.message_primary or text), MAX_REPORT_CHARACTERS)
     return failure_for(

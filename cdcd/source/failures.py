@@ -45,13 +45,34 @@ _BY_SQLSTATE: dict[str, type[SourceError]] = {
     "53400": SourceSetup,  # all replication slots are in use
     "0A000": SourceSetup,  # logical decoding on a standby that cannot
     "55006": SlotActive,
-    "58P01": SlotLost,  # requested WAL segment has already been removed
+    "58030": ServerInternal,  # the server cannot read or write a file
     "57014": SourceUnavailable,  # cancelled, by a timeout or somebody
     "55P03": SourceUnavailable,  # lock not available
     "25006": SourceUnavailable,  # read-only: this is a standby by now
     "42883": SendMissing,  # a type without the function that writes it, inside another (F53)
     "XX000": ServerInternal,
+    "XX001": ServerInternal,  # damaged data
+    "XX002": ServerInternal,  # a damaged index
 }
+
+_HINTS = {
+    "42501": "grant the role what the message names (`cdcd check` prints the statement), then `cdcd resume`",
+    "53100": "make room on the server's disk; it is tried again",
+    "53300": "end sessions that nobody needs, or raise max_connections or max_wal_senders and restart the server; it "
+    "is tried again",
+    "53400": "raise max_replication_slots and restart the server, or have the owner of an unused slot drop it; then "
+    "`cdcd resume`",
+    "0A000": "run `cdcd check --config FILE`; it says what the server lacks",
+}
+"""What can be done about a SQLSTATE, where that is more than the class says."""
+
+_WAL_LEVEL_HINT = (
+    "ALTER SYSTEM SET wal_level = 'logical' (on a cloud provider: its parameter for logical replication), restart "
+    "the server, then `cdcd resume`"
+)
+_NO_PLUGIN_HINT = (
+    "install the server's own pgoutput: a package of the server is not whole; then `cdcd resume`"
+)
 
 _BY_CLASS: dict[str, type[SourceError]] = {
     "08": SourceUnavailable,  # connection exception
@@ -64,31 +85,11 @@ _BY_CLASS: dict[str, type[SourceError]] = {
 _UNTRANSLATABLE = frozenset({"22021", "22P05"})
 _UNTRANSLATABLE_HINT = (
     "a text has no form in UTF-8: a database in SQL_ASCII takes any bytes, and some encodings have characters of "
-    "their own; the stream cannot get past this row: correct it, then begin anew: see README, 'When the slot is gone'"
+    "their own. The stream cannot get past this row: correct it in the table, then `cdcd resnapshot`"
 )
 
 _PUBLICATION_FUNCTIONS = frozenset({"get_publication_oid", "GetPublicationByName", "LoadPublications"})
 _DECODING_FUNCTIONS = frozenset({"CheckLogicalDecodingRequirements", "CheckSlotRequirements"})
-
-_UNAUTHENTICATED = (
-    "password authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "pg_hba.conf rejects",
-    "authentication failed",
-    "is not permitted to log in",
-    "authentication method",
-    "does not support ssl",
-    "certificate",
-)
-_NOT_SET_UP = (
-    "permission denied to start wal sender",
-    "must be superuser or replication role",
-    "permission denied for database",
-    "invalid connection option",
-    "invalid sslmode",
-)
-
 
 _NO_MEMORY = ("out of memory", "cannot allocate memory")
 
@@ -100,32 +101,26 @@ def failure_for(report: ServerReport) -> SourceError:
     """
     if not report.sqlstate:
         refuse_want_of_memory(report.message)
-    hint = _UNTRANSLATABLE_HINT if report.sqlstate in _UNTRANSLATABLE else None
-    return _class_for(report)(_shown(report), hint=hint, sqlstate=report.sqlstate)
+    cls = _class_for(report)
+    return cls(_shown(report), hint=_hint_for(report, cls), sqlstate=report.sqlstate)
+
+
+def _hint_for(report: ServerReport, cls: type[SourceError]) -> str | None:
+    """Return what can be done about this report, None where its class says it."""
+    sqlstate = report.sqlstate or ""
+    if sqlstate in _UNTRANSLATABLE:
+        return _UNTRANSLATABLE_HINT
+    if cls is SourceSetup and sqlstate == "55000":
+        return _WAL_LEVEL_HINT
+    if cls is SourceSetup and sqlstate == "58P01":
+        return _NO_PLUGIN_HINT
+    return _HINTS.get(sqlstate)
 
 
 def refuse_want_of_memory(text: str) -> None:
     """Raise MemoryError where libpq says that it got none: another session would get no more of it."""
     if text.lower().startswith(_NO_MEMORY):
         raise MemoryError
-
-
-def connect_failure(text: str) -> SourceError:
-    """Return the error for libpq's text of a failed connection, which comes without a SQLSTATE.
-
-    What is not recognised is SourceUnavailable: a connection is always tried again. Raises MemoryError.
-    """
-    refuse_want_of_memory(text)
-    lowered = text.lower()
-    if any(phrase in lowered for phrase in _UNAUTHENTICATED):
-        return SourceAuthentication(text)
-    if "role " in lowered and "does not exist" in lowered:
-        return SourceAuthentication(text)
-    if "database " in lowered and "does not exist" in lowered:
-        return SourceSetup(text)
-    if any(phrase in lowered for phrase in _NOT_SET_UP):
-        return SourceSetup(text)
-    return SourceUnavailable(text)
 
 
 def is_publication_notice(report: ServerReport) -> bool:
@@ -146,6 +141,10 @@ def _class_for(report: ServerReport) -> type[SourceError]:
         return _undefined_object(report)
     if sqlstate == "55000":
         return _wrong_state(report)
+    if (
+        sqlstate == "58P01"
+    ):  # a file is not there: of the WAL, which is removed by then, or of the output plugin
+        return SourceSetup if "could not access file" in report.message else SlotLost
     return _BY_SQLSTATE.get(sqlstate) or _BY_CLASS.get(sqlstate[:2]) or SourceError
 
 

@@ -107,7 +107,7 @@ def test_by_default_it_is_a_halt_that_names_the_ways_on(
         (halt,) = daemon.events("halted")
         assert halt["code"] == "CDCD-TRANSACTION-TOO-LARGE"
         assert "limit in rows" in halt["error"]
-        assert "transaction_timeout_ms" in halt["error"]
+        assert "Raise sink.large_transactions.max_rows and restart" in halt["error"]
         assert "large_transactions.policy: parts" in halt["error"]
         assert changes(reader, topic) == 1
         assert daemon.stop() == 0

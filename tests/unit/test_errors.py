@@ -34,6 +34,14 @@ def test_every_class_says_its_code_and_who_can_mend_it(cls: type[CdcdError]) -> 
     assert cls.__doc__
 
 
+@pytest.mark.parametrize(
+    "cls", [cls for cls in CLASSES if cls is not CdcdError], ids=lambda cls: cls.__name__
+)
+def test_every_class_says_what_can_be_done(cls: type[CdcdError]) -> None:
+    """Where the place that raises it knows no better."""
+    assert cls.hint
+
+
 def test_no_code_is_used_twice() -> None:
     codes = [cls.code for cls in CLASSES]
     assert len(codes) == len(set(codes))

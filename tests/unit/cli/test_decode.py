@@ -83,7 +83,10 @@ def test_a_full_disk_is_told_in_one_line(cdcd: Cdcd, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("sys.stdout", io.TextIOWrapper(full, write_through=True))
         status, _, said = cdcd.decode("--messages", given=BEGIN.hex())
     assert status == 1
-    assert said == "cdcd: CDCD-CAPTURE: standard output cannot be written: No space left on device\n"
+    assert said == (
+        "cdcd: CDCD-CAPTURE: standard output cannot be written: No space left on device"
+        " -> make room where the output goes to\n"
+    )
 
 
 def test_what_a_standby_sends_is_shown_too(cdcd: Cdcd) -> None:

@@ -16,7 +16,8 @@ from cdcd.errors import (
     SourceSetup,
     SourceUnavailable,
 )
-from cdcd.source.failures import ServerReport, connect_failure, failure_for, is_publication_notice
+from cdcd.source.failures import ServerReport, failure_for, is_publication_notice
+from cdcd.source.refusals import connect_failure
 
 CASES = [
     ("57P01", "terminating connection due to administrator command", None, SourceUnavailable),
@@ -39,7 +40,9 @@ CASES = [
     ("58P01", "requested WAL segment 0001 has already been removed", None, SlotLost),
     ("40P01", "deadlock detected", None, SourceUnavailable),
     ("XX000", "could not map filenumber to relation OID", None, ServerInternal),
-    ("XX001", "something nobody thought of", None, SourceError),
+    ("XX001", "missing chunk number 0 for toast value 1 in pg_toast_2", None, ServerInternal),
+    ("58P01", 'could not access file "$libdir/pgoutput": No such file or directory', None, SourceSetup),
+    ("P0001", "something nobody thought of", None, SourceError),
     (None, "server closed the connection unexpectedly", None, SourceUnavailable),
 ]
 
@@ -55,28 +58,6 @@ def test_a_publication_that_is_there_may_be_missing_all_the_same() -> None:
     """F39, F42: it is missing where it was not there yet, and the halt says what goes on from that."""
     missing = failure_for(ServerReport("42704", 'publication "p" does not exist'))
     assert "resnapshot" in missing.advice
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            'connection to server failed: FATAL:  password authentication failed for user "u"',
-            SourceAuthentication,
-        ),
-        ("connection failed: FATAL:  no pg_hba.conf entry for host", SourceAuthentication),
-        ("fe_sendauth: no password supplied", SourceAuthentication),
-        ('FATAL:  role "u" does not exist', SourceAuthentication),
-        ('FATAL:  database "d" does not exist', SourceSetup),
-        ("FATAL:  permission denied to start WAL sender", SourceSetup),
-        ("connection to server failed: Connection refused", SourceUnavailable),
-        ('could not translate host name "h" to address', SourceUnavailable),
-        ("FATAL:  the database system is starting up", SourceUnavailable),
-        ("FATAL:  etwas ganz anderes", SourceUnavailable),
-    ],
-)
-def test_failures_to_connect_are_told_apart_by_their_text(text: str, expected: type[SourceError]) -> None:
-    assert type(connect_failure(text)) is expected
 
 
 def test_a_data_exception_does_not_repeat_the_value() -> None:
@@ -110,7 +91,7 @@ def test_libpqs_want_of_memory_is_no_server_that_may_come_back(text: str) -> Non
     with pytest.raises(MemoryError):
         failure_for(ServerReport(None, text))
     with pytest.raises(MemoryError):
-        connect_failure(text)
+        connect_failure([text])
 
 
 def test_a_server_that_is_out_of_memory_is_asked_again() -> None:

@@ -1,0 +1,76 @@
+"""Hints that the configuration rules out: what an error proposes and is set already, or cannot be set here.
+
+In: an error of the tree and the configuration.  Out: the same error, with a hint that can be followed.
+Invariant: the first row that fits decides; without one the error keeps its own hint.
+Must not: change what is done about an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cdcd.config import Config
+from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, StreamUnsure
+
+__all__ = ["fit"]
+
+_BACK = "nothing was written or confirmed. Take the change back, then `cdcd resume`"
+_FORMER_KEY = "give the table its former key again, then `cdcd resume`"
+
+
+def _is_unstreamed(config: Config) -> bool:
+    return config.source.protocol.streaming == "off"
+
+
+def _registers_nothing(config: Config) -> bool:
+    return not config.registry.auto_register
+
+
+def _has_no_topic_of_its_own(config: Config) -> bool:
+    return config.registry.subjects == "record_name"
+
+
+def _has_no_registry(config: Config) -> bool:
+    return config.schema_topic is not None
+
+
+_ROWS: tuple[tuple[type[CdcdError], Callable[[Config], bool], str], ...] = (
+    (
+        SpillFull,
+        _is_unstreamed,
+        "make room or raise buffer.spill. What is held is prepared transactions: COMMIT PREPARED or ROLLBACK "
+        "PREPARED those that were left behind (pg_prepared_xacts), then `cdcd resume`",
+    ),
+    (
+        StreamUnsure,
+        _is_unstreamed,
+        "nothing of it was confirmed; report the message with the server's version",
+    ),
+    (
+        SchemaIncompatible,
+        _has_no_topic_of_its_own,
+        f"{_BACK}; or let it through with registry.incompatible: register_with_none, and restart cdcd",
+    ),
+    (
+        KeyChanged,
+        _registers_nothing,
+        f"{_FORMER_KEY}; or let the new key count from here on: delete the subject <topic>-key from the registry, "
+        "register the new key's schema, and rebuild what reads the topic by key",
+    ),
+    (
+        KeyChanged,
+        _has_no_registry,
+        f"{_FORMER_KEY}; or set registry.incompatible: new_topic and restart cdcd: rows of the new key go to a topic "
+        "of their own",
+    ),
+)
+
+
+def fit(error: CdcdError, config: Config) -> CdcdError:
+    """Return the error, with another hint where its own cannot be followed with this configuration."""
+    if error.advice == error.hint:
+        for cls, is_met, hint in _ROWS:
+            if type(error) is cls and is_met(config):
+                error.advice = hint
+                break
+    return error

@@ -1,0 +1,64 @@
+"""Situations of the configuration and of commands: the error is what they print."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tests.hints.situation import World, situation
+
+
+@situation("CDCD-CONFIG", "an option that there is not", "did you mean", is_well_after=True)
+def unknown_key(w: World) -> Iterator[str]:
+    w.daemon.config["sorce"] = w.daemon.config.pop("source")
+    ended = w.daemon.start().wait_exit()
+    assert ended == 78
+    yield "CDCD-CONFIG: " + w.daemon.log().replace(" - ", " -> ")
+    w.daemon.config["source"] = w.daemon.config.pop("sorce")
+    w.daemon.log_path.unlink()
+    w.start()
+
+
+@situation("CDCD-RESUME", "a gap is accepted while a daemon streams", "stop it first")
+def accepted_while_it_streams(w: World) -> Iterator[str]:
+    w.stream()
+    yield w.command("resume", "--accept-gap").stderr
+    w.daemon.stop()
+    ran = w.command("resume", "--accept-gap")
+    assert "start cdcd" in ran.stderr, "nothing is missing"
+    w.start()
+
+
+@situation("CDCD-RESUME", "nobody is there to look again", "or start it")
+def nobody_answers(w: World) -> Iterator[str]:
+    yield w.command("resume").stderr
+    w.start()
+    w.daemon.wait_state("streaming")
+    w.resume()
+
+
+@situation("CDCD-RESUME", "nothing was written yet", "start cdcd")
+def nothing_written(w: World) -> Iterator[str]:
+    yield w.command("resnapshot").stderr
+    w.start()
+
+
+@situation("CDCD-CAPTURE", "the file is there already", "name a new file", is_well_after=False)
+def file_is_there(w: World) -> Iterator[str]:
+    path = w.folder / "capture"
+    path.write_text("")
+    yield w.command("capture", "--output", str(path), "--seconds", "0.1").stderr
+    assert w.command("capture", "--output", str(path) + "2", "--seconds", "0.1").returncode == 0
+
+
+@situation("CDCD-CAPTURE", "a line is not hex", "the hex of one message", is_well_after=False)
+def not_hex(w: World) -> Iterator[str]:
+    yield _decoded("no hex\n").stderr
+    assert _decoded("49000040010000\n").stderr != _decoded("no hex\n").stderr
+
+
+def _decoded(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cdcd", "decode"], input=text, capture_output=True, text=True, timeout=60
+    )

@@ -1,0 +1,188 @@
+"""One situation: how it is brought about, what cdcd prints then, and what an operator does who follows the hint.
+
+In: real servers, a database with a table, a daemon for it.  Out: nothing; a situation whose error, hint or outcome
+is another one fails.
+Invariant: the hint is read from what cdcd prints: what is done after it is what its words say, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.daemon import Daemon, await_confirmed, merge
+from tests.support.stack import PostgresServers, run_script
+from tests.support.waiting import eventually
+from tests.support.ways_on import command
+
+Play = Callable[["World"], Iterator[str | None]]
+"""Brings the situation about, yields (what was printed, if that is not in the daemon's log), follows the hint."""
+
+_ids = itertools.count(1_000)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A row of the table. `hint`: what the printed hint has to have; `is_well_after`: a row arrives at the end."""
+
+    code: str
+    what: str
+    hint: tuple[str, ...]
+    play: Play
+    is_retried: bool
+    is_well_after: bool
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.what}"
+
+
+SITUATIONS: list[Situation] = []
+
+
+def situation(
+    code: str, what: str, *hint: str, is_retried: bool = False, is_well_after: bool = True
+) -> Callable[[Play], Play]:
+    """Put a function into the table."""
+
+    def taken(play: Play) -> Play:
+        SITUATIONS.append(Situation(code, what, hint, play, is_retried, is_well_after))
+        return play
+
+    return taken
+
+
+@dataclass
+class World:
+    """What a situation is played with. The table `t (id int PRIMARY KEY, body text)` is there and published."""
+
+    servers: PostgresServers
+    server: PostgresServer
+    dbname: str
+    kafka: KafkaBroker
+    registry: SchemaRegistry
+    folder: Path
+    new_daemon: Callable[..., Daemon]
+    daemon: Daemon
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    table: str = "public.t"
+
+    # --- the daemon ---
+
+    def configure(self, **over: Any) -> None:
+        """Change the configuration; a running daemon does not see it before its next start."""
+        merge(self.daemon.config, over)
+
+    def start(self, **over: Any) -> None:
+        """Start the daemon, again where it runs, with another configuration."""
+        self.configure(**over)
+        if self.daemon.process is not None and self.daemon.process.poll() is None:
+            self.daemon.stop()
+        self.daemon.start()
+
+    def stream(self, **over: Any) -> None:
+        """Start the daemon and let it come as far as streaming, with a row in the topic."""
+        self.start(**over)
+        self.daemon.wait_state("streaming")
+        self.insert()
+        await_confirmed(self.server, self.daemon)
+
+    def resume(self, *words: str) -> None:
+        """`cdcd resume`, or another command: it goes through."""
+        ran = self.command(*(words or ("resume",)))
+        assert ran.returncode == 0, (ran.stdout, ran.stderr)
+
+    def command(self, *words: str) -> Any:
+        """Run a command with the daemon's configuration."""
+        return command(self.daemon, *words)
+
+    # --- the servers ---
+
+    @property
+    def slot(self) -> str:
+        """The daemon's slot."""
+        return self.daemon.slot
+
+    @property
+    def topic(self) -> str:
+        """The topic of the table t."""
+        return f"{self.daemon.name}.public.t"
+
+    def sql(self, *statements: str, server: PostgresServer | None = None, dbname: str | None = None) -> None:
+        """Run statements as the superuser."""
+        run_script((server or self.server).dsn(dbname or self.dbname), *statements)
+
+    def insert(self) -> None:
+        """Insert a row into the table."""
+        self.sql(f"INSERT INTO {self.table} (id) VALUES ({next(_ids)})")
+
+    def admin(self) -> AdminClient:
+        """An admin client of Kafka."""
+        return AdminClient({"bootstrap.servers": self.kafka.bootstrap})
+
+    def role(self, name: str, *options: str) -> str:
+        """Make a role; the DSN for it."""
+        self.sql(f"CREATE ROLE {name} LOGIN {' '.join(options)}")
+        self.closing.callback(self._drop_role, name)
+        return self.server.dsn(self.dbname, name)
+
+    def _drop_role(self, name: str) -> None:
+        self.sql(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+    def pg_hba(self, line: str) -> Callable[[], None]:
+        """Put a line before all others of pg_hba.conf; what takes it away again."""
+        path = self.server.data_folder / "pg_hba.conf"
+        before = path.read_text()
+
+        def restore() -> None:
+            path.write_text(before)
+            self.sql("SELECT pg_reload_conf()", dbname="postgres")
+
+        path.write_text(f"{line}\n{before}")
+        self.sql("SELECT pg_reload_conf()", dbname="postgres")
+        self.closing.callback(restore)
+        return restore
+
+
+def played(one: Situation, world: World) -> None:
+    """Play a situation: its error and hint are printed, and it is gone when the hint is followed."""
+    steps = one.play(world)
+    shown = next(steps)
+    told = shown if shown is not None else _printed(one, world.daemon)
+    error, _, hint = told.partition(" -> ")
+    assert one.code + ":" in error, told
+    for part in one.hint:
+        assert part in hint, f"{part!r} is not in: {hint or told}"
+    assert next(steps, None) is None, "a situation has one error"
+    if one.is_well_after:
+        _assert_well(world)
+
+
+def _printed(one: Situation, daemon: Daemon) -> str:
+    """The error of the first line that tells of this code; where nobody is needed it is tried again."""
+    wanted = "retrying" if one.is_retried else "halted"
+
+    def said() -> str:
+        for line in daemon.log().splitlines():
+            found = json.loads(line)
+            if found["event"] in ("retrying", "halted", "ended") and found["code"] == one.code:
+                assert found["event"] == wanted, found
+                return str(found["error"])
+        return ""
+
+    return str(eventually(said, f"{one.code} is {wanted}:\n{daemon.log()[-3000:]}", 60))
+
+
+def _assert_well(world: World) -> None:
+    world.daemon.wait_state("streaming", deadline_s=120)
+    world.insert()
+    await_confirmed(world.server, world.daemon)
