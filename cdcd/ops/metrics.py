@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,6 +26,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from cdcd.errors import CdcdError, Retry
 from cdcd.kernels import running
 from cdcd.ops.health import STATES
 from cdcd.ops.known import KnownGauge
@@ -266,9 +267,9 @@ class Metrics:
         """A component is connected anew; reasons as in `REASONS`, others count as "other"."""
         self._reconnects.labels(component, reason if reason in REASONS else "other").inc()
 
-    def failed(self, component: str, *, is_fatal: bool) -> None:
+    def failed(self, error: type[CdcdError]) -> None:
         """An error came up; fatal is what waits for an operator or ends the process."""
-        self._errors.labels(component, "fatal" if is_fatal else "retryable").inc()
+        self._errors.labels(*_labels_of(error)).inc()
 
     def status_updates(self, count: int) -> None:
         """This many status messages went to the server."""
@@ -443,9 +444,8 @@ class Metrics:
         for component in COMPONENTS:
             for reason in REASONS:
                 self._reconnects.labels(component, reason)
-        for component in (*COMPONENTS, "spill"):
-            for mended_by in ("retryable", "fatal"):
-                self._errors.labels(component, mended_by)
+        for error in _errors_of(CdcdError):
+            self._errors.labels(*_labels_of(error))
         self._status_updates = self._counter("status_updates_total", "Status messages sent to PostgreSQL.")
         self._duplicates = self._counter(
             "duplicates_suppressed_total", "Transactions dropped on replay because they were durable already."
@@ -466,6 +466,20 @@ class Metrics:
         self._snapshot_completed = self._known(
             "snapshot_last_completed_timestamp_seconds", "When a snapshot was last completed."
         )
+
+
+def _errors_of(error: type[CdcdError]) -> Iterator[type[CdcdError]]:
+    """Return every kind of error that is known by now: the first one of each has to be seen by a rate."""
+    for kind in error.__subclasses__():
+        yield kind
+        yield from _errors_of(kind)
+
+
+def _labels_of(error: type[CdcdError]) -> tuple[str, str]:
+    """Return the component, the word behind CDCD in the code, and the class."""
+    word = error.code.split("-")[1].lower() if "-" in error.code else "other"
+    component = {"slot": "source", "topic": "sink"}.get(word, word)
+    return component, "fatal" if error.retry in (Retry.OPERATOR, Retry.NEVER) else "retryable"
 
 
 def _series(name: str, labels: Mapping[str, str]) -> str:

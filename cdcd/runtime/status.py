@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from cdcd.ack.group import Boundary
 from cdcd.avro.encode import Encoded, taken_tally
-from cdcd.errors import CdcdError, Retry
+from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Item, Keepalive, Progress, Run
 from cdcd.ops.health import HealthState
@@ -111,9 +111,7 @@ class Status:
 
     def failed(self, error: CdcdError) -> None:
         """A session ended by an error."""
-        component = error.code.split("-")[1].lower() if "-" in error.code else "other"
-        component = {"slot": "source", "topic": "sink"}.get(component, component)
-        self.metrics.failed(component, is_fatal=error.retry in (Retry.OPERATOR, Retry.NEVER))
+        self.metrics.failed(type(error))
 
     def sink_opened(self) -> None:
         """The producer is open."""

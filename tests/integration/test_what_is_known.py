@@ -45,81 +45,82 @@ SITUATIONS = (
     "halted",  # an operator has to decide, and others commit
     "all",  # another daemon with what is off by default: two_phase with a prepared transaction, heartbeats
     "all lost",  # that one, and the source refuses connections
+    "bare",  # a third, without a registry, a snapshot and exactly once, at rest
 )
-COUNTER = "k k k k k k k k k k k"
-BY_SLOT = "- k k k k - - k k k -"
+COUNTER = "k k k k k k k k k k k k"
+BY_SLOT = "- k k k k - - k k k - k"
 
 METRICS = {
     # how far behind
-    "cdcd_replication_lag_seconds": "- ^ 0 ^ ^ ^ ? 0 ^ 0 ^",
-    "cdcd_replication_lag_bytes": "- + 0 + + - - k + k -",
-    "cdcd_received_lag_bytes": "- + 0 + 0 - - k + 0 -",
-    "cdcd_last_commit_timestamp_seconds": "- - + + + + ? + + + +",
-    "cdcd_last_ack_timestamp_seconds": "- ? + + + + - ? + + +",
-    "cdcd_event_latency_seconds": "0 0 + + + + 0 0 ? + +",
+    "cdcd_replication_lag_seconds": "- ^ 0 ^ ^ ^ ? 0 ^ 0 ^ 0",
+    "cdcd_replication_lag_bytes": "- + 0 + + - - k + k - 0",
+    "cdcd_received_lag_bytes": "- + 0 + 0 - - k + 0 - 0",
+    "cdcd_last_commit_timestamp_seconds": "- - + + + + ? + + + + +",
+    "cdcd_last_ack_timestamp_seconds": "- ? + + + + - ? + + + +",
+    "cdcd_event_latency_seconds": "0 0 + + + + 0 0 ? + + +",
     # state
-    "cdcd_build_info": "+ + + + + + + + + + +",
-    "cdcd_pipeline_state": "+ + + + + + + + + + +",
-    "cdcd_halted_reason_info": "- - - - - - - - + - -",
-    "cdcd_source_connected": "0 0 + + + 0 0 + 0 + 0",
-    "cdcd_sink_connected": "0 + + + + 0 0 + 0 + 0",
-    "cdcd_loop_last_turn_timestamp_seconds": "+ + + + + + + + + + +",
+    "cdcd_build_info": "+ + + + + + + + + + + +",
+    "cdcd_pipeline_state": "+ + + + + + + + + + + +",
+    "cdcd_halted_reason_info": "- - - - - - - - + - - -",
+    "cdcd_source_connected": "0 0 + + + 0 0 + 0 + 0 +",
+    "cdcd_sink_connected": "0 + + + + 0 0 + 0 + 0 +",
+    "cdcd_loop_last_turn_timestamp_seconds": "+ + + + + + + + + + + +",
     # throughput, since the process began
-    "cdcd_source_bytes_total": "0 k + + + + 0 k k + +",
-    "cdcd_events_total": "- k + + + + - ? ? + +",
-    "cdcd_transactions_total": "0 0 + + + + 0 k k + +",
+    "cdcd_source_bytes_total": "0 k + + + + 0 k k + + +",
+    "cdcd_events_total": "- k + + + + - ? ? + + +",
+    "cdcd_transactions_total": "0 0 + + + + 0 k k + + +",
     "cdcd_encoded_in_python_columns_total": COUNTER,
     "cdcd_encoded_in_python_rows_total": COUNTER,
-    "cdcd_kafka_transactions_total": "0 k + + + + 0 k k + +",
-    "cdcd_kafka_transaction_duration_seconds": "0 k + + + + 0 k k + +",
-    "cdcd_dead_letters_total": "- 0 0 0 0 0 - ? ? 0 0",
+    "cdcd_kafka_transactions_total": "0 k + + + + 0 k k + + +",
+    "cdcd_kafka_transaction_duration_seconds": "0 k + + + + 0 k k + + +",
+    "cdcd_dead_letters_total": "- 0 0 0 0 0 - ? ? 0 0 0",
     "cdcd_duplicates_suppressed_total": COUNTER,
-    "cdcd_status_updates_total": "0 0 + + + + 0 + + + +",
-    "cdcd_registry_requests_total": "0 + + + + + 0 k k + +",
-    "cdcd_schema_registrations_total": "0 + + + + + 0 0 0 + +",
+    "cdcd_status_updates_total": "0 0 + + + + 0 + + + + +",
+    "cdcd_registry_requests_total": "0 + + + + + 0 k k + + 0",
+    "cdcd_schema_registrations_total": "0 + + + + + 0 0 0 + + 0",
     # open transactions
-    "cdcd_open_transactions": "- - 0 0 k - - 0 - 0 -",
-    "cdcd_prepared_transactions": "- - - - - - - - - + -",
-    "cdcd_prepared_oldest_age_seconds": "- - - - - - - - - ^ -",
-    "cdcd_buffer_bytes": "0 k 0 0 k 0 0 0 0 k 0",
-    "cdcd_spill_bytes": "0 0 0 0 0 0 0 0 0 0 0",
-    "cdcd_spill_limit_bytes": "+ + + + + + + + + + +",
-    "cdcd_spill_files": "0 0 0 0 0 0 0 0 0 0 0",
+    "cdcd_open_transactions": "- - 0 0 k - - 0 - 0 - 0",
+    "cdcd_prepared_transactions": "- - - - - - - - - + - -",
+    "cdcd_prepared_oldest_age_seconds": "- - - - - - - - - ^ - -",
+    "cdcd_buffer_bytes": "0 k 0 0 k 0 0 0 0 k 0 0",
+    "cdcd_spill_bytes": "0 0 0 0 0 0 0 0 0 0 0 0",
+    "cdcd_spill_limit_bytes": "+ + + + + + + + + + + +",
+    "cdcd_spill_files": "0 0 0 0 0 0 0 0 0 0 0 0",
     "cdcd_spilled_transactions_total": COUNTER,
     "cdcd_spilled_bytes_total": COUNTER,
-    "cdcd_backpressure_active": "0 k 0 0 k 0 0 0 0 0 0",
+    "cdcd_backpressure_active": "0 k 0 0 k 0 0 0 0 0 0 0",
     "cdcd_backpressure_seconds_total": COUNTER,
     # reliability
-    "cdcd_wait_seconds": "? k 0 k k ? ? ? 0 k ?",  # from three seconds on
-    "cdcd_wait_blocker_info": "? ? - ? ? ? ? ? - ? ?",
-    "cdcd_reconnects_total": "+ k k k k + + k k k +",
-    "cdcd_errors_total": "+ k k k k + + k + k +",
+    "cdcd_wait_seconds": "? k 0 k k ? ? ? 0 k ? 0",  # from three seconds on
+    "cdcd_wait_blocker_info": "? ? - ? ? ? ? ? - ? ? -",
+    "cdcd_reconnects_total": "+ k k k k + + k k k + 0",
+    "cdcd_errors_total": "+ k k k k + + k + k + 0",
     "cdcd_producer_rebuilds_total": COUNTER,
     # the slot, while it can be looked at
-    "cdcd_slot_active": "- 0 + + + - - + 0 + -",
-    "cdcd_slot_retained_wal_bytes": "- + + + + - - + + + -",
-    "cdcd_slot_confirmed_flush_lag_bytes": "- + k + + - - k + k -",
-    "cdcd_slot_safe_wal_bytes": "- - - - - - - - - - -",  # without max_slot_wal_keep_size there is no limit
-    "cdcd_slot_restart_lsn": "- + + + + - - + + + -",
-    "cdcd_slot_confirmed_flush_lsn": "- + + + + - - + + + -",
+    "cdcd_slot_active": "- 0 + + + - - + 0 + - +",
+    "cdcd_slot_retained_wal_bytes": "- + + + + - - + + + - +",
+    "cdcd_slot_confirmed_flush_lag_bytes": "- + k + + - - k + k - k",
+    "cdcd_slot_safe_wal_bytes": "- - - - - - - - - - - -",  # without max_slot_wal_keep_size there is no limit
+    "cdcd_slot_restart_lsn": "- + + + + - - + + + - +",
+    "cdcd_slot_confirmed_flush_lsn": "- + + + + - - + + + - +",
     "cdcd_slot_catalog_xmin_age": BY_SLOT,
-    "cdcd_slot_server_spilled_bytes": "- ? ? ? ? - - ? ? ? -",  # the server's statistics come late
-    "cdcd_slot_server_streamed_bytes": "- ? ? ? ? - - ? ? ? -",
-    "cdcd_slot_wal_status": "- + + + + - - + + + -",
-    "cdcd_wal_guard_level": "- ? 0 0 0 - - ? ? ? -",
+    "cdcd_slot_server_spilled_bytes": "- ? ? ? ? - - ? ? ? - ?",  # the server's statistics come late
+    "cdcd_slot_server_streamed_bytes": "- ? ? ? ? - - ? ? ? - ?",
+    "cdcd_slot_wal_status": "- + + + + - - + + + - +",
+    "cdcd_wal_guard_level": "- ? 0 0 0 - - ? ? ? - ?",
     "cdcd_wal_guard_slots_dropped_total": COUNTER,
     # what is watched beside the stream
     "cdcd_publication_changes_total": COUNTER,
-    "cdcd_tables_not_published_with_topic": "- ? 0 0 0 - - ? ? ? -",
-    "cdcd_heartbeats_sent_total": "0 0 0 0 0 0 0 0 0 + +",
-    "cdcd_heartbeat_last_roundtrip_timestamp_seconds": "- - - - - - - - - + +",
+    "cdcd_tables_not_published_with_topic": "- ? 0 0 0 - - ? ? ? - ?",
+    "cdcd_heartbeats_sent_total": "0 0 0 0 0 0 0 0 0 + + 0",
+    "cdcd_heartbeat_last_roundtrip_timestamp_seconds": "- - - - - - - - - + + -",
     # the snapshot
-    "cdcd_snapshot_running": "0 + 0 0 0 0 0 0 0 0 0",
-    "cdcd_snapshot_tables": "- + + + + + - - - + +",
-    "cdcd_snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0",
-    "cdcd_snapshot_rows_total": "- ? + + + + - - - + +",
-    "cdcd_snapshot_duration_seconds": "- - + + + + - - - + +",
-    "cdcd_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - + +",
+    "cdcd_snapshot_running": "0 + 0 0 0 0 0 0 0 0 0 0",
+    "cdcd_snapshot_tables": "- + + + + + - - - + + -",
+    "cdcd_snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
+    "cdcd_snapshot_rows_total": "- ? + + + + - - - + + -",
+    "cdcd_snapshot_duration_seconds": "- - + + + + - - - + + -",
+    "cdcd_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - + + -",
 }
 ELSEWHERE = {"cdcd_slot_safe_wal_bytes", "cdcd_wait_blocker_info"}
 """What no situation here brings about: a limit of the server's, somebody who holds cdcd up."""
@@ -127,41 +128,41 @@ OF_LIBRARIES = ("process_", "python_")
 """Of prometheus_client, which says what the process and the interpreter are at the moment."""
 
 FIELDS = {
-    "name": "+ + + + + + + + + + +",
-    "version": "+ + + + + + + + + + +",
-    "slot": "+ + + + + + + + + + +",
-    "state": "+ + + + + + + + + + +",
-    "reason": "+ e e e e + + e + e +",
-    "last_error": "+ + + + + + + + + e +",
-    "waiting_for": "? ? e ? ? ? ? ? e ? ?",
-    "uptime_s": "^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^",
-    "server_version_num": "- - + + + + - + + + +",
-    "protocol_version": "- - + + + + - + + + +",
-    "streaming": "- - + + + + - + + + +",
-    "received_lsn": "- - + + + + ? + + + +",
-    "confirmed_lsn": "- - + + + + - + + + +",
-    "durable": "- ? + + + + ? + + + +",
-    "durable.phase": "- ? + + + + ? + + + +",
-    "durable.commit_lsn": "- ? + + + + ? + + + +",
-    "durable.end_lsn": "- ? + + + + ? + + + +",
-    "prepared": "- - - - - - - - - + -",
-    "prepared.transactions": "- - - - - - - - - + -",
-    "prepared.oldest_lsn": "- - - - - - - - - + -",
-    "prepared.oldest_age_s": "- - - - - - - - - ^ -",
-    "prepared.may_be_lost": "- - - - - - - - - 0 -",
-    "wal_guard": "- ? + + + - - ? ? ? -",
-    "wal_guard.level": "- ? + + + - - ? ? ? -",
-    "wal_guard.why": "- ? e e e - - ? ? ? -",
-    "wal_guard.held_by": "- ? e e e - - ? ? ? -",
-    "rows_written": "0 k + + + + 0 0 k + +",
-    "transactions_written": "0 0 + + + + 0 0 k + +",
-    "dead_letters": "0 0 0 0 0 0 0 0 0 0 0",
-    "snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0",
+    "name": "+ + + + + + + + + + + +",
+    "version": "+ + + + + + + + + + + +",
+    "slot": "+ + + + + + + + + + + +",
+    "state": "+ + + + + + + + + + + +",
+    "reason": "+ e e e e + + e + e + e",
+    "last_error": "+ + + + + + + + + e + e",
+    "waiting_for": "? ? e ? ? ? ? ? e ? ? e",
+    "uptime_s": "^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^",
+    "server_version_num": "- - + + + + - + + + + +",
+    "protocol_version": "- - + + + + - + + + + +",
+    "streaming": "- - + + + + - + + + + +",
+    "received_lsn": "- - + + + + ? + + + + +",
+    "confirmed_lsn": "- - + + + + - + + + + +",
+    "durable": "- ? + + + + ? + + + + +",
+    "durable.phase": "- ? + + + + ? + + + + +",
+    "durable.commit_lsn": "- ? + + + + ? + + + + +",
+    "durable.end_lsn": "- ? + + + + ? + + + + +",
+    "prepared": "- - - - - - - - - + - -",
+    "prepared.transactions": "- - - - - - - - - + - -",
+    "prepared.oldest_lsn": "- - - - - - - - - + - -",
+    "prepared.oldest_age_s": "- - - - - - - - - ^ - -",
+    "prepared.may_be_lost": "- - - - - - - - - 0 - -",
+    "wal_guard": "- ? + + + - - ? ? ? - ?",
+    "wal_guard.level": "- ? + + + - - ? ? ? - ?",
+    "wal_guard.why": "- ? e e e - - ? ? ? - ?",
+    "wal_guard.held_by": "- ? e e e - - ? ? ? - ?",
+    "rows_written": "0 k + + + + 0 0 k + + +",
+    "transactions_written": "0 0 + + + + 0 0 k + + +",
+    "dead_letters": "0 0 0 0 0 0 0 0 0 0 0 0",
+    "snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
 }
 PROBES = {  # whether it passes
-    "/startupz": "+ + + + + + + + + + +",
-    "/livez": "+ + + + + + + + + + +",
-    "/readyz": "0 + + + + ? 0 + 0 + ?",  # a back-off of up to 30 s leaves it ready
+    "/startupz": "+ + + + + + + + + + + +",
+    "/livez": "+ + + + + + + + + + + +",
+    "/readyz": "0 + + + + ? 0 + 0 + ? +",  # a back-off of up to 30 s leaves it ready
 }
 
 Values = dict[str, float | str | None]
@@ -378,6 +379,14 @@ def test_what_is_not_known_is_absent_and_the_lag_is_true(
             "heartbeat_interval_ms": 1000,
         }
         walk_everything(walk, postgres, database, new_daemon(postgres, database, source=everything), link)
+    little: Mapping[str, Any] = {"snapshot": {"mode": "never"}, "sink": {"delivery": "at_least_once"}}
+    bare = new_daemon(postgres, database, **little)
+    bare.config["registry"] = "none"
+    with bare:
+        bare.start().wait_state("streaming")
+        Truth(postgres, database, bare.slot).commit(100)
+        caught_up(postgres, bare)
+        walk.look("bare", bare)
     walk.finish()
 
 
