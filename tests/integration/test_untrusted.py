@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import yaml
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.daemon import Daemon, await_confirmed, environment_without_cdcd
 from tests.support.hostile_http import HostileServer, whole
 from tests.support.waiting import eventually
 
@@ -254,6 +255,53 @@ def test_names_of_tables_and_columns_are_shown_clean(
     assert_clean(found)
     assert any(r"x\x1b[2J\u202e\u2028\x7f" in text for text in found.values()), "it is shown, and escaped"
     assert "cdcd_events_total{" in found["/metrics json"]
+
+
+# --- clients of the admin port -------------------------------------------------------------------------------
+
+WITH_FEW = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2)
+from cdcd.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("descriptors", [1_024, 112])
+def test_half_requests_hold_up_neither_probes_nor_rows(
+    descriptors: int, new_daemon: NewDaemon, postgres: PostgresServer, database: str
+) -> None:
+    """1,500 of them, again and again, and as many that are none."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.entry = ("-c", WITH_FEW.format(descriptors=descriptors))
+    daemon.start().wait_state("streaming")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8_192, hard), hard))
+    try:
+        with contextlib.ExitStack() as clients:
+            for number in range(1_500):
+                client = clients.enter_context(socket.socket())
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    client.connect(("127.0.0.1", daemon.port))
+                with contextlib.suppress(OSError):
+                    client.send(
+                        b"GET /livez HTTP/1.1\r\nHost: " if number % 2 else b"\x16\x03\x01 hello\r\n\r\n"
+                    )
+                if number % 300 == 299:
+                    postgres.execute(f"INSERT INTO t VALUES ({number})", dbname=database)
+                    assert daemon.get("/livez", WITHIN_S)[0] == 200
+            await_confirmed(postgres, daemon)
+            assert daemon.get("/livez", WITHIN_S)[0] == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert daemon.stop() == 0
+    lines = daemon.log().splitlines()
+    counted = daemon.events("admin_requests_refused")
+    assert counted
+    assert len(lines) < 100
+    assert "Traceback" not in daemon.log()
 
 
 # --- files ---------------------------------------------------------------------------------------------------
