@@ -2,7 +2,8 @@
 
 In: formatted records, from any thread.  Out: lines on a stream, in their order.
 Invariant: `emit` never waits for the stream: a full pipe, a full disk and a reader that has gone cost lines, which
-are counted, and told as soon as a line can be written. Up to WAITING_LINES wait in memory, later ones are lost.
+are counted, and told as soon as a line can be written. Up to WAITING_LINES wait in memory, WAITING_CHARACTERS in all;
+later ones are lost.
 The stream is written to by its number: a lock of Python's own stream, held by a thread that waits for a full pipe,
 would hold up the end of the process.
 Must not: log anything itself.
@@ -17,6 +18,7 @@ from collections import deque
 from typing import TextIO
 
 WAITING_LINES = 10_000
+WAITING_CHARACTERS = 16 << 20
 FLUSH_S = 1.0
 
 
@@ -28,6 +30,7 @@ class ThreadedHandler(logging.Handler):
         self._descriptor = stream.fileno()
         self._waiting_lines = waiting_lines
         self._lines: deque[str] = deque()
+        self._characters = 0
         self._changed = threading.Condition()
         self._is_writing = False
         self._untold = 0
@@ -42,8 +45,10 @@ class ThreadedHandler(logging.Handler):
             self.handleError(record)
             return
         with self._changed:
-            if len(self._lines) < self._waiting_lines:
+            fits = not self._lines or self._characters + len(line) <= WAITING_CHARACTERS
+            if fits and len(self._lines) < self._waiting_lines:
                 self._lines.append(line)
+                self._characters += len(line)
                 self._changed.notify_all()
             else:
                 self._lose()
@@ -61,6 +66,7 @@ class ThreadedHandler(logging.Handler):
                 self._changed.wait_for(lambda: self._lines)
                 self._is_writing = True
                 line, untold = self._lines.popleft(), self._untold
+                self._characters -= len(line)
             try:
                 if untold:
                     self._put(self._told(untold))

@@ -54,7 +54,7 @@ _PLAIN = frozenset(
     }
 )
 _BEARER_SOURCE, _TOKEN = "bearer.auth.credentials.source", "bearer.auth.token"
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _JSON = "application/vnd.schemaregistry.v1+json"
 _UNTOLD = -1
@@ -109,7 +109,7 @@ class Client(Protocol):
 
 def is_plain(properties: Mapping[str, object]) -> bool:
     """Whether `RestClient` can do what these properties of Confluent's client ask for, and the environment."""
-    if os.environ.keys() & {name for one in _PROXIES for name in (one, one.upper())}:
+    if os.environ.keys() & {name for one in PROXIES for name in (one, one.upper())}:
         return False
     has_bearer = any(name.startswith("bearer.") for name in properties)
     is_static = properties.get(_BEARER_SOURCE) == "STATIC_TOKEN" and _TOKEN in properties

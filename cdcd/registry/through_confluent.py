@@ -6,16 +6,18 @@ Must not: be imported where `rest.is_plain`: see there what that costs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
-from cdcd.redaction import add_secret
+from cdcd.redaction import add_credentials, add_secret
 from cdcd.registry.limits import limit_client
-from cdcd.registry.rest import MAX_VERSIONS, Answered, NoToken, Registered
+from cdcd.registry.rest import MAX_VERSIONS, PROXIES, Answered, NoToken, Registered
 
 __all__ = ["ThroughConfluent"]
 
@@ -24,10 +26,26 @@ T = TypeVar("T")
 _TIMEOUT_S = 10.0
 
 
+def _proxies() -> list[str]:
+    return [os.environ.get(name, "") for one in PROXIES for name in (one, one.upper())]
+
+
+def _note_credentials(url: str) -> None:
+    """Have a password in a URL counted as a secret: that of a proxy, or of the registry itself."""
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        return  # the client says so
+    if parts.password:
+        add_credentials(unquote(parts.username or ""), unquote(parts.password))
+
+
 class ThroughConfluent:
     """`Client` with Confluent's properties. Raises TypeError and ValueError for those that it refuses."""
 
     def __init__(self, properties: Mapping[str, object]) -> None:
+        for url in (*str(properties["url"]).split(","), str(properties.get("proxy", "")), *_proxies()):
+            _note_credentials(url)
         self._client = SchemaRegistryClient(dict(properties))
         rest = self._client._rest_client
         issuer = getattr(getattr(rest, "bearer_field_provider", None), "client", None)

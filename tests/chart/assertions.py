@@ -88,6 +88,7 @@ def assert_probes(container: dict[str, Any], config: Config) -> None:
     (port,) = container["ports"]
     assert port == {"name": "http-admin", "containerPort": config.admin.port}
     assert config.admin.host == "0.0.0.0"
+    assert config.admin.host_names, "readers ask under the Service's name and namespace"
     for probe in ("startup", "live", "ready"):
         key = {"startup": "startupProbe", "live": "livenessProbe", "ready": "readinessProbe"}[probe]
         assert container[key]["httpGet"] == {"path": f"/{probe}z", "port": "http-admin"}

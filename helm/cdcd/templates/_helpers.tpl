@@ -49,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $_ := set $config "registry" (dict "url" $config.registry) -}}
 {{- end -}}
 {{- $given := dict
-      "admin" (dict "host" "0.0.0.0")
+      "admin" (dict "host" "0.0.0.0" "host_names" (list (printf "%s.%s" (include "cdcd.fullname" .) .Release.Namespace)))
       "source" (dict) "sink" (dict "secret_files" (dict)) "registry" (dict) -}}
 {{- if .Values.secrets.postgres.existingSecret -}}
 {{- $_ := set $given.source "password_file" "/etc/cdcd/secrets/postgres-password" -}}

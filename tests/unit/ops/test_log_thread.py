@@ -9,6 +9,7 @@ from typing import TextIO
 
 import pytest
 
+from cdcd.ops import log_thread
 from cdcd.ops.log_thread import ThreadedHandler
 from tests.support.waiting import eventually
 
@@ -37,6 +38,17 @@ def test_lines_come_in_their_order(pipe: tuple[int, TextIO]) -> None:
         said(handler, f"line {number}")
     handler.flush()
     assert os.read(reading, 1 << 16).decode().split("\n") == [*(f"line {n}" for n in range(100)), ""]
+
+
+def test_long_lines_that_nobody_reads_take_no_more_memory(
+    pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_thread, "WAITING_CHARACTERS", 1_000_000)
+    handler = ThreadedHandler(pipe[1])
+    for _ in range(100):
+        said(handler, "x" * 100_000)
+    assert sum(map(len, handler._lines)) <= 1_000_000
+    assert handler.lost >= 80
 
 
 def test_a_full_pipe_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> None:

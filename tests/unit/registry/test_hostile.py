@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cdcd.errors import CdcdError, RegistryRefused, RegistryUnavailable
+from cdcd.redaction import clean
 from cdcd.registry import confluent
 from cdcd.registry.confluent import Registry
 from cdcd.registry.limits import MAX_ANSWER_BYTES
@@ -127,6 +128,18 @@ def echo(request: bytes, status: int) -> bytes:
     decoded = sent if "Bearer" in header else base64.b64decode(sent).decode()
     message = f"{header} {decoded} " + "." * (480 - len(header)) + decoded * 3
     return whole(json.dumps({"error_code": status * 100 + 1, "message": message}).encode(), status)
+
+
+@pytest.mark.parametrize("where", ["the registry's URL", "a proxy", "the environment's proxy"])
+def test_a_password_in_a_url_counts_as_a_secret(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "http://me:canary%2F5f3a91@127.0.0.1:1"
+    more = {"a proxy": {"proxy": url}, "the registry's URL": {"url": f"http://127.0.0.1:2, {url}"}}.get(
+        where, {}
+    )
+    if where == "the environment's proxy":
+        monkeypatch.setenv("HTTPS_PROXY", url)
+    ThroughConfluent({"url": "http://127.0.0.1:1", "timeout": 1, **more}).close()
+    assert clean("you sent canary/5f3a91") == "you sent ***"
 
 
 CLIENTS: dict[str, tuple[type[Client], dict[str, Any]]] = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from dataclasses import replace
 
 import psycopg2
@@ -86,6 +89,36 @@ def test_an_unreadable_password_is_an_authentication_error() -> None:
 def test_a_dsn_that_does_not_parse_is_a_setup_error() -> None:
     with pytest.raises(SourceSetup):
         connection_parameters(settings("host=h nonsense"))
+
+
+@pytest.mark.parametrize("piece", [b"R", b"N\0\0\0\x0fSWARNING\0\0"], ids=["half a message", "notices"])
+def test_a_server_that_drips_is_not_waited_for(piece: bytes) -> None:
+    """`connect_timeout` counts from the beginning to the end of the log-in."""
+    is_over, ended = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        client, _ = listening.accept()
+        with client, contextlib.suppress(OSError):
+            client.recv(65_536)
+            while not is_over.wait(0.05):
+                client.sendall(piece)
+
+    def connect() -> None:
+        try:
+            connect_sql(
+                settings(f"host=127.0.0.1 port={port} dbname=d user=u sslmode=disable gssencmode=disable")
+            )
+        except SourceUnavailable:
+            ended.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        serving, connecting = (threading.Thread(target=one, daemon=True) for one in (serve, connect))
+        serving.start()
+        connecting.start()
+        assert ended.wait(60)
+        is_over.set()
+        serving.join(60)
 
 
 def test_secrets_are_scrubbed_from_what_libpq_says() -> None:
