@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from cdcd.cli.beginning import ask
 from cdcd.cli.published import asking_settings, own_topics, published_topics
+from cdcd.cli.slot_made import slot_made
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SlotMissing
 from cdcd.ops.notices import hear
@@ -22,7 +23,7 @@ from cdcd.runtime.ownership import claims_of, refuse_owned
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.publication import create_publication_sql, missing_publications
-from cdcd.source.slot import create_slot, read_slot
+from cdcd.source.slot import read_slot
 
 _TIMEOUT_S = 60.0
 _SLOT_LATER = "the daemon makes it at its first start, together with the snapshot"
@@ -152,7 +153,7 @@ def _slot(config: Config) -> Iterator[Step]:
         yield Step(f"missing  slot {settings.slot}: it needs the publication first (F39)", is_done=False)
     else:
         ask(config, create_slot=True)
-        create_slot(settings, export_snapshot=False).close()
+        slot_made(settings).close()
         yield Step(f"created  slot {settings.slot}")
 
 

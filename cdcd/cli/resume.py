@@ -22,6 +22,7 @@ import structlog
 from cdcd.cli.alone import alone, look, who
 from cdcd.cli.beginning import ask, stored_position
 from cdcd.cli.published import asking_settings, published_topics
+from cdcd.cli.slot_made import slot_made
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ResumeRefused, Retry, TopicMissing
 from cdcd.lsn import Lsn, format_lsn
@@ -37,7 +38,7 @@ from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.prepared import prepared_before
-from cdcd.source.slot import SlotState, create_slot, drop_slot
+from cdcd.source.slot import SlotState, drop_slot
 
 _LOG = structlog.stdlib.get_logger("cdcd.audit")
 _TIMEOUT_S = 60.0
@@ -202,7 +203,7 @@ def _slot_to_go_on_with(
         with contextlib.closing(connect_sql(source)) as connection:
             check_same_server(connection, server)
             drop_slot(connection, source.slot)
-    with create_slot(source, export_snapshot=False, expected=server) as created:
+    with slot_made(source, server) as created:
         return created.consistent_point, created.consistent_point
 
 

@@ -110,7 +110,11 @@ class Beginning:
         shared = await in_thread(refuse_owned, self._config, self._claims)
         if shared is not None:
             _LOG.warning("topics_shared", said=shared.message, hint=shared.advice)
-        stored = await self._open_sink()
+        waits = self._status.waits
+        waits.stop_retrying("source", "slot_held", "promotion")
+        with waits.on("kafka", "the topics of cdcd and the stored position"):
+            stored = await self._open_sink()
+        waits.stop_retrying("kafka")
         server = await in_thread(which_server, self._source)
         options = self._granted(server)  # refused before anything is made
         policies = self._config.format.policies()

@@ -8,7 +8,8 @@ Must not: cache a relation across sessions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import structlog
@@ -33,6 +34,7 @@ from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
 from cdcd.txn.ahead import Ahead
 from cdcd.txn.events import LogicalMessage
+from cdcd.waits import Kind
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 _PLANS_OF_A_TOPIC = 16
@@ -78,6 +80,15 @@ class Registry(Protocol):
     def latest(self, subject: str) -> dict[str, Any] | None: ...  # noqa: D102
 
 
+Waiting = Callable[[Kind, str], contextlib.AbstractContextManager[None]]
+"""Around what may wait for a server."""
+
+
+def not_waiting(_kind: Kind, _what: str) -> contextlib.AbstractContextManager[None]:
+    """Tell nobody."""
+    return contextlib.nullcontext()
+
+
 Incompatible = Literal["halt", "new_topic", "register_with_none"]
 """What becomes of a table's schema that readers of its topic could not read."""
 
@@ -118,7 +129,9 @@ class Plans:
         policies: Policies,
         subjects: Strategy = "topic_name",
         incompatible: Incompatible = "halt",
+        waiting: Waiting = not_waiting,
     ) -> None:
+        self._waiting = waiting
         self.by_relid: dict[int, RelationPlan] = {}
         self.is_sure = True
         """Whether what describes tables may be believed: not while open transactions are streamed (`fallback`)."""
@@ -211,7 +224,8 @@ class Plans:
         relations = [ahead.described.get(relid) or self._described.get(relid) for relid in relids]
         topics = {self._topic(relation) for relation in relations if relation is not None}
         if len(topics) > 1:
-            self._prepared |= await in_thread(self._topics.ensure_new, topics)
+            with self._waiting("kafka", "the topics of new tables"):
+                self._prepared |= await in_thread(self._topics.ensure_new, topics)
 
     async def plan(self, relation: Relation) -> RelationPlan:
         """Return the plan of a relation; the same description gives the same plan without compiling it again.
@@ -265,7 +279,8 @@ class Plans:
             is_flat = self._policies.table(f"{relation.schema}.{relation.name}").value == "flat"
             record = value_record(self._name, relation.schema, relation.name, is_flat=is_flat)
             subject = subject_of(self._subjects, topic, "value", record)
-            self._value_schemas[topic] = self._registry.latest(subject)
+            with self._waiting("registry", f"subject {subject}"):
+                self._value_schemas[topic] = self._registry.latest(subject)
         return self._value_schemas[topic]
 
     def _has_schema(self, relation: Relation, topic: str) -> bool:
@@ -274,7 +289,8 @@ class Plans:
         except KeyChanged:
             return False
         subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
-        return self._registry.knows(subject, schemas.value)
+        with self._waiting("registry", f"subject {subject}"):
+            return self._registry.knows(subject, schemas.value)
 
     def _in_topic(self, relation: Relation, topic: str, *, is_forced: bool = False) -> RelationPlan:
         key = self._key(relation, topic)
@@ -346,7 +362,9 @@ class Plans:
     def _registered_key(self, topic: str, record: str) -> dict[str, Any] | None:
         """Return the topic's key schema, asked for once in a session."""
         if topic not in self._key_schemas:
-            self._key_schemas[topic] = self._registry.latest(subject_of(self._subjects, topic, "key", record))
+            subject = subject_of(self._subjects, topic, "key", record)
+            with self._waiting("registry", f"subject {subject}"):
+                self._key_schemas[topic] = self._registry.latest(subject)
         return self._key_schemas[topic]
 
     def _schemas_of(self, relation: Relation, key: _Key) -> RelationSchemas:
@@ -368,7 +386,7 @@ class Plans:
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
         self._say_shared(relation, key)
-        partitions = self._prepared.pop(topic, None) or self._topics.ensure([topic])[topic]
+        partitions = self._prepared.pop(topic, None) or self._ensured(topic)
         had_values = self._registered_value(topic, relation) is not None
         # The value first: a topic has no key before its values are accepted along with it.
         value_id = self._schema_id(topic, "value", schemas.value, is_forced)
@@ -405,7 +423,12 @@ class Plans:
 
     def _schema_id(self, topic: str, part: Part, schema: AvroSchema, is_forced: bool = False) -> int:
         subject = subject_of(self._subjects, topic, part, full_record_name(schema))
-        return self._registry.schema_id(subject, schema, is_forced=is_forced)
+        with self._waiting("registry", f"subject {subject}"):
+            return self._registry.schema_id(subject, schema, is_forced=is_forced)
+
+    def _ensured(self, topic: str) -> int:
+        with self._waiting("kafka", f"topic {topic}"):
+            return self._topics.ensure([topic])[topic]
 
     def _claim(self, topic: str, relation: Relation) -> None:
         table = (relation.schema, relation.name)
@@ -448,7 +471,7 @@ class Plans:
     def _ready_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
         return _Place(
             topic=topic,
-            partitions=self._topics.ensure([topic])[topic],
+            partitions=self._ensured(topic),
             key_schema_id=self._schema_id(topic, "key", key),
             value_schema_id=self._schema_id(topic, "value", value),
         )

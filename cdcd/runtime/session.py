@@ -45,8 +45,10 @@ from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
+from cdcd.runtime.waiting_for import own_topics
 from cdcd.runtime.watch import watch
 from cdcd.runtime.writer import KAFKA_REST_US, Writer
+from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
@@ -62,6 +64,7 @@ from cdcd.spill.pool import SpillPool
 from cdcd.threads import in_thread
 from cdcd.txn.assembler import Assembler
 from cdcd.version import __version__
+from cdcd.waits import Blocker
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _PREPARED_HINT = (
@@ -117,7 +120,9 @@ class Session:
             policies=config.format.policies(),
             subjects=config.registry.subjects,
             incompatible=config.registry.incompatible,
+            waiting=status.waits.on,
         )
+        status.waits.looks["kafka"] = status.waits.looks["back_pressure"] = self._who_holds_kafka_up
         self._database = ""
         self._timelines = Timelines(0, {})
         self._durable_us = 0
@@ -248,6 +253,7 @@ class Session:
             numbered_by=numbered_by(self._config),
             rest_us=KAFKA_REST_US if self._sink_settings.is_exactly_once else 0,
             is_seen_early=not self._sink_settings.is_exactly_once,
+            waiting=partial(self._status.waits.on, "kafka", "the records of a group"),
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:
@@ -268,6 +274,10 @@ class Session:
         """Tell the topics of a gap that somebody has accepted; from then on the progress record has none."""
         tables = await self._tables_to_copy()
         await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
+
+    def _who_holds_kafka_up(self) -> tuple[Blocker, ...]:
+        topics = [*own_topics(self._config), *self._plans.partitions]
+        return partitions_without_leader(self._sink_settings, topics)
 
     async def _tables_to_copy(self) -> list[tuple[CopiedTable, Relation]]:
         with self._status.waits.watching("lock") as report:

@@ -14,6 +14,8 @@ import contextlib
 import random
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
 
 import structlog
 
@@ -31,12 +33,9 @@ from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.session import Session
 from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
-from cdcd.runtime.waiting_for import own_topics, waits_for
-from cdcd.runtime.waits import Look
-from cdcd.sink.leaders import partitions_without_leader
+from cdcd.runtime.waiting_for import room_below, waits_for
 from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
-from cdcd.waits import Kind
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
 TRIES = 3
@@ -77,9 +76,9 @@ class Supervisor:
         self._publications = publications
         self._limits = Limits()
         self._stale = StaleTables()
-        self._looks: dict[Kind, Look] = {
+        status.waits.looks |= {
             "slot_held": lambda: who_holds(config.source_settings()),
-            "kafka": lambda: partitions_without_leader(config.sink_settings(), own_topics(config)),
+            "disk": lambda: room_below(config.buffer.spill_dir or Path(gettempdir())),
         }
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
@@ -207,7 +206,7 @@ class Supervisor:
         if kind is None:
             waits.stop_retrying()
         else:
-            waits.retrying(kind, error.message, self._looks.get(kind))
+            waits.retrying(kind, error.message)
 
     async def _either(self, event: asyncio.Event, timeout_s: float | None) -> None:
         """Wait for `event`, the stop, or the timeout."""

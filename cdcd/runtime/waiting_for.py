@@ -6,6 +6,9 @@ Must not: decide whether it is tried again.
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from cdcd.config import Config
 from cdcd.errors import (
     CdcdError,
@@ -17,7 +20,7 @@ from cdcd.errors import (
     SourceStandby,
     SourceUnavailable,
 )
-from cdcd.waits import Kind
+from cdcd.waits import Blocker, Kind
 
 _BY_ERROR: tuple[tuple[type[CdcdError], Kind], ...] = (
     (SlotActive, "slot_held"),
@@ -33,6 +36,15 @@ def own_topics(config: Config) -> list[str]:
     """Return the topics that a session needs before it knows any table."""
     own = (config.progress_topic, config.schema_topic, config.dead_letter_topic)
     return [name for name in own if name is not None]
+
+
+def room_below(folder: Path) -> tuple[Blocker, ...]:
+    """Return the file system of a folder with its room, nothing where it cannot be asked."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return ()
+    return (Blocker(f"the file system of {folder}", f"{usage.free} of {usage.total} bytes are free"),)
 
 
 def waits_for(error: CdcdError) -> Kind | None:

@@ -55,12 +55,14 @@ class Waits:
         self._alone = threading.Lock()
         self._notes: list[Note] = []
         self._retrying: Note | None = None
+        self.looks: dict[Kind, Look] = {}
+        """Who finds out, by kind, who holds cdcd up: blocking, called in a thread."""
 
     # --- in ----------------------------------------------------------------------------------------------
 
-    def begin(self, kind: Kind, what: str = "", look: Look | None = None) -> Note:
-        """Something is waited for from now on. `look` finds out who holds it up: blocking, called in a thread."""
-        return self._add(Note(kind, what, self._clock(), look))
+    def begin(self, kind: Kind, what: str = "") -> Note:
+        """Something is waited for from now on."""
+        return self._add(Note(kind, what, self._clock(), self.looks.get(kind)))
 
     def end(self, note: Note | None) -> None:
         """It is waited for no more; may be called again."""
@@ -73,9 +75,9 @@ class Waits:
         self._say_ended(note)
 
     @contextlib.contextmanager
-    def on(self, kind: Kind, what: str = "", look: Look | None = None) -> Iterator[None]:
+    def on(self, kind: Kind, what: str = "") -> Iterator[None]:
         """Wait for this inside the block."""
-        note = self.begin(kind, what, look)
+        note = self.begin(kind, what)
         try:
             yield
         finally:
@@ -85,13 +87,13 @@ class Waits:
         """Something may be waited for: `seen` says whether it is."""
         return self._add(Note(kind, what, None))
 
-    def retrying(self, kind: Kind, what: str = "", look: Look | None = None) -> None:
+    def retrying(self, kind: Kind, what: str = "") -> None:
         """A session has ended for want of this, and another will try: one wait, however often it is tried."""
         if self._retrying is not None and self._retrying.kind == kind:
-            self._retrying.what, self._retrying.look = what, look
+            self._retrying.what, self._retrying.look = what, self.looks.get(kind)
             return
         self.stop_retrying()
-        self._retrying = self.begin(kind, what, look)
+        self._retrying = self.begin(kind, what)
 
     def stop_retrying(self, *kinds: Kind) -> None:
         """What sessions have ended for is there again, if it is of these kinds; of whatever kind without any."""

@@ -124,8 +124,13 @@ class Writer:
         numbered_by: str = "",
         rest_us: int = 0,
         is_seen_early: bool = False,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """`is_seen_early`: rows are seen as they are written, whether their group is complete or not."""
+        """`is_seen_early`: rows are seen as they are written, whether their group is complete or not.
+
+        `waiting`: around whatever waits for Kafka.
+        """
+        self._waiting = waiting
         self._sink = sink
         self._identity = identity
         self._group = Group(limits)
@@ -249,7 +254,8 @@ class Writer:
         async with self._alone:
             self._is_open = True
             self._commit = self._start(self._mark, boundary)
-            await asyncio.shield(self._commit)
+            with self._waiting():
+                await asyncio.shield(self._commit)
             self._is_open = False
         self._wake.set()
 
@@ -318,9 +324,20 @@ class Writer:
             self._stalled_us = 0
         if self._ahead is not None and self._ahead.is_waiting:
             self._announcing = self._start(self._ahead.announce)
-            await asyncio.shield(self._announcing)
+            with self._waiting():
+                await asyncio.shield(self._announcing)
         self._arranged = self._sink.arranged(chunk.records)
         records, done = self._taken(chunk, self._arranged, 0)
+        if done < len(records):
+            with self._waiting():
+                await self._produce_rest(chunk, records, done)
+        self._arranged = ()
+        self._is_unsent = True
+        self._sink.poll(0)
+        await asyncio.sleep(0)
+
+    async def _produce_rest(self, chunk: Chunk, records: Sequence[Record], done: int) -> None:
+        """Hand over what was not taken at once, as there is room for it."""
         taken_us = self._clock_us()
         while done < len(records):
             # What has to go alone waits for all before it (F65), which else would linger for more to come.
@@ -331,10 +348,6 @@ class Writer:
             if done > before:
                 waited_us, taken_us = self._clock_us() - taken_us, self._clock_us()
                 self._stalled_us += waited_us if waited_us >= STALL_US else 0
-        self._arranged = ()
-        self._is_unsent = True
-        self._sink.poll(0)
-        await asyncio.sleep(0)
 
     def _send_what_is_due(self) -> None:
         if self._is_send_due and self._is_unsent:
@@ -397,7 +410,8 @@ class Writer:
         self._is_open = True
         started_us = self._clock_us()
         self._commit = self._start(self._sink.commit, self.progress(boundary))
-        await asyncio.shield(self._commit)
+        with self._waiting():
+            await asyncio.shield(self._commit)
         reach("committed")
         self._is_open = False
         self._rested_us = self._clock_us() + self._rest_us
