@@ -9,6 +9,7 @@ Must not: do anything but say it.
 from __future__ import annotations
 
 from cdcd.errors.tree import EXIT_CONFIG, EXIT_MEMORY, CdcdError, Retry
+from cdcd.redaction import clean_lines
 
 
 class ConfigError(CdcdError):
@@ -94,3 +95,7 @@ class StackError(CdcdError):
 
     code = "CDCD-STACK"
     hint = "see the message: the local servers are started by `python -m cdcd.demo.stack`"
+
+    @staticmethod
+    def _cleaned(text: str) -> str:
+        return clean_lines(text)  # it has the last lines of a child's log

@@ -54,7 +54,11 @@ class CdcdError(Exception):
             parts.append(f"[{where}]")
         if self.advice:
             parts.append(f"-> {self.advice}")
-        return clean(" ".join(parts))
+        return self._cleaned(" ".join(parts))
+
+    @staticmethod
+    def _cleaned(text: str) -> str:
+        return clean(text)
 
 
 def _shown(key: str, value: object) -> str:
