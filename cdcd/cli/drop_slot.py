@@ -1,8 +1,9 @@
 """`cdcd drop-slot`: the last step of an end with cdcd, so that PostgreSQL keeps no WAL for it (F24).
 
 Comes in: a configuration.  Goes out: lines that say what was done, an audit line.
-Invariant: the slot goes only when nobody streams from it or begins on it, and only when it is cdcd's by name, plugin
-and database. The progress record stays, so that a later start says that the slot is gone and skips nothing silently.
+Invariant: the slot goes only when nobody streams from it or begins on it, only when it is cdcd's by name, plugin and
+database, and not where the progress topics say that a daemon of another name reads it. The progress record stays, so
+that a later start says that the slot is gone and skips nothing silently.
 Must not: touch a topic or a publication.
 """
 
@@ -13,29 +14,48 @@ import contextlib
 import structlog
 
 from cdcd.cli.alone import alone, look, who
+from cdcd.cli.published import asking_settings
 from cdcd.config import Config
 from cdcd.errors import ResumeRefused
 from cdcd.lsn import format_lsn
+from cdcd.sink.claims import read_owners
+from cdcd.sink.owners import Place
 from cdcd.source.connection import connect_sql
+from cdcd.source.identity import ServerIdentity
 from cdcd.source.slot import drop_own_slot
 
 _LOG = structlog.stdlib.get_logger("cdcd.audit")
 
 
+def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
+    """Raise ResumeRefused where a daemon of another name reads the slot, and ours has not (F80), or Sink errors."""
+    settings = asking_settings(config)
+    _, owners = read_owners(settings)
+    readers = [one for one in owners if one.reads(settings.slot, server.system_identifier, server.database)]
+    own = Place(settings.progress_topic, settings.slot)
+    if readers and all(reader.place != own for reader in readers):
+        raise ResumeRefused(
+            f"the slot is read by a daemon with another name: {readers[0]}",
+            hint="run it with that daemon's configuration, if it is not to run any more",
+            slot=settings.slot,
+        )
+
+
 def drop(config: Config, *, is_dry: bool = False) -> list[str]:
     """Drop the slot. Raises ResumeRefused while a daemon is there or where the slot is not cdcd's, Source errors."""
     source = config.source_settings()
-    slot, _ = look(config)
+    slot, server = look(config)
     if slot is None:
         return [f"there is no slot {source.slot}"]
     if is_dry:
         return [f"would drop the slot {source.slot}"]
     with alone(config), contextlib.closing(connect_sql(source)) as connection:
+        _refuse_anothers(config, server)
         confirmed_lsn = drop_own_slot(connection, source)
     if confirmed_lsn is None:
         raise ResumeRefused(
             "the slot is not one of cdcd's in this database",
-            hint="look at it in pg_replication_slots, and drop it there if nobody needs it",
+            hint="it is another program's: pg_replication_slots says of which plugin and database",
             slot=source.slot,
             plugin=slot.plugin,
             database=slot.database,

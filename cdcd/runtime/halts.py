@@ -94,7 +94,8 @@ def slot_never_read(slot: str, reason: str) -> SourceError:
     """The slot cannot be read, and cdcd never has: the topics have nothing that a gap could be in."""
     return SlotUnusable(
         "the slot cannot be read any more, and cdcd has written nothing of it",
-        hint="drop it (`cdcd drop-slot`) and start again: it is made anew, and what was committed before is not in "
+        hint="choose another source.slot.name; or, if no other program reads it, `cdcd drop-slot` and start again: "
+        "it is made anew, and what was committed before is not in "
         "the stream, as with every first start",
         slot=slot,
         reason=reason,

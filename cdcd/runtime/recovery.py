@@ -151,8 +151,9 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
     if wanted.snapshot:
         raise SlotUnusable(
             "the slot exists but cdcd has no progress record for it, so the snapshot cannot join the stream",
-            hint="drop the slot (cdcd makes it together with the snapshot), "
-            "or set snapshot.mode: never to begin at the slot's position",
+            hint="it may be another program's, or of a daemon with another name: choose another source.slot.name, "
+            "which cdcd makes together with the snapshot. If `cdcd init` made it, set snapshot.mode: never to begin "
+            "at its position",
             slot=wanted.slot,
         )
     _check_free(slot, wanted)
@@ -198,7 +199,7 @@ def _check_ours(slot: Slot, server: Server, wanted: Wanted) -> None:
     if slot.plugin != "pgoutput" or slot.database != server.database:
         raise SlotUnusable(
             "the slot belongs to another plugin or database",
-            hint="choose another source.slot.name, or drop the slot",
+            hint="it is another program's: choose another source.slot.name",
             slot=wanted.slot,
             plugin=slot.plugin,
             database=slot.database,

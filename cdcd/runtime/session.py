@@ -22,7 +22,7 @@ from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.crash_points import reach
-from cdcd.errors import CdcdError, SinkFenced, SourceUnavailable
+from cdcd.errors import CdcdError, Owned, SinkFenced, SlotUnusable, SourceMismatch, SourceUnavailable
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, TransactionInfo
 from cdcd.registry.confluent import Registry
@@ -178,6 +178,7 @@ class Session:
                 pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
                 begun = await failing.unless(or_stop(beginning.begin(), self._stop))
+            self._status.is_slot_anothers = False
             self._database, self._timelines = begun.server.database, begun.timelines
             self._durable_us = 0 if begun.stored is None else begun.stored.commit_us
             self._writer = self._new_writer(begun)
@@ -201,6 +202,7 @@ class Session:
         except SinkFenced as error:
             raise await self._judged(error) from error
         except CdcdError as error:
+            self._status.is_slot_anothers |= isinstance(error, (Owned, SlotUnusable, SourceMismatch))
             self._status.state("backoff", error)  # closing may take its time; who looks sees why
             raise
         except MemoryError:

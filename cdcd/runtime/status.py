@@ -78,6 +78,8 @@ class Status:
         metrics.waits.waits = self.waits.shown
         self.own_pids: set[int] = set()
         """Under which of the server's processes this daemon holds the slot, or the lock of its start."""
+        self.is_slot_anothers = False
+        """Whether the last start has found that the slot of this name is not this daemon's."""
         metrics.state("starting")
         metrics.lag(self._lag_s)
         metrics.buffers(

@@ -48,6 +48,10 @@ class Owner:
     transactional_id: str
     topics: frozenset[str]
 
+    def reads(self, slot: str, system_identifier: str, database: str) -> bool:
+        """Whether it is this slot of this server that its progress is of."""
+        return (self.place.slot, self.system_identifier, self.database) == (slot, system_identifier, database)
+
     def __str__(self) -> str:
         slot = (
             f"slot {self.place.slot} of database {self.database}, system identifier {self.system_identifier}"

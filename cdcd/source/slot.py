@@ -223,7 +223,7 @@ def _create(
     except CdcdError as error:
         if error.context.get("sqlstate") == "42710":
             raise SlotUnusable(
-                f"slot {settings.slot} exists already", hint="drop it, or go on with it"
+                f"slot {settings.slot} exists already", hint="choose another source.slot.name"
             ) from None
         if cancelling.expired is not None:
             raise cancelling.expired from None

@@ -43,3 +43,21 @@ def test_the_slot_of_somebody_else_is_left_alone(
     assert refused.returncode != 0
     assert "not one of cdcd's" in refused.stderr
     assert postgres.execute(SLOTS, daemon.slot) == [("test_decoding",)]
+
+
+def test_the_slot_that_a_daemon_of_another_name_reads_is_left_alone(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F80: it is stopped at the moment, and its progress says whose the slot is; by its own name it goes."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon, other = new_daemon(postgres, database), new_daemon(postgres, database)
+    other.config["source"]["slot"] = {"name": daemon.slot}
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    refused = command(other, "drop-slot")
+    assert refused.returncode != 0
+    assert f"slot {daemon.slot} of database {database}" in refused.stderr
+    assert f"(name {daemon.name})" in refused.stderr
+    assert postgres.execute(SLOTS, daemon.slot) == [("pgoutput",)]
+    audited(command(daemon, "drop-slot"))
+    assert postgres.execute(SLOTS, daemon.slot) == []

@@ -140,3 +140,29 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
         eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
         assert "CDCD-SLOT-GIVEN-UP" in daemon.status()["reason"]
         assert daemon.stop() == 0
+
+
+def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
+    server: PostgresServer, new_daemon: NewDaemon
+) -> None:
+    """F80: its daemon is stopped, and this one has halted because the slot is not its own."""
+    server.create_database("shared")
+    run(server, "shared", "CREATE TABLE t (id int PRIMARY KEY)")
+    with new_daemon(server, "shared") as owner, new_daemon(server, "shared") as other:
+        owner.start().wait_state("streaming")
+        assert owner.stop() == 0
+        other.config["source"] |= guard(warn="8MiB", critical="16MiB", give_up="24MiB")
+        other.config["source"]["slot"] = {"name": owner.slot}
+        other.config["sink"]["transactional_id"] = f"cdcd-{other.slot}"
+        reason = other.start().wait_state("halted")["reason"]
+        assert "CDCD-SLOT-UNUSABLE" in reason
+        assert "drop" not in reason
+        burn(server, 32 * MIB)
+        eventually(lambda: shown(other).get("level") == "give_up", "its guard has looked")
+        assert "not this one" in shown(other)["held_by"]
+        eventually(lambda: other.events("wal_guard")[-1]["now"] == "give_up", "it is said")
+        assert other.status()["state"] == "halted"
+        assert has_slot(server, owner)
+        assert other.stop() == 0
+        assert not other.events("slot_given_up")
+        owner.start().wait_state("streaming")
