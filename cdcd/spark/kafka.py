@@ -77,6 +77,13 @@ class Cluster:
     def __init__(self, brokers: str, properties: Mapping[str, str]) -> None:
         self._admin = AdminClient({"bootstrap.servers": brokers, **properties})
 
+    def id(self) -> str:
+        """Return the id that the cluster was made with."""
+        try:
+            return str(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).cluster_id)
+        except KafkaException as error:
+            raise SinkUnavailable("Kafka does not say its id", reason=error.args[0].name()) from error
+
     def partitions(self) -> dict[str, list[int]]:
         """Return the partitions of every topic of the cluster."""
         try:

@@ -75,6 +75,8 @@ class Manifest:
     commit_lsn: int = 0
     offsets: Offsets = field(default_factory=dict)
     tables: dict[str, TableEntry] = field(default_factory=dict)
+    cluster: str = ""
+    """The id of the Kafka cluster that it is read from; "" where an older version has written it."""
     replaced: tuple[str, ...] = ()
     """Files of the manifest before that this one no longer has."""
 

@@ -30,10 +30,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError, ReadingError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
 from cdcd.lsn import format_lsn
 from cdcd.spark.cuts import Offsets, merge
 from cdcd.spark.events import BEGINNING
+from cdcd.spark.kafka import Cluster
 from cdcd.spark.manifest import (
     BucketFile,
     Manifest,
@@ -47,6 +48,7 @@ from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.schemas import HEADER_BYTES, schema_by_id
 from cdcd.spark.session import run_to_end, session
 from cdcd.spark.source import register
+from cdcd.spark.target import starting_manifest, take
 from cdcd.spark.tasks import WHOLE, Folded, fold_frame
 
 DEFAULT_BUCKETS = 4
@@ -86,7 +88,11 @@ def mirror(
     if format != "parquet":
         raise ConfigError(f"mirror format {format!r} is not known; there is: parquet")
     Path(target).mkdir(parents=True, exist_ok=True)
-    start = _starting_manifest(target, prefix, buckets)
+    held = take(target)
+    # Spark's checkpoint is dropped: one truth, the manifest, says where to start, also when a target was restored
+    # from a copy or a crash fell between the manifest and Spark's commit.
+    start = starting_manifest(target, prefix, buckets, Cluster(brokers, kafka or {}).id())
+    shutil.rmtree(Path(target) / "_checkpoint", ignore_errors=True)
     sweep(target)
     register(spark)
     reader = (
@@ -101,7 +107,7 @@ def mirror(
         reader = reader.option("topics", ",".join(topics))
     for name, value in (kafka or {}).items():
         reader = reader.option(f"kafka.{name}", value)
-    batch = MirrorBatch(target, prefix, start.buckets, registry_url, on_batch, accept_gaps)
+    batch = MirrorBatch(target, start, registry_url, on_batch, accept_gaps)
     writer = (
         reader.load()
         .writeStream.foreachBatch(batch)
@@ -109,20 +115,11 @@ def mirror(
         .option("checkpointLocation", str(Path(target) / "_checkpoint"))
     )
     if trigger == "available_now":
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=trigger or "0 seconds").start()
-
-
-def _starting_manifest(target: str, prefix: str, buckets: int) -> Manifest:
-    """Return where the target stands. Spark's checkpoint is dropped: one truth, the manifest, says where to start,
-    also when a target was restored from a copy or a crash fell between the manifest and Spark's commit."""
-    shutil.rmtree(Path(target) / "_checkpoint", ignore_errors=True)
-    manifest = read_manifest(target)
-    if manifest is None:
-        return Manifest(prefix, buckets)
-    if manifest.prefix != prefix:
-        raise ReadingError("the target mirrors another prefix", target=target, has=manifest.prefix)
-    return manifest
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=trigger or "0 seconds")
+    query = held.query = writer.start()
+    return query
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,26 +141,24 @@ class MirrorBatch:
     def __init__(
         self,
         target: str,
-        prefix: str,
-        buckets: int,
+        start: Manifest,
         registry_url: str,
         on_batch: Callable[[BatchReport], None] | None,
         accept_gaps: bool = False,
     ) -> None:
         self._accept_gaps = accept_gaps
         self._target = target
-        self._prefix = prefix
-        self._buckets = buckets
+        self._empty = Manifest(start.prefix, start.buckets, cluster=start.cluster)
         self._registry_url = registry_url
         self._on_batch = on_batch
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Apply one batch. Doing it again changes nothing."""
         started = time.monotonic()
-        frame = frame.withColumn("bucket", _bucket_column(self._buckets)).persist()
+        frame = frame.withColumn("bucket", _bucket_column(self._empty.buckets)).persist()
         try:
-            manifest = read_manifest(self._target) or Manifest(self._prefix, self._buckets)
-            offsets, looks = look_at(frame, self._prefix, manifest)
+            manifest = replace(read_manifest(self._target) or self._empty, cluster=self._empty.cluster)
+            offsets, looks = look_at(frame, self._empty.prefix, manifest)
             plans, entries = self._plan(looks, manifest)
             folded = self._fold(frame, plans, sum(one.rows for one in looks)) if plans else []
         finally:
@@ -191,13 +186,13 @@ class MirrorBatch:
 
     def _fold(self, frame: DataFrame, plans: dict[str, TablePlan], rows: int) -> list[Folded]:
         changes = frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
-        folded = fold_frame(changes, plans, self._target, self._buckets, rows)
+        folded = fold_frame(changes, plans, self._target, self._empty.buckets, rows)
         moved = {one.topic for one in folded if one.moved}
         if moved:
             remove_files(self._target, [one.path for one in folded if one.topic in moved and one.path])
             whole = changes.where(F.col("topic").isin(list(moved))).withColumn("bucket", F.lit(WHOLE))
             folded = [one for one in folded if one.topic not in moved]
-            folded += fold_frame(whole, plans, self._target, self._buckets, rows)
+            folded += fold_frame(whole, plans, self._target, self._empty.buckets, rows)
         return folded
 
     def _report(

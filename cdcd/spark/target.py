@@ -1,0 +1,107 @@
+"""Whose a mirror's target is: of one prefix of one Kafka cluster, and written by one process at a time.
+
+In: the folder, the prefix and the cluster's id.  Out: the manifest to go on from, and a lock that is held until the
+process ends or another query of it takes over.
+Invariant: offsets and LSNs of one cluster say nothing of another's, so a target that mirrors something else is
+refused. Who starts removes the files that no manifest names, also those that another process is about to name: hence
+the lock (F80).
+Must not: write the manifest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from cdcd.errors import ReadingError
+from cdcd.spark.manifest import Manifest, read_manifest
+
+LOCK = "_lock"
+_WITHIN_S = 5.0
+"""How long a process that was killed may take to let the lock go."""
+_LOOK_AGAIN_S = 0.1
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+class Query(Protocol):
+    """A streaming query, as far as it is asked here."""
+
+    @property
+    def isActive(self) -> bool: ...  # noqa: D102, N802 - the name that Spark gives it
+
+
+@dataclass
+class Held:
+    """A lock of this process; `query` is the one that writes under it."""
+
+    file: int
+    query: Query | None = None
+
+
+_held: dict[Path, Held] = {}
+
+
+def take(target: str | Path) -> Held:
+    """Return the lock of a target for a new query. Raises ReadingError while another one writes there."""
+    folder = Path(target).resolve()
+    held = _held.get(folder)
+    if held is None:
+        held = _held[folder] = Held(_locked(folder))
+    elif held.query is not None and held.query.isActive:
+        raise ReadingError("a query of this process writes to the target", target=folder)
+    return held
+
+
+def _locked(folder: Path) -> int:
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    give_up = time.monotonic() + _WITHIN_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                os.close(file)
+                raise ReadingError(
+                    "another mirror writes to the target",
+                    hint="stop it first, or choose another target",
+                    target=folder,
+                ) from None
+            time.sleep(_LOOK_AGAIN_S)
+        except OSError as error:
+            log.warning(
+                "the target's file system has no locks (%s): see that one mirror alone writes there", error
+            )
+            return file
+
+
+def starting_manifest(target: str | Path, prefix: str, buckets: int, cluster: str) -> Manifest:
+    """Return where the target stands. Raises ReadingError where it mirrors another prefix, or another cluster's.
+
+    A manifest of an older version does not say of which cluster it is: it is of this one from now on.
+    """
+    manifest = read_manifest(target)
+    if manifest is None:
+        return Manifest(prefix, buckets, cluster=cluster)
+    if manifest.prefix != prefix:
+        raise ReadingError(
+            "the target mirrors another prefix",
+            hint="choose another target",
+            target=target,
+            has=manifest.prefix,
+        )
+    if manifest.cluster not in ("", cluster):
+        raise ReadingError(
+            "the target mirrors another Kafka cluster",
+            hint="choose another target; or, if the topics were moved with their offsets, write the new id into "
+            "manifest.json",
+            target=target,
+            has=manifest.cluster,
+            now=cluster,
+        )
+    return replace(manifest, cluster=cluster)

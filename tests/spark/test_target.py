@@ -1,0 +1,103 @@
+"""A mirror's target belongs to one prefix of one cluster, and one process at a time writes there (F80)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.errors import ReadingError
+from cdcd.spark import target as targets
+from cdcd.spark.manifest import Manifest, read_manifest, write_manifest
+from cdcd.spark.target import starting_manifest, take
+from cdcd.spark.testing import column
+from tests.spark.topics import TopicsWriter, run_mirror
+
+HOLD = "import sys; from cdcd.spark.target import take; held = take(sys.argv[1]); print('held', flush=True); input()"
+
+
+@contextmanager
+def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that writes to the target."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_target_that_another_process_writes_to_is_refused_and_free_when_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with another_process(tmp_path) as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(targets, "_WITHIN_S", 0.3)
+            with pytest.raises(ReadingError, match="another mirror writes to the target"):
+                take(tmp_path)
+        other.kill()
+        take(tmp_path)
+
+
+class Running:
+    isActive = True  # noqa: N815 - the name that Spark gives it
+
+
+def test_a_process_has_one_query_at_a_time_for_a_target(tmp_path: Path) -> None:
+    held = take(tmp_path)
+    assert take(tmp_path) is held, "none has begun"
+    held.query = running = Running()
+    with pytest.raises(ReadingError, match="a query of this process"):
+        take(tmp_path / ".")
+    running.isActive = False
+    assert take(tmp_path) is held
+
+
+@pytest.mark.parametrize(
+    ("manifest", "refused"),
+    [
+        (None, None),
+        (Manifest("shop", 4, 1, cluster="A"), None),
+        (Manifest("shop", 4, 1), None),
+        (Manifest("shop", 4, 1, cluster="B"), "another Kafka cluster"),
+        (Manifest("other", 4, 1, cluster="A"), "another prefix"),
+    ],
+    ids=["none", "ours", "of an older version", "another cluster's", "another prefix's"],
+)
+def test_a_target_goes_on_with_what_it_mirrors(
+    manifest: Manifest | None, refused: str | None, tmp_path: Path
+) -> None:
+    if manifest is not None:
+        write_manifest(tmp_path, manifest)
+    if refused is not None:
+        with pytest.raises(ReadingError, match=refused):
+            starting_manifest(tmp_path, "shop", 8, "A")
+        return
+    found = starting_manifest(tmp_path, "shop", 8, "A")
+    assert (found.prefix, found.cluster, found.buckets) == ("shop", "A", 8 if manifest is None else 4)
+
+
+def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
+    spark: SparkSession, topics: TopicsWriter, tmp_path: Path
+) -> None:
+    """Two clusters may have topics of one name."""
+    items = topics.table("items", [column("id", "int", required=True)])
+    topics.commit(10, topics.change(items, "r", 10, 1, after={"id": 1}))
+    target = tmp_path / "mirror"
+    run_mirror(spark, topics, target)
+    found = read_manifest(target)
+    assert found is not None
+    assert found.cluster
+    document = json.loads((target / "manifest.json").read_text()) | {"cluster": "elsewhere"}
+    (target / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(ReadingError, match="another Kafka cluster"):
+        run_mirror(spark, topics, target)
+    assert json.loads((target / "manifest.json").read_text()) == document
