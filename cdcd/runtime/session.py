@@ -334,6 +334,7 @@ class Session:
                 self._watch_of_copy,
             )
             try:
+                await in_thread(reader.check_publications, self._source.publications)
                 snapshotter = Snapshotter(
                     reader,
                     self._plans,

@@ -15,7 +15,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,15 @@ from cdcd.errors import CdcdError, SnapshotStale
 from cdcd.model import Run
 from cdcd.ops.notices import hear
 from cdcd.snapshot.copy_text import run_of
+from cdcd.snapshot.marks import publication_marks
 from cdcd.snapshot.moved import Fate, fate_of, moved_files
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
     "it begins anew by itself; where that repeats, a proxy or idle_session_timeout ends idle connections"
 )
+_CHANGED = "a publication was changed after the snapshot was taken"
+_CHANGED_HINT = "the snapshot begins anew by itself, with the tables that are published by then"
 _EMPTIED_HINT = (
     "it, or a partition of it, was truncated or emptied after the snapshot was taken; none of its rows of then are "
     "copied: the TRUNCATE or the deletes are in the stream"
@@ -63,7 +66,13 @@ class CopiedTable:
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
 _NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second since
 
-_IS_THERE = "SELECT to_regclass(%s)::oid IS NOT DISTINCT FROM %s::oid"
+# Under another name the changes since then are in another topic. One that the snapshot does not know was made since:
+# all of its rows are in the stream.
+_IS_THERE = """
+    SELECT to_regclass(%(quoted)s)::oid IS NOT DISTINCT FROM %(relid)s::oid AND NOT EXISTS (
+        SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = %(relid)s AND (n.nspname::text, c.relname::text) <> (%(schema)s, %(name)s))
+"""
 
 
 class _Cancelled(Exception):
@@ -102,6 +111,23 @@ class SnapshotReader:
         cursor.execute("SET LOCAL statement_timeout = 0")
         cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # F37
 
+    def check_publications(self, names: Sequence[str]) -> None:
+        """Compare the publications with those of the snapshot, once it is known what is to be copied (blocking).
+
+        Raises SnapshotStale where one was changed since, or a Source error.
+        """
+        try:
+            with self._connection.cursor() as cursor:
+                self._enter(cursor)
+                before = publication_marks(cursor, names)
+                cursor.execute("COMMIT")
+            with contextlib.closing(self._connect()) as connection, connection.cursor() as cursor:
+                now = publication_marks(cursor, names)
+        except psycopg2.Error as error:
+            raise self._translate(error) from error
+        if before != now:
+            raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
+
     def _hold(self, cursor: Any, table: CopiedTable) -> None:
         """Lock the table and its partitions against rewriting, and see that the snapshot sees their rows.
 
@@ -109,7 +135,9 @@ class SnapshotReader:
         """
         cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(_source(table)))
         name = sql.Identifier(table.schema, table.name).as_string(cursor)
-        cursor.execute(_IS_THERE, (name, table.relid))
+        cursor.execute(
+            _IS_THERE, {"quoted": name, **{key: getattr(table, key) for key in ("relid", "schema", "name")}}
+        )
         ((is_there,),) = cursor.fetchall()
         moved = moved_files(cursor, table.relid, is_partitioned=table.is_partitioned) if is_there else ()
         fate = fate_of(moved) if is_there else Fate.STALE

@@ -331,6 +331,69 @@ def test_a_new_file_of_a_table_that_was_not_rewritten_begins_nothing_anew(
             assert copied(reader, table) == rows
 
 
+@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+def test_a_publication_that_was_changed_since_makes_the_snapshot_stale(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F42: the stream has a table's changes from its ADD TABLE on, the snapshot those before it was taken."""
+    changes = [
+        (True, "ALTER PUBLICATION pub ADD TABLE public.u"),
+        (True, "ALTER PUBLICATION pub DROP TABLE public.t", "ALTER PUBLICATION pub ADD TABLE public.t"),
+        (True, "ALTER PUBLICATION pub SET (publish = 'insert')"),
+        (True, "DROP PUBLICATION pub", "CREATE PUBLICATION pub FOR TABLE public.t"),
+        (False, "ALTER PUBLICATION other ADD TABLE public.t"),
+        (False, "VACUUM FULL pg_publication", "VACUUM (FREEZE, FULL) pg_publication_rel"),
+    ]
+    if major >= 15:
+        changes += [
+            (True, "ALTER PUBLICATION pub SET TABLE public.t WHERE (id > 5)"),
+            (True, "ALTER PUBLICATION pub ADD TABLES IN SCHEMA public"),
+        ]
+    for is_changed, *statements in changes:
+        with (
+            source_database(
+                pg_server(major),
+                "CREATE TABLE public.t (id int PRIMARY KEY)",
+                "CREATE TABLE public.u (id int PRIMARY KEY)",
+                "CREATE PUBLICATION pub FOR TABLE public.t",
+                "CREATE PUBLICATION other FOR TABLE public.u",
+            ) as settings,
+            snapshot_of(settings) as reader,
+        ):
+            reader.check_publications(settings.publications)
+            run_script(plain(settings), *statements)
+            if not is_changed:
+                reader.check_publications(settings.publications)
+                continue
+            with pytest.raises(SnapshotStale, match="publication was changed"):
+                reader.check_publications(settings.publications)
+
+
+def test_a_table_that_was_renamed_before_it_was_listed_makes_the_snapshot_stale(
+    pg_server: PostgresServers,
+) -> None:
+    """Its changes in between are in the topic of its old name."""
+    with (
+        source_database(
+            pg_server(18),
+            "CREATE TABLE public.was (id int PRIMARY KEY)",
+            "CREATE PUBLICATION pub FOR ALL TABLES",
+        ) as settings,
+        snapshot_of(settings) as reader,
+    ):
+        run_script(
+            plain(settings),
+            "INSERT INTO public.was VALUES (1)",
+            "ALTER TABLE public.was RENAME TO t",
+            "CREATE TABLE public.made (id int PRIMARY KEY)",
+            "INSERT INTO public.made VALUES (1)",
+        )
+        tables = published(settings)
+        assert copied(reader, tables["made"]) == [], "all of it is in the stream"
+        with pytest.raises(SnapshotStale):
+            copied(reader, tables["t"])
+
+
 EXCHANGE = """
     DO $$
     DECLARE one record; other record;
