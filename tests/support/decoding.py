@@ -106,6 +106,8 @@ class OnePartition:
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         return dict.fromkeys(names, 1)
 
+    ensure_new = ensure
+
 
 class Schemas:
     """A registry in memory: an id for each schema of each subject; takes all."""
