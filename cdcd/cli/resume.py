@@ -28,6 +28,7 @@ from cdcd.errors import CdcdError, ResumeRefused, Retry, TopicMissing
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Timelines
 from cdcd.ops.admin import RESUME_HEADER
+from cdcd.registry.limits import Deadline, paced_response
 from cdcd.runtime.beginning import identity_of, timelines_of, wanted_of
 from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
 from cdcd.runtime.ownership import claims_of
@@ -261,6 +262,9 @@ def _tell(config: Config) -> str | None:
     connection = http.client.HTTPConnection(
         _here(config.admin.host), config.admin.port, timeout=_ANSWER_TIMEOUT_S
     )
+    connection.response_class = paced_response(
+        Deadline(_ANSWER_TIMEOUT_S)
+    )  # whoever it is that listens there
     try:
         named = urllib.parse.urlencode({"name": config.name})  # another one may listen at this port
         connection.request("POST", f"/resume?{named}", headers={RESUME_HEADER: "1", "Host": "localhost"})

@@ -22,7 +22,9 @@ from urllib.parse import quote
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
+from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, environment_without_cdcd
@@ -302,6 +304,85 @@ def test_half_requests_hold_up_neither_probes_nor_rows(
     assert counted
     assert len(lines) < 100
     assert "Traceback" not in daemon.log()
+
+
+# --- records -------------------------------------------------------------------------------------------------
+
+DEEP = b"[" * 100_000
+RECORDS: dict[str, tuple[str, Callable[[Daemon], bytes], bytes]] = {
+    "progress that is deep": ("__progress", lambda one: one.slot.encode(), DEEP),
+    "progress with keys of its own": (
+        "__progress",
+        lambda one: one.slot.encode(),
+        json.dumps({"format": 2, FORGED: 1}).encode(),
+    ),
+    "a schema that is deep": ("__schemas", lambda _one: b"k", DEEP),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_whatever_others_write_to_cdcds_topics_is_shown_clean(
+    kind: str, new_daemon: NewDaemon, postgres: PostgresServer, database: str, kafka: KafkaBroker
+) -> None:
+    topic, key, value = RECORDS[kind]
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.config["registry"] = "none"
+    daemon.config["source"]["password"] = CANARY
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(f"{daemon.name}.{topic}", value, key(daemon))
+    assert producer.flush(WITHIN_S) == 0
+    found = outputs_of(daemon, lambda one: one.status().get("state") == "halted")
+    assert_clean(found)
+    assert "CDCD-PROGRESS" in found["/readyz json"] or "CDCD-SCHEMA-TOPIC" in found["/readyz json"]
+    assert "CDCD-DEFECT" not in found["/status json"]
+
+
+# --- who listens at the admin port ---------------------------------------------------------------------------
+
+OTHERS: dict[str, Callable[[HostileServer, bytes], Iterable[bytes]]] = {
+    "a daemon's words": lambda _s, request: [
+        whole(
+            json.dumps(
+                {"name": "shop", "state": FORGED, "reason": FORGED + request.decode() * 5_000}
+            ).encode()
+        )
+    ],
+    "deep": lambda _s, _r: [whole(DEEP)],
+    "a list": lambda _s, _r: [whole(b"[]")],
+    "without end": REGISTRIES["one without end"],
+    "slowly": REGISTRIES["one that drips"],
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_whoever_listens_where_a_daemon_should_is_shown_clean(kind: str, tmp_path: Path) -> None:
+    with HostileServer(lambda request: OTHERS[kind](server, request)) as server:
+        path = tmp_path / "cdcd.yaml"
+        tree = {
+            "name": "shop",
+            "source": {"dsn": "postgresql://cdcd@127.0.0.1:1/shop", "password": CANARY},
+            "sink": {"bootstrap_servers": "127.0.0.1:1"},
+            "registry": "none",
+            "admin": {"port": server.port},
+        }
+        path.write_text(yaml.safe_dump(tree))
+        ended = subprocess.run(
+            [sys.executable, "-m", "cdcd", "resume", "--config", str(path)],
+            env=environment_without_cdcd(),
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+    shown = ended.stdout + ended.stderr
+    assert "Traceback" not in shown
+    assert shown.count("\n") == 1
+    assert shown[:-1].isprintable()
+    assert CANARY not in shown
+    assert len(shown) < 40_000
 
 
 # --- files ---------------------------------------------------------------------------------------------------
