@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.runtime.stale_tables import TRIES
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import run, run_script
 from tests.support.waiting import eventually
+from tests.support.ways_on import command, halts_with
 
 EXCHANGE_FILES = """
     UPDATE pg_class c SET relfilenode = o.relfilenode FROM pg_class o
@@ -67,4 +71,43 @@ def test_what_gets_another_file_during_the_snapshot_arrives_whole(
             assert_each_once(events)
             ids = {row[0] for row in postgres.execute(f"SELECT id FROM {table}", dbname=database)}
             assert set(fold(events, lambda row: row["id"])) == ids
+        assert daemon.stop() == 0
+
+
+ALWAYS_ANOTHER = """
+    DO $$
+    BEGIN
+        WHILE EXISTS (SELECT FROM goes_on) LOOP
+            TRUNCATE z; INSERT INTO z VALUES (7, 7); COMMIT; PERFORM pg_sleep(0.002);
+        END LOOP;
+    END $$
+"""
+
+
+def test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F81: a snapshot that could never end is not begun for ever."""
+    run(
+        postgres,
+        database,
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE z (id int PRIMARY KEY, n int)",
+        "CREATE TABLE goes_on AS SELECT 1",
+    )
+    with ThreadPoolExecutor(1) as beside, new_daemon(postgres, database) as daemon:
+        rewriting = beside.submit(run_script, postgres.dsn(database), ALWAYS_ANOTHER)
+        try:
+            reason = halts_with(daemon.start(), "CDCD-SNAPSHOT-STALE")
+        finally:
+            run(postgres, database, "TRUNCATE goes_on")
+        rewriting.result(30)
+        assert "table=public.z" in reason
+        assert "let nothing give the table another file" in reason
+        stale = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SNAPSHOT-STALE"]
+        assert len(stale) == TRIES - 1
+        assert command(daemon, "resume").returncode == 0
+        daemon.wait_state("streaming")
+        await_confirmed(postgres, daemon)
+        assert set(fold(reader.read(f"{daemon.name}.public.z"), lambda row: row["id"])) == {7}
         assert daemon.stop() == 0
