@@ -27,7 +27,7 @@ from cdcd.schema.identity import OldTuples, PartitionIdentity, old_tuples
 from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
-from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
+from cdcd.schema.relation_schema import RelationSchemas, merged_key_columns, relation_schemas
 from cdcd.sink.names import message_topic, own_topics, topic_name, transaction_topic
 from cdcd.source.key_index import TableKeys
 from cdcd.source.start import quote_identifier
@@ -50,6 +50,10 @@ _KEY_ADDED_HINT = (
 _NOT_UNIQUE_HINT = (
     "no unique index keeps two rows from having this key: whoever reads by key, and a compacted topic, has one of "
     "them, and none once the other is deleted; choose columns with a UNIQUE constraint that is not DEFERRABLE"
+)
+_NOT_EXACT_HINT = (
+    "format.numeric_as: double, or format.interval_as: microseconds, may make one key of two that are not equal to "
+    "PostgreSQL, and whoever reads by key has one of the rows; format.overrides can leave these columns as they are"
 )
 _KEY_SCHEMA_HINT = (
     "a column of the key changed its type: the same key has other bytes from here on and may go to another "
@@ -332,12 +336,16 @@ class Plans:
             self._keyless.add(plan.relation.relid)
             _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=_KEYLESS_HINT)
 
-    def _say_shared(self, relation: Relation, key: _Key) -> None:
-        """Say once in a session that rows may share the key that the configuration has chosen (F82)."""
-        if not key.is_unique and relation.relid not in self._shared:
-            self._shared.add(relation.relid)
-            table = f"{relation.schema}.{relation.name}"
+    def _say_shared(self, relation: Relation, key: _Key, merged: tuple[str, ...]) -> None:
+        """Say once in a session that rows may share the key, by the columns or the types that were chosen (F82)."""
+        if (key.is_unique and not merged) or relation.relid in self._shared:
+            return
+        self._shared.add(relation.relid)
+        table = f"{relation.schema}.{relation.name}"
+        if not key.is_unique:
             _LOG.warning("key_not_unique", table=table, key=list(key.columns), hint=_NOT_UNIQUE_HINT)
+        if merged:
+            _LOG.warning("key_not_exact", table=table, columns=list(merged), hint=_NOT_EXACT_HINT)
 
     def _key(self, relation: Relation, topic: str) -> _Key:
         record = key_record(self._name, relation.schema, relation.name)
@@ -385,7 +393,7 @@ class Plans:
         self._claim(topic, relation)
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
-        self._say_shared(relation, key)
+        self._say_shared(relation, key, merged_key_columns(relation, schemas))
         partitions = self._prepared.pop(topic, None) or self._ensured(topic)
         had_values = self._registered_value(topic, relation) is not None
         # The value first: a topic has no key before its values are accepted along with it.

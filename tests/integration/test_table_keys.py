@@ -127,6 +127,19 @@ def test_a_chosen_key_that_rows_may_share_is_warned_of(
         assert daemon.stop() == 0
 
 
+def test_a_key_of_which_digits_are_left_out_is_warned_of(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    rows = "INSERT INTO $t VALUES (1, 'a'), (1.00000000000000000001, 'b')"
+    carry_out(postgres.dsn(database), "n", ("CREATE TABLE $t (k numeric PRIMARY KEY, v text)", rows))
+    with new_daemon(postgres, database, format={"numeric_as": "double"}) as daemon:
+        daemon.start().wait_state("streaming")
+        assert len(compacted(reader.read(f"{daemon.name}.public.n"))) == 1
+        (line,) = daemon.events("key_not_exact")
+        assert (line["table"], line["columns"]) == ("public.n", ["k"])
+        assert daemon.stop() == 0
+
+
 def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
