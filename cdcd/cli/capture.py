@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cdcd.cli.say import say
+from cdcd.cli.slot_made import SaidBlockers
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CaptureError
 from cdcd.lsn import format_lsn
@@ -25,7 +26,6 @@ from cdcd.source.copyboth import XLOG_DATA
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import SourceSettings, StreamOptions, granted
 
-_PATIENCE_S = 2.0
 _LOOK_AGAIN_S = 0.2
 
 
@@ -73,13 +73,11 @@ def _begun(settings: SourceSettings, options: StreamOptions, stop: _Stop) -> Cap
 
     def begin() -> None:
         try:
-            capture.set_result(Capture(settings, options))
+            capture.set_result(Capture(settings, options, SaidBlockers()))
         except BaseException as error:  # noqa: BLE001 - handed to who waits
             capture.set_exception(error)
 
     threading.Thread(target=begin, daemon=True).start()
-    if wait([capture], _PATIENCE_S).not_done:
-        _say("waiting for the transactions to end that are open now; Ctrl-C ends")
     while wait([capture], _LOOK_AGAIN_S).not_done:
         if stop.is_asked:
             raise CaptureError(

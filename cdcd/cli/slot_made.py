@@ -25,7 +25,7 @@ def slot_made(settings: SourceSettings, expected: ServerIdentity | None = None) 
     """Create the slot without a snapshot. Raises as `create_slot`, and KeyboardInterrupt."""
     given_up = threading.Event()
     made: Future[CreatedSlot] = Future()
-    report = _Report()
+    report = SaidBlockers()
 
     def make() -> None:
         try:
@@ -51,14 +51,15 @@ def slot_made(settings: SourceSettings, expected: ServerIdentity | None = None) 
         raise
 
 
-class _Report:
-    """Says once for each set of blockers who they are."""
+class SaidBlockers:
+    """Says on standard error whom the creation of a slot waits for, once for each set of blockers."""
 
     def __init__(self) -> None:
         self._said = ""
 
     def __call__(self, seen: Seen | None) -> None:
+        """Take what a look has found."""
         text = "" if seen is None else held_by(seen.blockers)
         if text and text != self._said:
-            say([f"waiting for transactions to end that are open now: {text}; Ctrl-C ends"], sys.stderr)
+            say([f"cdcd: waiting for transactions to end that are open now: {text}; Ctrl-C ends"], sys.stderr)
         self._said = text

@@ -26,6 +26,7 @@ from cdcd.source.publication import missing_publications
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.slot import create_temporary_slot
 from cdcd.source.start import Started, start_on
+from cdcd.source.watched import Report, unreported
 
 _STATUS_INTERVAL_S = 10.0
 _LOOK_AGAIN_S = 0.2
@@ -48,14 +49,17 @@ def server_of(settings: SourceSettings) -> ServerIdentity:
 class Capture:
     """A running capture. Use as a context manager; `start_lsn` is where the temporary slot began."""
 
-    def __init__(self, settings: SourceSettings, options: StreamOptions) -> None:
-        """Create the slot, which waits for the transactions that are open now (F38), and start."""
+    def __init__(self, settings: SourceSettings, options: StreamOptions, report: Report = unreported) -> None:
+        """Create the slot, which waits for the transactions that are open now (F38), and start.
+
+        `report` hears which they are.
+        """
         suffix = f"_capture_{os.getpid()}"
         slot = settings.slot[: _SLOT_NAME_LIMIT - len(suffix)] + suffix
         settings = replace(settings, slot=slot, failover=False)
         connection = connect_replication(settings)
         try:
-            self.start_lsn = create_temporary_slot(settings, connection)
+            self.start_lsn = create_temporary_slot(settings, connection, report)
             self._started: Started = start_on(connection, settings, options, INVALID_LSN)
         except BaseException:
             connection.close()

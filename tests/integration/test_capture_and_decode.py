@@ -235,7 +235,9 @@ def test_a_capture_that_waits_for_an_open_transaction_says_so_and_can_be_ended(
     with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as connection:
         connection.cursor().execute("INSERT INTO public.t VALUES (1)")
         capturing = Capturing(tmp_path, postgres.dsn(database))
-        assert "open now" in capturing.begun()
+        said = capturing.begun()
+        assert "open now" in said
+        assert f"pid {connection.info.backend_pid} of" in said
         capturing.process.send_signal(signal.SIGINT)
         status, said = capturing.end()
     assert (status, len(said.splitlines())) == (1, 1)

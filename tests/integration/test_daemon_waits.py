@@ -109,7 +109,7 @@ def test_the_creation_of_the_slot_names_who_it_waits_for_in_another_database(
             assert blocker["since"].endswith("Z")
             assert daemon.status()["state"] == "snapshot"
             assert daemon.stop() == 0
-            slots = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+            slots = "SELECT slot_name FROM pg_replication_slots WHERE slot_name = %s"
             assert postgres.execute(slots, daemon.slot) == []
             daemon.start()
             named(daemon, "slot_creation", pid)

@@ -1,0 +1,58 @@
+"""Who holds Kafka up, as another client of the cluster sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+
+from cdcd.demo.stack.kafka import KafkaCluster
+from cdcd.sink.leaders import partitions_without_leader
+from tests.support.sinks import sink_settings
+from tests.support.topics import new_name
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Three brokers, all there before and after."""
+    for broker in kafka_cluster.brokers:
+        broker.launch()
+    for broker in kafka_cluster.brokers:
+        broker.wait_ready()
+    yield kafka_cluster
+    for broker in kafka_cluster.brokers:
+        broker.launch()
+
+
+def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    alone, three = new_name(), new_name()
+    made = admin.create_topics([NewTopic(alone, 3, 1), NewTopic(three, 1, 3)])
+    for future in made.values():
+        future.result(30)
+    settings = sink_settings(cluster.bootstrap)
+    eventually(lambda: partitions_without_leader(settings, [alone, three]) == (), "all have leaders")
+    leaders = {number: one.leader for number, one in described(admin).topics[alone].partitions.items()}
+    gone = cluster.brokers[0]
+    gone.kill()
+    eventually(lambda: gone.node_id not in described(admin).brokers, "the cluster has noticed", 60)
+    found = {one.who: one.doing for one in partitions_without_leader(settings, [alone, three])}
+    lost = {
+        f"partition {number} of topic {alone}" for number, leader in leaders.items() if leader == gone.node_id
+    }
+    assert lost
+    assert {who for who in found if alone in who} == lost
+    assert all("has no leader" in found[who] for who in lost)
+    assert f"of which {gone.node_id} are not there" in found[lost.pop()]
+    assert found[f"partition 0 of topic {three}"].startswith("2 of 3 replicas are in sync")
+    for broker in cluster.brokers:
+        broker.kill()
+    (silent,) = partitions_without_leader(settings, [alone])
+    assert silent.who == f"brokers {cluster.bootstrap}"
+    assert silent.doing.startswith("do not answer: ")
+
+
+def described(admin: AdminClient) -> ClusterMetadata:
+    return admin.list_topics(timeout=30)
