@@ -19,7 +19,7 @@ from types import FrameType
 from cdcd.cli.say import ascii_escapes, say
 from cdcd.config import Loaded, load
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
-from cdcd.redaction import strike
+from cdcd.redaction import escape, strike
 
 _DEMO_EXTRA = "the demo needs its extra: pip install 'cdcd[demo]'"
 _NO_CONFIG = 2  # as argparse ends
@@ -77,7 +77,7 @@ def _config(options: argparse.Namespace) -> int:
     texts: dict[str, Callable[[], str]] = {
         "sample": sample_yaml,
         "schema": json_schema,
-        "show": lambda: effective_yaml(_loaded(options)),
+        "show": lambda: "\n".join(map(escape, effective_yaml(_loaded(options)).split("\n"))),
     }
     sys.stdout.write(texts[options.action]())
     return EXIT_OK

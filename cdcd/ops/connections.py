@@ -25,6 +25,7 @@ __all__ = ["Connections", "Refusals"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
 MAX_CONNECTIONS = 128
+_FEWEST = 4
 FIRST_REQUEST_S = 5.0
 NEXT_REQUEST_S = 15.0
 """From an answer on, which has to be taken in this time, to the end of the next request's head."""
@@ -86,7 +87,9 @@ class Connections:
         self._listening: list[socket.socket] = []
         self._spare: int | None = None
         self._accepting: set[asyncio.Task[tuple[asyncio.Transport, _Connection]]] = set()
-        self.most = min(MAX_CONNECTIONS, max(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        has_limit = descriptors != resource.RLIM_INFINITY
+        self.most = min(MAX_CONNECTIONS, max(_FEWEST, descriptors // 4)) if has_limit else MAX_CONNECTIONS
 
     async def listen(self, host: str, port: int) -> int:
         """Bind and accept; return the port. Raises OSError when the address cannot be had."""

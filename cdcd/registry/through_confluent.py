@@ -56,7 +56,9 @@ class ThroughConfluent:
 
     def _note_token(self, rest: Any) -> None:
         """Have each token that the issuer gives counted as a secret."""
-        handle = rest.handle_bearer_auth
+        handle = getattr(rest, "handle_bearer_auth", None)
+        if handle is None:  # only where there are tokens
+            return
 
         def noted(headers: dict[str, str]) -> None:
             handle(headers)

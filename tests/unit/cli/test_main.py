@@ -98,6 +98,14 @@ def test_config_show_prints_values_origins_and_no_secret(
     assert "  format: json  # default\n" in shown
 
 
+def test_config_show_prints_nothing_that_a_terminal_acts_on(
+    prod: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prod.write_text(GOOD + 'admin: {host: "h\\x1b[31m\\u202e\\n"}\n')
+    assert main(["config", "show", "--config", str(prod)]) == 0
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
+
+
 def test_loading_a_configuration_imports_no_client_library(tmp_path: Path) -> None:
     heavy = ("psycopg2", "confluent_kafka", "prometheus_client", "aiohttp", "pyspark")
     script = f"import sys, cdcd.cli, cdcd.config; print([name for name in {heavy!r} if name in sys.modules])"
