@@ -43,11 +43,11 @@ KINDS: dict[Kind, Rule] = {
     "slot_creation": Rule(
         "PostgreSQL to create the slot, after every transaction that was writing when the creation began",
         "these transactions commit or roll back, in every database of the server, prepared ones included (COMMIT "
-        "PREPARED, ROLLBACK PREPARED); pg_terminate_backend(pid) rolls one back; new transactions may go on writing",
+        "PREPARED, ROLLBACK PREPARED): ask whoever runs them; new transactions may go on writing",
     ),
     "lock": Rule(
         "a lock in PostgreSQL",
-        "the transaction that holds the lock commits or rolls back; pg_terminate_backend(pid) rolls it back",
+        "the transaction that holds the lock commits or rolls back: ask whoever runs it",
     ),
     "slot_held": Rule(
         "the replication slot, which somebody else holds",

@@ -369,7 +369,8 @@ def _avro_of(schema: Registered, subject: str) -> Any:
         pass  # no Avro either
     raise RegistryRefused(
         "the subject has schemas that are not Avro",
-        hint="delete the subject, if nobody reads by it, or choose another name for the topics",
+        hint="somebody else has registered them: choose another name for the topics, or subjects of its own "
+        "(registry.subjects)",
         subject=subject,
     )
 

@@ -75,7 +75,8 @@ def level_differences(level: str, new: Any, earlier: Sequence[Any]) -> list[Diff
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SchemaError(
             "an earlier version under the subject is no Avro schema",
-            hint="delete the version, if nobody reads by it",
+            hint="somebody else has registered it: choose another name for the topics, or subjects of its own "
+            "(registry.subjects)",
         ) from error
 
 

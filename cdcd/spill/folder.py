@@ -211,7 +211,8 @@ def _open_private(below: Path, path: Path) -> int:
     if not is_private(found):
         os.close(folder)
         raise SpillError(
-            f"{path} is not a folder of this user alone", hint=f"remove it, or chmod 0700 {path}"
+            f"{path} is not a folder of this user alone",
+            hint=f"chmod 0700 {path}, if it is this user's; or choose another buffer.spill_dir",
         )
     return folder
 
