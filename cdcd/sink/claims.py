@@ -18,7 +18,8 @@ from collections.abc import Collection, Mapping
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from cdcd.errors import Owned, ProgressUnreadable, SinkAuthorization, SinkError, SinkUnavailable, TopicMissing
+from cdcd.errors import Owned, ProgressUnreadable, SinkError, SinkUnavailable
+from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import making_client
@@ -34,9 +35,12 @@ __all__ = ["Claims", "read_owners"]
 _LOG = logging.getLogger("cdcd.sink.claims")
 _PARTITION = 0
 _WINDOW = 1_000
+_WINDOW_OF_OTHERS = 100
+"""There may be hundreds of other names, and an active slot's last progress is among the last few records."""
 _WINDOW_GROWTH = 20
 _END_AFTER_MS = 10
 _OF_OTHERS_WITHIN_S = 10.0
+_OTHERS_ASKED_EVERY_S = 60.0
 _TOPICS = b"/topics"
 Span = tuple[int, int]
 """From which offset to which, the second one not included."""
@@ -52,6 +56,8 @@ class Claims:
         self._own = Place(settings.progress_topic, settings.slot)
         self._had: frozenset[str] = frozenset()
         self._since = 0
+        self._others: list[Owner] = []
+        self._others_due_s = 0.0
 
     def renew(self, settings: SinkSettings) -> None:
         """Read with these settings from now on."""
@@ -63,7 +69,15 @@ class Claims:
         What our own record has already is not refused but returned: both slots' rows are in it, and a halt would not
         take them out again.
         """
-        self._since, owners = read_owners(self._settings)
+        is_due = time.monotonic() >= self._others_due_s
+        self._since, owners = read_owners(self._settings, is_own_alone=not is_due)
+        if is_due:
+            self._others = [
+                owner for owner in owners if owner.place.progress_topic != self._own.progress_topic
+            ]
+            self._others_due_s = time.monotonic() + _OTHERS_ASKED_EVERY_S
+        else:
+            owners = owners + self._others
         own = next((owner for owner in owners if owner.place == self._own), None)
         self._had |= frozenset() if own is None else own.topics
         own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
@@ -105,46 +119,70 @@ class Claims:
         }
 
 
-def read_owners(settings: SinkSettings) -> tuple[int, list[Owner]]:
+def read_owners(settings: SinkSettings, *, is_own_alone: bool = False) -> tuple[int, list[Owner]]:
     """Return where our own progress topic ends, and every slot that owns topics on this cluster, ours among them.
 
     Of our own progress topic all is read, from its end, until our own record is found: a first start reads it whole.
-    Raises SinkUnavailable, SinkAuthorization, ProgressUnreadable (of our own topic).
+    `is_own_alone`: slots of other names are not asked for. Raises SinkUnavailable, SinkAuthorization,
+    ProgressUnreadable (of our own topic).
     """
     own = Place(settings.progress_topic, settings.slot)
-    spans = _spans(settings)
+    spans = _spans(settings, is_own_alone=is_own_alone)
     consumer = _consumer(settings)
     try:
         records = _last_records(consumer, settings, spans)
-        owners: list[Owner] = []
-        for topic in sorted(records, key=lambda topic: topic != own.progress_topic):
-            try:
-                owners += _owners_in(consumer, settings, topic, records[topic], own)
-            except (ProgressUnreadable, SinkAuthorization, TopicMissing):
-                if topic == own.progress_topic:
-                    raise  # of another name it may be anything
+        found = {topic: _progress_in(topic, last, own) for topic, last in records.items()}
+        _add_topics(consumer, settings, found, records)
     finally:
         consumer.close()
-    return spans.get(own.progress_topic, (0, 0))[1], owners
+    owners = [_owners_in(topic, found[topic], records[topic], own) for topic in found]
+    return spans.get(own.progress_topic, (0, 0))[1], [owner for some in owners for owner in some]
 
 
-def _owners_in(
-    consumer: Consumer, settings: SinkSettings, topic: str, records: Records, own: Place
-) -> list[Owner]:
-    found = progress_of(records)
-    for slot, at in topics_elsewhere(found, records).items():
-        deadline = time.monotonic() + settings.operation_timeout_s
-        key = key_of_topics(slot)
-        record = _read(consumer, {topic: (at, at + 1)}, deadline)[topic].get(key)
-        if record is not None:
-            records[key] = record
-    return owners_of(topic, found, records, own)
+def _progress_in(topic: str, records: Records, own: Place) -> dict[str, Progress]:
+    try:
+        return progress_of(records)
+    except ProgressUnreadable:
+        if topic == own.progress_topic:
+            raise
+        return {}  # of another name it may be anything
 
 
-def _spans(settings: SinkSettings) -> dict[str, Span]:
+def _owners_in(topic: str, found: dict[str, Progress], records: Records, own: Place) -> list[Owner]:
+    try:
+        return owners_of(topic, found, records, own)
+    except ProgressUnreadable:
+        if topic == own.progress_topic:
+            raise
+        return []
+
+
+def _add_topics(
+    consumer: Consumer,
+    settings: SinkSettings,
+    found: Mapping[str, dict[str, Progress]],
+    records: Mapping[str, Records],
+) -> None:
+    """Read the records of topics that the progress names and that are not among the last; of each topic one at once."""
+    needed = {topic: topics_elsewhere(slots, records[topic]) for topic, slots in found.items()}
+    while any(needed.values()):
+        places = {topic: slots.popitem() for topic, slots in needed.items() if slots}
+        spans = {topic: (at, at + 1) for topic, (_, at) in places.items()}
+        own = {topic: span for topic, span in spans.items() if topic == settings.progress_topic}
+        read = _read_of_others(consumer, {topic: spans[topic] for topic in spans.keys() - own.keys()})
+        if own:
+            read |= _read(consumer, own, time.monotonic() + settings.operation_timeout_s)
+        for topic, (slot, _) in places.items():
+            key = key_of_topics(slot)
+            if (record := read.get(topic, {}).get(key)) is not None:
+                records[topic][key] = record
+
+
+def _spans(settings: SinkSettings, *, is_own_alone: bool) -> dict[str, Span]:
     """Return where the log of each progress topic begins and ends, as far as it is committed."""
     admin = Admin(settings)
-    metadata = admin.metadata(None, "looking for progress topics")
+    asked = settings.progress_topic if is_own_alone else None
+    metadata = admin.metadata(asked, "looking for progress topics")
     suffixes = (settings.progress_topic, progress_topic(""))
     partitions = [
         TopicPartition(name, _PARTITION)
@@ -153,12 +191,12 @@ def _spans(settings: SinkSettings) -> dict[str, Span]:
     ]
     ends: dict[str, list[int]] = {one.topic: [] for one in partitions}
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        asked = admin.client.list_offsets(
+        futures = admin.client.list_offsets(
             dict.fromkeys(partitions, spec),
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=settings.operation_timeout_s,
         )
-        for partition, future in asked.items():
+        for partition, future in futures.items():
             try:
                 ends[partition.topic].append(int(future.result().offset))
             except KafkaException as failure:
@@ -174,14 +212,16 @@ def _last_records(
 ) -> dict[str, Records]:
     """Return the last record under each key of the progress topics: of ours all, of the others the latest ones."""
     own, key = settings.progress_topic, key_of(settings.slot)
-    windows = {topic: (max(low, end - _WINDOW), end) for topic, (low, end) in spans.items()}
-    others = {topic: span for topic, span in windows.items() if topic != own}
+    others = {
+        topic: (max(low, end - _WINDOW_OF_OTHERS), end) for topic, (low, end) in spans.items() if topic != own
+    }
     found = _read_of_others(consumer, others)
     if own not in spans:
         return found
     deadline = time.monotonic() + settings.operation_timeout_s
-    low, size, (lower, _) = spans[own][0], _WINDOW, windows[own]
-    records = _read(consumer, {own: windows[own]}, deadline)[own]
+    low, end = spans[own]
+    size, lower = _WINDOW, max(low, end - _WINDOW)
+    records = _read(consumer, {own: (lower, end)}, deadline)[own]
     while lower > low and key not in records:
         size *= _WINDOW_GROWTH
         upper, lower = lower, max(low, lower - size)
