@@ -163,7 +163,7 @@ def _add_topics(
     found: Mapping[str, dict[str, Progress]],
     records: Mapping[str, Records],
 ) -> None:
-    """Read the records of topics that the progress names and that are not among the last; of each topic one at once."""
+    """Read the records of topics that the progress names and that are not among the last ones, of each topic one."""
     needed = {topic: topics_elsewhere(slots, records[topic]) for topic, slots in found.items()}
     while any(needed.values()):
         places = {topic: slots.popitem() for topic, slots in needed.items() if slots}
