@@ -111,7 +111,7 @@ class Monitor:
             await asyncio.shield(self._sampling)
         except asyncio.CancelledError:
             if time.monotonic() - self._looked_s > SCRAPE_PATIENCE_S:
-                self._status.slot(None)
+                self._lose_sight()
             raise
 
     async def _look_for_a_scrape(self) -> None:
@@ -141,11 +141,15 @@ class Monitor:
             _LOG.exception("monitor_failed")
         else:
             return True
+        self._lose_sight()
+        self._drop_connection()
+        return False
+
+    def _lose_sight(self) -> None:
+        """Nothing of what was seen is known to be so any more."""
         self._status.slot(None)
         self._status.wal_guard(None)
         self._publications.unseen()
-        self._drop_connection()
-        return False
 
     async def _turn(self) -> None:
         reading, end = await self._look_at_slot()

@@ -26,7 +26,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.runtime.monitor import SCRAPE_INTERVAL_S
+from cdcd.runtime.monitor import SCRAPE_INTERVAL_S, SCRAPE_PATIENCE_S
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.proxy import Proxy
@@ -164,6 +164,13 @@ PROBES = {  # whether it passes
     "/livez": "+ + + + + + + + + + + +",
     "/readyz": "0 + + + + ? 0 + 0 + ? +",  # a back-off of up to 30 s leaves it ready
 }
+
+BY_LOOKS = {
+    name
+    for name, row in METRICS.items()
+    if row.split()[SITUATIONS.index("lost")] == "-" and row.split()[SITUATIONS.index("stalled")] != "-"
+} - {"cdcd_open_transactions"}
+"""What is known by looks at the server, not by the stream."""
 
 Values = dict[str, float | str | None]
 
@@ -477,3 +484,29 @@ def walk_everything(walk: Walk, postgres: PostgresServer, database: str, daemon:
         truth.compare(daemon, known_s)
         link.accept()
         run(postgres, database, f"ROLLBACK PREPARED '{daemon.name}'")
+
+
+def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growing(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """F16: nobody has noticed yet, so that the state is as before; /metrics answers all the same."""
+    run(postgres, database, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
+    with Proxy(postgres.port, postgres.host) as link:
+        dsn = postgres.dsn(database).replace(f":{postgres.port}/", f":{link.port}/")
+        with new_daemon(postgres, database, source={"dsn": dsn}) as daemon:
+            daemon.start()
+            truth = Truth(postgres, database, daemon.slot)
+            known_s = caught_up(postgres, daemon)
+            link.hold()
+            truth.commit(10_000)
+            await_life(daemon, SCRAPE_PATIENCE_S)
+            for _ in range(3):
+                truth.compare(daemon, known_s)
+                assert not samples(daemon).keys() & BY_LOOKS
+            assert daemon.status()["state"] == "streaming"
+            assert daemon.get("/livez")[0] == 200
+            link.heal()
+            caught_up(postgres, daemon)
+            eventually(
+                lambda: samples(daemon).get("cdcd_replication_lag_bytes") == 0, "bytes are known again"
+            )
