@@ -17,6 +17,7 @@ from pathlib import Path
 from cdcd.cli.arguments import add_capture, add_decode, add_ways_on
 from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.cli.say import say, show_uncaught
+from cdcd.cli.unknown import complaint
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.kernels import running
 from cdcd.version import __version__
@@ -25,6 +26,7 @@ __all__ = ["main"]
 
 _DESCRIPTION = "Change data capture from PostgreSQL to Kafka, exactly once."
 _EPILOG = "`cdcd --config FILE` runs the daemon. `cdcd config sample` prints a configuration to begin with."
+_USAGE = 2  # as argparse ends
 _BROKEN_PIPE = 141  # what a shell reports for a process ended by SIGPIPE
 
 
@@ -33,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.excepthook = show_uncaught
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
+    wrong = complaint(words, COMMANDS)
+    if wrong or not words:
+        say([*parser.format_help().splitlines(), *wrong], sys.stderr)
+        return _USAGE
     if words[:1] == ["demo"]:  # the demo reads its own arguments
         options = parser.parse_args(words[:1], argparse.Namespace(arguments=words[1:]))
     else:

@@ -70,11 +70,33 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_a_configuration_the_usage_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["check"], ["init"], ["config", "show"]):
+    for words in (["check"], ["init"], ["config", "show"]):
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code == 2
         assert "--config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], ""),
+        (["chek", "--config", "x.yaml"], "there is no command 'chek'; did you mean 'check'?"),
+        (["--config", "x.yaml", "resnapshoot"], "did you mean 'resnapshot'?"),
+        (["drop_slot"], "did you mean 'drop-slot'?"),
+        (["qwertz"], "there are capture, check, config"),
+        ([__file__], f"`cdcd --config {__file__}` runs the daemon"),
+    ],
+)
+def test_no_command_or_an_unknown_one_is_answered_with_the_help_and_what_may_have_been_meant(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "COMMAND" in shown.err
+    assert "check" in shown.err
+    assert said in shown.err
 
 
 def test_config_sample_and_schema_print_what_the_models_say(capsys: pytest.CaptureFixture[str]) -> None:
