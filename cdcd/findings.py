@@ -1,31 +1,63 @@
-"""Finding: one line of a check made before a start, on either side of the daemon.
+"""Finding: one thing that a start looks at, and what was seen of it.
 
-Comes in: what a room found out about a server, a topic, a slot or a setting.
-Goes out: a plain value; `cdcd check` prints all of them at once and picks its exit code from the levels.
-Invariant: a finding that is not "ok" always says what would mend it.
+In: what a room found out about a server, a topic, a slot or a setting.
+Out: a plain value. `cdcd check` prints all of them and picks its exit status from the levels; the daemon's start goes
+through the same ones and raises the first that fails, so that both say the same.
+Invariant: a finding that is not "ok" says what to do. "fail": a start is refused, with `error`. "warn": a start goes
+on. "unknown": it could not be looked at, so nobody knows; a check fails for it, a start logs it and goes on.
 Must not: hold row values, passwords, or anything of a client library.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Finding", "Level"]
+from cdcd.errors import CdcdError, SourceSetup
 
-Level = Literal["ok", "warn", "fail"]
+__all__ = ["Finding", "Level", "failure", "refusal"]
+
+Level = Literal["ok", "warn", "unknown", "fail"]
+_LOOK_AGAIN = "correct this first, then run `cdcd check` again"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact of a check: how bad, about what, what was seen, and what mends it (empty when ok)."""
+    """One fact: how bad, about what, what was seen, and what to do (empty when ok).
+
+    `error`: what a start raises for it. A failure without one is SourceSetup.
+    """
 
     level: Level
     subject: str
     message: str
     mend: str = ""
+    error: CdcdError | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a complaint without a remedy: an operator at night needs the next step."""
         if self.level != "ok" and not self.mend:
             raise ValueError(f"finding {self.subject!r} is {self.level} but says no mend")
+
+    @property
+    def code(self) -> str:
+        """The code of the error that a start halts or waits with, empty where it goes on."""
+        return "" if self.level != "fail" else self.refused.code
+
+    @property
+    def refused(self) -> CdcdError:
+        """What a start raises for this finding."""
+        return self.error or SourceSetup(
+            f"{self.subject}: {self.message}", hint=f"{self.mend}; then `cdcd resume`"
+        )
+
+
+def failure(subject: str, error: CdcdError) -> Finding:
+    """Return the finding of what asking has met; its advice is said once."""
+    return Finding("fail", subject, error.said, error.advice or _LOOK_AGAIN, error)
+
+
+def refusal(findings: Iterable[Finding]) -> CdcdError | None:
+    """Return the error of the first finding that fails, None where a start goes on."""
+    return next((finding.refused for finding in findings if finding.level == "fail"), None)

@@ -1,107 +1,104 @@
-"""How a start would begin: the daemon's own verdict, asked from beside it.
+"""What a start would meet, asked from beside it: the daemon's own looks, by a command.
 
-Comes in: a configuration.  Goes out: the verdict of `cdcd.runtime.recovery`, or a finding that says why not.
-Invariant: nobody is fenced and nothing is held, so a daemon that runs is not disturbed; its own state is no
-complaint, because slot, stored position and server are read in the order in which they move: what a daemon
-confirms is stored first (F3), and what it stores the server has written first.
+Comes in: a configuration.  Goes out: what the looks of `cdcd.runtime.looking` find.
+Invariant: nobody is fenced and nothing is held, so a daemon that runs is not disturbed; its state is no complaint.
+No lock of a user's table is waited for longer than `LOCK_PATIENCE_MS`.
 Must not: create, drop or advance anything.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from cdcd.cli.published import asking_settings
+from cdcd.cli.renamed import compared
 from cdcd.config import Config
-from cdcd.errors import (
-    CdcdError,
-    ProgressUnreadable,
-    SinkAuthorization,
-    SlotAhead,
-    SlotLost,
-    SlotMissing,
-    SlotUnusable,
-    SourceMismatch,
-    TopicMissing,
-)
-from cdcd.findings import Finding
-from cdcd.lsn import format_lsn
+from cdcd.errors import CdcdError, SinkUnavailable, TopicMissing
+from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
-from cdcd.runtime.beginning import timelines_of, wanted_of
-from cdcd.runtime.recovery import Resume, Snapshot, verdict
-from cdcd.sink.reader import read_last_progress
-from cdcd.source.connection import connect_sql
-from cdcd.source.identity import identify
-from cdcd.source.slot import read_slot
+from cdcd.registry.confluent import Registry
+from cdcd.runtime.looking import LOOKS, PATIENCE_S, Known, asked, claims_of, each
+from cdcd.runtime.recovery import Resume, Snapshot
+from cdcd.sink.claims import Claims
+from cdcd.sink.kept_topics import KeptTopics
+from cdcd.sink.reader import peek
+from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topics import Topics
 
-_OF_THE_SLOT = (SlotAhead, SlotLost, SlotMissing, SlotUnusable)
-_OF_THE_POSITION = (ProgressUnreadable, SinkAuthorization, SourceMismatch)
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """What a start would do, None where that is not known or nothing; and the finding that says so."""
-
-    verdict: Resume | Snapshot | None
-    finding: Finding
+LOCK_PATIENCE_MS = 4000
+"""For each of the looks that read a published table; who holds it is then named."""
 
 
-def beginning(config: Config) -> Beginning:
-    """Return how a start would begin. Does not raise cdcd's errors."""
+@contextlib.contextmanager
+def known_of(config: Config, *, create_slot: bool | None = None, timeout_s: float = 10.0) -> Iterator[Known]:
+    """What a command begins to look with. `create_slot`: as the configuration has it unless it is given."""
+
+    def open_sink() -> tuple[SinkSettings, Topics, Claims]:
+        sink = asking_settings(config, timeout_s=timeout_s)
+        return sink, Topics(sink, config.topic_settings()), claims_of(config, sink)
+
+    registry = Registry(config.registry_settings()) if config.schema_topic is None else None
+
+    def compare(kept: KeptTopics, is_anew: bool, connection: Any) -> list[Finding]:
+        return [] if is_anew else compared(config, kept, connection)
+
+    known = Known(
+        config,
+        config.source_settings(),
+        open_sink,
+        registry,
+        compare,
+        is_beside=True,
+        lock_patience_ms=LOCK_PATIENCE_MS,
+        create_slot=config.source.slot.create if create_slot is None else create_slot,
+    )
     try:
-        try:
-            begin = ask(config, create_slot=config.source.slot.create)
-        except (*_OF_THE_SLOT, *_OF_THE_POSITION):
-            # A daemon at its first start makes slot and position one after the other: once more, after it.
-            begin = ask(config, create_slot=config.source.slot.create)
-    except CdcdError as error:
-        return Beginning(None, _refused(error))
-    return Beginning(begin, Finding("ok", "start", _told(begin, config)))
+        yield known
+    finally:
+        known.close()
+        if registry is not None:
+            registry.close()
+
+
+def looked(known: Known) -> list[Finding]:
+    """Return what all looks find, in their order. Does not raise."""
+    looks = [replace(look, ask=partial(_guarded, look.ask)) for look in LOOKS]
+    return [finding for _, findings in each(known, looks) for finding in findings]
+
+
+def _guarded(ask: Callable[[Known], list[Finding]], known: Known) -> list[Finding]:
+    """Ask; what a client library meets unforeseen is a finding too, because the others are still to be asked."""
+    try:
+        return ask(known)
+    except CdcdError:
+        raise
+    except Exception as error:
+        # A client library's text may repeat a value it was given, so only its class is said.
+        message = f"a client refused its settings or failed: {type(error).__name__}"
+        raise CdcdError(message, hint="look through the options of this room") from error
 
 
 def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
     """Return the verdict of a start now. Raises what the start would, and what asking met."""
-    source = config.source_settings()
-    connection = connect_sql(source)
-    try:
-        slot = read_slot(connection, source.slot)
-        stored = stored_position(config)
-        server = identify(connection)
-    finally:
-        connection.close()
-    if slot is not None:
-        slot = replace(slot, active=False)  # a daemon that runs holds it, which is no complaint
-    wanted = replace(wanted_of(config), create_slot=create_slot)
-    return verdict(stored, slot, server, wanted, timelines_of(source, server).left)
+    with known_of(config, create_slot=create_slot) as known:
+        for look in LOOKS:
+            if look.name in ("server", "kafka", "position"):
+                findings, _ = asked(look, known)
+                error = refusal(findings)
+                if error is not None:
+                    raise error
+        if known.verdict is None:
+            raise SinkUnavailable("another producer's open transaction in the progress topic is in the way")
+        return known.verdict
 
 
-def stored_position(config: Config) -> Progress | None:
-    """Return the slot's last durable progress, read without fencing anybody. Raises Sink errors."""
+def peeked(config: Config) -> tuple[Progress | None, bool]:
+    """Return the slot's last committed progress, and whether nothing later can be committed. Raises Sink errors."""
     try:
-        return read_last_progress(asking_settings(config))
+        return peek(asking_settings(config), PATIENCE_S)
     except TopicMissing:
-        return None
-
-
-def _refused(error: CdcdError) -> Finding:
-    message = f"{error.code}: {error.message}"
-    mend = error.advice or "mend this first, then check again"
-    if isinstance(error, _OF_THE_SLOT):
-        return Finding("fail", "slot", message, mend)
-    if isinstance(error, _OF_THE_POSITION):
-        return Finding("fail", "stored position", message, mend)
-    return unknown(message, mend)
-
-
-def unknown(why: str, mend: str = "mend this first, then check again") -> Finding:
-    """Return the finding that where a start would begin could not be found out."""
-    return Finding("warn", "start", f"where it would begin is not known: {why}", mend)
-
-
-def _told(begin: Resume | Snapshot, config: Config) -> str:
-    if isinstance(begin, Resume):
-        return f"goes on from {format_lsn(begin.start_lsn)}"
-    if config.snapshot.mode == "never":
-        return "makes the slot and begins there, without a snapshot"
-    again = " anew: one was cut off" if begin.begun_topics or begin.drop_slot else ""
-    return f"makes the slot and takes the snapshot{again}"
+        return None, True

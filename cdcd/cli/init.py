@@ -1,27 +1,32 @@
 """`cdcd init`: create what a first start needs and what is missing, or print how.
 
 Comes in: a configuration.  Goes out: steps done, or (`plan`) the SQL and commands that would do them.
-Invariant: the publication comes before the slot (F39); the slot is made here only when no snapshot is wanted,
-because a snapshot joins the stream only if slot and snapshot are made together (F36); and never in the place
-of one that cdcd has read from, because what came in between is not in it (F10). What exists stays.
-Must not: alter or drop anything.
+Invariant: first everything is looked at that a start looks at (`cdcd.runtime.looking`); where that refuses, nothing
+is made anywhere (F79). The publication comes before the slot (F39), and once it is there its tables are looked at
+before their topics are made. The slot is made here only when no snapshot is wanted, because a snapshot joins the
+stream only if slot and snapshot are made together (F36); and never in the place of one that cdcd has read from,
+because what came in between is not in it (F10). What exists stays.
+Must not: alter or drop anything, or wait long for a lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdcd.cli.beginning import ask
-from cdcd.cli.published import asking_settings, own_topics, published_topics
+from cdcd.cli.beginning import LOCK_PATIENCE_MS, ask, known_of, looked
+from cdcd.cli.published import asking_settings, published_topics
 from cdcd.cli.slot_made import slot_made
 from cdcd.config import Config
-from cdcd.errors import CdcdError, SlotMissing
+from cdcd.errors import CdcdError, PublicationMissing, SlotMissing
+from cdcd.findings import Finding
 from cdcd.ops.notices import hear
-from cdcd.runtime.ownership import claims_of, refuse_owned
+from cdcd.runtime.looking import own_topic_properties
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql, translated
+from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.publication import create_publication_sql, missing_publications
 from cdcd.source.slot import read_slot
 
@@ -39,12 +44,13 @@ class Step:
 
 
 def init(config: Config) -> list[Step]:
-    """Create what is missing. An endpoint that fails becomes a step that is not done; the others go on."""
-    return [
-        *_attempt("publication", _publication(config)),
-        *_attempt("topics", _topics(config)),
-        *_attempt("slot", _slot(config)),
-    ]
+    """Create what is missing. What a start would refuse becomes a step that is not done, and nothing is made then."""
+    steps = _refused(config)
+    for make in () if steps else (_publication, _topics, _slot):
+        steps += _attempt(make, config)
+        if not all(step.is_done for step in steps):
+            break
+    return steps
 
 
 def plan(config: Config) -> list[str]:
@@ -60,7 +66,7 @@ def plan(config: Config) -> list[str]:
     if slot is None:
         lines.append(_slot_sql(config, version))
     topics = published_topics(config)
-    own = own_topics(config)
+    own = own_topic_properties(config)
     existing = _asked_topics(config).partitions([*topics, *own])
     lines += [topic_command(config, name) for name in topics if name not in existing]
     if missing:
@@ -72,7 +78,7 @@ def plan(config: Config) -> list[str]:
 def topic_command(config: Config, name: str) -> str:
     """Return the command of Kafka's own tools that creates the topic as cdcd would."""
     topics = config.sink.topics
-    own = own_topics(config)
+    own = own_topic_properties(config)
     properties = own.get(name, topics.properties)
     words = [
         "kafka-topics.sh",
@@ -92,38 +98,57 @@ def topic_command(config: Config, name: str) -> str:
 # --- inside ---
 
 
-def _attempt(subject: str, steps: Iterator[Step]) -> Iterator[Step]:
+def _attempt(make: Callable[[Config], list[Step]], config: Config) -> list[Step]:
     try:
-        yield from steps
+        return make(config)
     except CdcdError as error:
-        yield Step(f"failed   {subject}: {error}", is_done=False)
+        return [Step(f"failed   {make.__name__.lstrip('_')}: {error}", is_done=False)]
 
 
-def _publication(config: Config) -> Iterator[Step]:
-    wanted = config.source.publication
-    connection = connect_sql(config.source_settings())
-    try:
+def _refused(config: Config) -> list[Step]:
+    """Return what a start would be refused with, but for what is made here."""
+    with known_of(config, create_slot=True, timeout_s=_TIMEOUT_S) as known:
+        findings = looked(known)
+    return [_not_done(one) for one in dict.fromkeys(findings) if _is_in_the_way(one, config)]
+
+
+def _is_in_the_way(finding: Finding, config: Config) -> bool:
+    if isinstance(finding.error, PublicationMissing) and config.source.publication.create:
+        return False
+    return finding.level in ("fail", "unknown")
+
+
+def _not_done(finding: Finding) -> Step:
+    word = "missing " if isinstance(finding.error, PublicationMissing) else "failed  "
+    return Step(f"{word} {finding.subject}: {finding.message} -> {finding.mend}", is_done=False)
+
+
+def _publication(config: Config) -> list[Step]:
+    wanted, steps = config.source.publication, []
+    with contextlib.closing(connect_sql(config.source_settings())) as connection:
         missing = missing_publications(connection, wanted.names)
+        set_lock_timeout(connection, LOCK_PATIENCE_MS)  # it locks the tables that it names
         for name in wanted.names:
-            statement = create_publication_sql(name, wanted.tables)
             if name not in missing:
-                yield Step(f"exists   publication {name}")
-            elif not wanted.create:
-                yield Step(f"missing  publication {name}; as the tables' owner: {statement};", is_done=False)
-            else:
+                steps.append(Step(f"exists   publication {name}"))
+                continue
+            try:
                 with translated(), connection.cursor() as cursor:
-                    cursor.execute(statement)
-                hear(connection.notices)
-                yield Step(f"created  publication {name}")
-    finally:
-        connection.close()
+                    cursor.execute(create_publication_sql(name, wanted.tables))
+            except CdcdError as error:
+                if is_lock_timeout(error):
+                    error.context["locked"] = lock_holders(connection) or "nobody any more"
+                raise
+            hear(connection.notices)
+            steps.append(Step(f"created  publication {name}"))
+    # What it publishes is known only now: two tables in one topic, or one that nobody may read.
+    return [*steps, *(_refused(config) if missing else [])]
 
 
-def _topics(config: Config) -> Iterator[Step]:
+def _topics(config: Config) -> list[Step]:
     topics = _asked_topics(config)
-    refuse_owned(config, claims_of(config, asking_settings(config, timeout_s=_TIMEOUT_S)))
     names = published_topics(config)
-    own = list(own_topics(config))
+    own = list(own_topic_properties(config))
     existing = topics.partitions([*names, *own])
     partitions = topics.ensure(names)
     topics.ensure_progress(config.progress_topic)
@@ -131,30 +156,24 @@ def _topics(config: Config) -> Iterator[Step]:
         topics.ensure_schemas(config.schema_topic)
     if config.dead_letter_topic is not None:
         topics.ensure_dead_letters(config.dead_letter_topic)
-    for name in [*names, *own]:
-        word = "exists " if name in existing else "created"
-        yield Step(f"{word}  topic {name}, partitions: {partitions.get(name, 1)}")
+    return [
+        Step(
+            f"{'exists ' if name in existing else 'created'}  topic {name}, partitions: {partitions.get(name, 1)}"
+        )
+        for name in [*names, *own]
+    ]
 
 
-def _slot(config: Config) -> Iterator[Step]:
+def _slot(config: Config) -> list[Step]:
     settings = config.source_settings()
-    connection = connect_sql(settings)
-    try:
+    with contextlib.closing(connect_sql(settings)) as connection:
         is_there = read_slot(connection, settings.slot) is not None
-        lacks_publication = bool(missing_publications(connection, settings.publications))
-    finally:
-        connection.close()
     if is_there:
-        yield Step(f"exists   slot {settings.slot}")
-    elif config.snapshot.mode == "initial":
-        ask(config, create_slot=True)
-        yield _slot_of_the_daemon(config)
-    elif lacks_publication:
-        yield Step(f"missing  slot {settings.slot}: it needs the publication first (F39)", is_done=False)
-    else:
-        ask(config, create_slot=True)
-        slot_made(settings).close()
-        yield Step(f"created  slot {settings.slot}")
+        return [Step(f"exists   slot {settings.slot}")]
+    if config.snapshot.mode == "initial":
+        return [_slot_of_the_daemon(config)]
+    slot_made(settings).close()
+    return [Step(f"created  slot {settings.slot}")]
 
 
 def _slot_of_the_daemon(config: Config) -> Step:

@@ -1,19 +1,18 @@
-"""The topics that will be written to, and the settings with which a command asks Kafka about them.
+"""The settings with which a command asks Kafka, and the topics that are written to.
 
-Comes in: a configuration.  Goes out: topic names, asked from the source's catalog at this moment.
-Invariant: the same template and escapes as the stream uses, so `check` and `init` speak of its topics.
+Comes in: a configuration.  Goes out: settings; topic names, asked from the source's catalog at this moment.
+Invariant: the topics are those of a start (`runtime.looking`), so `resnapshot` and `init` speak of its topics.
 Must not: create anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
 from dataclasses import replace
 
 from cdcd.config import Config
-from cdcd.runtime.ownership import written_topics
+from cdcd.runtime.looking import topic_names
 from cdcd.sink.settings import SinkSettings
-from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import published_tables
 
@@ -33,20 +32,7 @@ def published_topics(config: Config) -> list[str]:
 
     Raises Source and Sink errors.
     """
-    connection = connect_sql(config.source_settings())
-    try:
+    with contextlib.closing(connect_sql(config.source_settings())) as connection:
         tables = published_tables(connection, config.source.publication.names)
         version = connection.server_version
-    finally:
-        connection.close()
-    return written_topics(config, tables, version)
-
-
-def own_topics(config: Config) -> dict[str, Mapping[str, str]]:
-    """Return the topics with one partition that cdcd keeps its own records in, with their settings."""
-    own = {config.progress_topic: PROGRESS_PROPERTIES}
-    if config.schema_topic is not None:
-        own[config.schema_topic] = SCHEMA_PROPERTIES
-    if config.dead_letter_topic is not None:
-        own[config.dead_letter_topic] = DEAD_LETTER_PROPERTIES
-    return own
+    return list(topic_names(config, tables, version))

@@ -1,43 +1,30 @@
 """What has become of the tables that records were written of: renamed, replaced, taken out of the publication.
 
-Comes in: a configuration.  Goes out: findings; what the daemon would halt at is a failure, the rest a warning.
+Comes in: a configuration, what is kept of the topics, a connection.  Goes out: findings; what the daemon would halt
+at is a failure, the rest a warning.
 Invariant: the daemon's own comparison with what it keeps in Kafka, so both say the same.
 Must not: change what is kept.
 """
 
 from __future__ import annotations
 
-import contextlib
+from typing import Any
 
-from cdcd.cli.beginning import stored_position
-from cdcd.cli.published import asking_settings
 from cdcd.config import Config
+from cdcd.errors import PublicationChanged
 from cdcd.findings import Finding
-from cdcd.runtime.publication_watch import TAKEN_HINT, halts, hint_of
+from cdcd.runtime.publication_watch import TAKEN_HINT, hint_of, what_halts
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.names import topic_of_table
-from cdcd.sink.reader import read_kept_topics
-from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.names import taken, unpublished
-from cdcd.source.publication import LOCK_PATIENCE_MS
 from cdcd.source.published import Change, changes, load, published_oids, read_published
 
 
-def renamed_tables(config: Config) -> list[Finding]:
-    """Return what is otherwise than when records were last written. Raises Source and Sink errors."""
-    stored = stored_position(config)
-    if stored is None or stored.phase == "snapshot":
-        return []
-    kept = read_kept_topics(asking_settings(config), stored.topics_at)
-    return _compared(config, kept)
-
-
-def _compared(config: Config, kept: KeptTopics) -> list[Finding]:
+def compared(config: Config, kept: KeptTopics, connection: Any) -> list[Finding]:
+    """Return what is otherwise than when records were last written. Raises Source errors, ProgressUnreadable."""
     names = config.source_settings().publications
-    with contextlib.closing(connect_sql(config.source_settings())) as connection:
-        fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
-        now = read_published(connection, names)
-        standing = unpublished(connection, published_oids(now))
+    now = read_published(connection, names)
+    standing = unpublished(connection, published_oids(now))
     before = load(kept.published) if kept.published else {}
     found = changes({name: before[name] for name in names if name in before}, now, standing)
     findings = [_finding(change, config) for change in found if change.kind != "table_gone"]
@@ -51,7 +38,9 @@ def _compared(config: Config, kept: KeptTopics) -> list[Finding]:
 
 
 def _finding(change: Change, config: Config) -> Finding:
-    is_halt = halts(change, halts_at_removal=config.source.publication.table_removed == "halt")
+    error = what_halts([change], at_removal=config.source.publication.table_removed == "halt")
     subject = f"table {change.table}" if change.table else f"publication {change.publication}"
     mend = "\n".join(line for line in (change.sql, hint_of(change)) if line)
-    return Finding("fail" if is_halt else "warn", subject, change.said, mend)
+    if error is None:
+        return Finding("warn", subject, change.said, mend)
+    return Finding("fail", subject, change.said, mend or PublicationChanged.hint, error)

@@ -1,10 +1,10 @@
 """The ways on from a halt: `cdcd resume`, `cdcd resume --accept-gap`, `cdcd resnapshot`.
 
 Comes in: a configuration.  Goes out: lines that say what was done, an audit line, the daemon told to go on.
-Invariant: the sink is opened first, which fences whoever still writes, and only with the lock of the start (F69) and
-when nobody holds the slot; the verdict is the daemon's own. The new progress record, with its gap, is the one step
-that counts: what is done before it (a slot made) is found again by a second try, and what comes after it the daemon
-does.
+Invariant: what may refuse is asked before anything is changed (F79), and again behind the fence: the sink is opened,
+which fences whoever still writes, only with the lock of the start (F69) and when nobody holds the slot; the verdict
+is the daemon's own. The new progress record, with its gap, is the one step that counts: what is done before it (a
+slot made) is found again by a second try, and what comes after it the daemon does.
 Must not: write a record where the verdict is not one that this way mends.
 """
 
@@ -15,24 +15,27 @@ import http.client
 import json
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 
+from cdcd.cli.admin_port import here
 from cdcd.cli.alone import alone, look, who
-from cdcd.cli.beginning import ask, stored_position
+from cdcd.cli.beginning import ask, peeked
 from cdcd.cli.published import asking_settings, published_topics
 from cdcd.cli.slot_made import slot_made
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ResumeRefused, Retry, TopicMissing
+from cdcd.errors import CdcdError, ResumeRefused, Retry, SourceMismatch, TopicMissing
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import Gap, PreparedBefore, Progress, Timelines
+from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.registry.limits import Deadline, paced_response
-from cdcd.runtime.beginning import identity_of, timelines_of, wanted_of
+from cdcd.runtime.asking import timelines_of
+from cdcd.runtime.beginning import identity_of
+from cdcd.runtime.looking import claims_of, wanted_of
 from cdcd.runtime.mending import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
-from cdcd.runtime.ownership import claims_of
 from cdcd.runtime.recovery import Snapshot, verdict
+from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.topics import Topics
@@ -66,18 +69,10 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
     if is_dry:
         halt = check_accepts_gap(_halt_of(config))
         return [f"would accept the gap of this halt: {halt}"]
-    with _opened(config) as (sink, stored):
-        slot, server = look(config)
-        timelines = timelines_of(config.source_settings(), server)
-        halt = check_accepts_gap(_halted(config, stored, slot, server, timelines))
+    with _opened(config, _gap) as (sink, stored):
+        slot, server, timelines, halt = _gap(config, stored)
         slot_lsn, made_lsn = _slot_to_go_on_with(config, slot, server, stored)
-        identity = identity_of(
-            server,
-            timelines,
-            config.source.slot.name,
-            two_phase=config.source.protocol.two_phase,
-            slot_lsn=made_lsn,
-        )
+        identity = _identity(config, server, timelines, made_lsn)
         before = _prepared_before(config)
         now = after_gap(stored, halt, slot_lsn, identity, timelines, before, time.time_ns() // 1000)
         _write(sink, now)
@@ -93,16 +88,8 @@ def accept_topics(
     """
     if is_dry:
         return [f"would take these topics as they are: {', '.join(names)}"]
-    with _opened(config) as (sink, stored):
-        kept = read_kept_topics(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
-        unknown = sorted(set(names) - set(kept.names()))
-        if unknown:
-            raise ResumeRefused(
-                f"cdcd has written nothing to {', '.join(unknown)}, so there is nothing to accept",
-                hint="give the topics that the halt names",
-            )
-        kept.forget(names)
-        sink.kept = kept
+    with _opened(config, lambda config, stored: _kept_without(config, stored, names)) as (sink, stored):
+        sink.kept = _kept_without(config, stored, names)
         _write(sink, stored)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
@@ -119,21 +106,8 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         return [
             f"would have these copied anew: {', '.join(_topics(config))}; the start now: {halt or 'goes on'}"
         ]
-    with _opened(config) as (sink, stored):
-        slot, server = look(config)
-        timelines = timelines_of(config.source_settings(), server)
-        halt = _halted(config, stored, slot, server, timelines)
-        reason = REQUESTED if halt is None else halt.code
-        identity = identity_of(
-            server,
-            timelines,
-            config.source.slot.name,
-            two_phase=config.source.protocol.two_phase,
-            slot_lsn=stored.identity.slot_lsn,
-        )
-        now = before_snapshot(stored, server, identity, _topics(config), reason, time.time_ns() // 1000)
-        if not isinstance(verdict(now, slot, server, wanted_of(config)), Snapshot):
-            raise ResumeRefused("a start would not take a snapshot")
+    with _opened(config, _anew) as (sink, stored):
+        now = _anew(config, stored)
         _write(sink, now)
     return [_audit(config, "resnapshot_requested", now), _tell(config) or _NOT_RUNNING]
 
@@ -143,11 +117,91 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
 _NOT_RUNNING = "no cdcd answers on this machine: start it, or tell it by SIGHUP, and it goes on"
 
 
+def _refuse_first(config: Config, ask: Callable[[Config, Progress], object]) -> None:
+    """Go through what may refuse before the sink is opened, which fences whoever writes (F79).
+
+    A transaction that a killed daemon has left open hides what is durable: who is asked behind the fence, as well,
+    then refuses by what that is.
+    """
+    stored, is_final = peeked(config)
+    if stored is None:
+        if is_final:
+            raise _nothing_written(config)
+        return
+    try:
+        ask(config, stored)
+    except ResumeRefused:
+        if is_final:
+            raise
+
+
+def _gap(config: Config, stored: Progress) -> tuple[SlotState | None, ServerIdentity, Timelines, CdcdError]:
+    """Return slot, server, its timelines and the halt whose gap is accepted. Raises ResumeRefused where it is not."""
+    slot, server = look(config)
+    timelines = timelines_of(config.source_settings(), server)
+    halt = check_accepts_gap(_halted(config, stored, slot, server, timelines))
+    # What this refuses is refused before a slot is dropped; where a new one will begin is not known yet.
+    confirmed_lsn = 0 if slot is None else slot.confirmed_flush_lsn or 0
+    slot_lsn = server.wal_lsn if needs_new_slot(slot) else confirmed_lsn
+    identity = _identity(config, server, timelines, stored.identity.slot_lsn)
+    after_gap(stored, halt, slot_lsn, identity, timelines, PreparedBefore(), 0)
+    return slot, server, timelines, halt
+
+
+def _kept_without(config: Config, stored: Progress, names: list[str]) -> KeptTopics:
+    """Return what is kept of the topics but for these. Raises ResumeRefused, SourceMismatch on another server."""
+    slot, server = look(config)
+    halt = _halted(config, stored, slot, server, timelines_of(config.source_settings(), server))
+    if isinstance(halt, SourceMismatch):
+        raise halt
+    kept = read_kept_topics(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
+    unknown = sorted(set(names) - set(kept.names()))
+    if unknown:
+        raise ResumeRefused(
+            f"cdcd has written nothing to {', '.join(unknown)}, so there is nothing to accept",
+            hint="give the topics that the halt names",
+        )
+    kept.forget(names)
+    return kept
+
+
+def _anew(config: Config, stored: Progress) -> Progress:
+    """Return the record that has the tables copied anew. Raises ResumeRefused where that is not safe."""
+    slot, server = look(config)
+    timelines = timelines_of(config.source_settings(), server)
+    halt = _halted(config, stored, slot, server, timelines)
+    reason = REQUESTED if halt is None else halt.code
+    identity = _identity(config, server, timelines, stored.identity.slot_lsn)
+    now = before_snapshot(stored, server, identity, _topics(config), reason, time.time_ns() // 1000)
+    if not isinstance(verdict(now, slot, server, wanted_of(config)), Snapshot):
+        raise ResumeRefused("a start would not take a snapshot")
+    return now
+
+
+def _identity(config: Config, server: ServerIdentity, timelines: Timelines, slot_lsn: Lsn) -> SourceIdentity:
+    two_phase = config.source.protocol.two_phase
+    return identity_of(server, timelines, config.source.slot.name, two_phase=two_phase, slot_lsn=slot_lsn)
+
+
+def _nothing_written(config: Config) -> ResumeRefused:
+    return ResumeRefused(
+        "cdcd has written nothing for this slot yet, so nothing can be missing",
+        hint="start cdcd; `cdcd check` says how it would begin",
+        slot=config.source.slot.name,
+    )
+
+
 @contextlib.contextmanager
-def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
-    """Fence whoever wrote last and read what is durable, if nobody begins or streams. Raises ResumeRefused."""
+def _opened(
+    config: Config, ask: Callable[[Config, Progress], object]
+) -> Iterator[tuple[KafkaSink, Progress]]:
+    """Fence whoever wrote last and read what is durable, if nobody begins or streams and `ask` does not refuse.
+
+    Raises ResumeRefused.
+    """
     settings = asking_settings(config, timeout_s=_TIMEOUT_S)
     with alone(config), contextlib.closing(KafkaSink(settings)) as sink:
+        _refuse_first(config, ask)
         claims_of(config, settings).refuse_owned(
             ()
         )  # opening ends the producer that has our transactional id
@@ -156,11 +210,7 @@ def _opened(config: Config) -> Iterator[tuple[KafkaSink, Progress]]:
         except TopicMissing:
             stored = None  # nor is there a progress topic
         if stored is None:
-            raise ResumeRefused(
-                "cdcd has written nothing for this slot yet, so nothing can be missing",
-                hint="start cdcd; `cdcd check` says how it would begin",
-                slot=config.source.slot.name,
-            )
+            raise _nothing_written(config)
         yield sink, stored
 
 
@@ -179,8 +229,9 @@ def _halted(
 
 def _halt_of(config: Config) -> CdcdError | None:
     """Return what a start would halt with, asked without fencing anybody."""
-    if stored_position(config) is None:
-        raise ResumeRefused("cdcd has written nothing for this slot yet", slot=config.source.slot.name)
+    stored, is_final = peeked(config)
+    if stored is None and is_final:
+        raise _nothing_written(config)
     try:
         ask(config, create_slot=config.source.slot.create)
     except CdcdError as error:
@@ -252,15 +303,10 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
     return f"{event} by {told['who']}: {told['slot']}, from {told['from_lsn']} to {until}, because of {gap.reason}"
 
 
-def _here(host: str) -> str:
-    """Return where who listens on `host` is found from this machine."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing listens here
-
-
 def _tell(config: Config) -> str | None:
     """Tell the daemon on this machine to look again; what it says of itself, None when none answers."""
     connection = http.client.HTTPConnection(
-        _here(config.admin.host), config.admin.port, timeout=_ANSWER_TIMEOUT_S
+        here(config.admin.host), config.admin.port, timeout=_ANSWER_TIMEOUT_S
     )
     connection.response_class = paced_response(
         Deadline(_ANSWER_TIMEOUT_S)

@@ -47,14 +47,14 @@ class CdcdError(Exception):
         self.advice = self.hint if hint is None else hint
         self.context = context
 
-    def __str__(self) -> str:
+    @property
+    def said(self) -> str:
+        """What has happened and where, without what to do about it."""
         where = " ".join(f"{key}={_shown(key, value)}" for key, value in self.context.items())
-        parts = [f"{self.code}: {self.message}"]
-        if where:
-            parts.append(f"[{where}]")
-        if self.advice:
-            parts.append(f"-> {self.advice}")
-        return self._cleaned(" ".join(parts))
+        return self._cleaned(f"{self.code}: {self.message}" + (f" [{where}]" if where else ""))
+
+    def __str__(self) -> str:
+        return self._cleaned(f"{self.said} -> {self.advice}") if self.advice else self.said
 
     @staticmethod
     def _cleaned(text: str) -> str:

@@ -126,19 +126,38 @@ class Registry:
                 return  # not allowed to look: what cannot be known is no loss
             raise self._lost("a subject that is in use", subject) from refusal
 
-    def check(self) -> list[Finding]:
-        """Return whether the registry answers and lets cdcd in, without writing anything."""
+    @property
+    def knows_any(self) -> bool:
+        """Whether it has given ids already: what is known flows while the registry is away (F55)."""
+        return bool(self._known.subjects)
+
+    def check(self, subject: str) -> list[Finding]:
+        """Return whether the registry answers and lets cdcd in, without writing anything.
+
+        `subject` is one that cdcd would use: some registries let a client see its own subjects alone.
+        """
         try:
-            level = self._call("global_config", lambda client: client.level(None))
+            level = self._global_level() or self._level_by(subject)
         except CdcdError as error:
             mend = error.advice or "check registry.url, its credentials and that it is running"
-            return [Finding("fail", "registry", str(error), mend)]
+            return [Finding("fail", "registry", error.said, mend, error)]
         rule = (
             f"new subjects get {self._settings.compatibility}"
             if self._settings.auto_register
             else "read only"
         )
-        return [Finding("ok", "registry", f"answers (its global compatibility is {level}); {rule}")]
+        return [Finding("ok", "registry", f"answers (its global compatibility {level}); {rule}")]
+
+    def _global_level(self) -> str:
+        """Return what the registry says of its own level, "" where it does not let cdcd see it."""
+        try:
+            return "is " + self._call("global_config", lambda client: client.level(None))
+        except RegistryRefused:
+            return ""
+
+    def _level_by(self, subject: str) -> str:
+        self._ask_latest(subject)
+        return "may not be read"
 
     def close(self) -> None:
         """Let the connection go; the cache stays valid."""

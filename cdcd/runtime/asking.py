@@ -8,61 +8,22 @@ Must not: be called from the event loop's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
 
-from cdcd.errors import PublicationMissing, SlotActive, SourceSetup
 from cdcd.lsn import Lsn
-from cdcd.model import PreparedBefore
+from cdcd.model import PreparedBefore, Timelines
 from cdcd.runtime.halts import slot_ahead
 from cdcd.runtime.recovery import Resume, check_primary
 from cdcd.source.blockers import holders
-from cdcd.source.connection import connect_replication, connect_sql, fetch
+from cdcd.source.connection import connect_replication, connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server, identify
 from cdcd.source.prepared import prepared_before
-from cdcd.source.publication import (
-    CONFLICT_MEND,
-    LOCK_PATIENCE_MS,
-    conflicting_tables,
-    missing_publications,
-)
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState, read_slot
 from cdcd.source.start_lock import owner_of
 from cdcd.source.subtransactions import any_rolled_back
 from cdcd.source.timeline import read_history
 from cdcd.waits import Blocker
-
-T = TypeVar("T")
-
-
-def which_server(source: SourceSettings) -> ServerIdentity:
-    """Return who the server is, if it can send all that is published.
-
-    Raises SourceStandby, SourceSetup for what its decoding would fail at, PublicationMissing, and Source errors.
-    """
-    with contextlib.closing(connect_sql(source)) as connection:
-        server = identify(connection)
-        check_primary(server)  # before the publications: a standby may not have them yet
-        missing = missing_publications(connection, source.publications)
-        if missing:
-            raise PublicationMissing(
-                f"publication does not exist: {', '.join(missing)}",
-                hint="create it, or run `cdcd init`; nothing is read without it (F39, F72)",
-            )
-        conflicting = conflicting_tables(connection, source.publications)
-    if conflicting:
-        what = "; ".join(f"table {table.schema}.{table.name}: {table.conflict}" for table in conflicting)
-        raise SourceSetup(what, hint=CONFLICT_MEND)
-    return server
-
-
-def looked(source: SourceSettings, expected: ServerIdentity, look: Callable[[Any], T]) -> T:
-    """Return what `look` sees over a connection that waits for no lock of a user's table. Raises Source errors."""
-    with contextlib.closing(connect_sql(source)) as connection:
-        check_same_server(connection, expected)
-        fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
-        return look(connection)
 
 
 def which_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
@@ -71,6 +32,14 @@ def which_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
         return {}
     with contextlib.closing(connect_replication(source)) as connection:
         return read_history(connection, timeline)
+
+
+def timelines_of(source: SourceSettings, server: ServerIdentity) -> Timelines:
+    """Return the server's timeline and its history (F58). Raises Source errors.
+
+    Also where the stored position is of this timeline: what comes may have been committed on the one before.
+    """
+    return Timelines(server.timeline, which_history(source, server.timeline))
 
 
 def which_slot(source: SourceSettings, expected: ServerIdentity | None = None) -> SlotState | None:
@@ -82,23 +51,6 @@ def which_slot(source: SourceSettings, expected: ServerIdentity | None = None) -
         if expected is not None:
             check_same_server(connection, expected)
         return read_slot(connection, source.slot)
-
-
-def refuse_held(source: SourceSettings) -> None:
-    """Raise SlotActive while another walsender holds the slot, SourceStandby where it could not be read.
-
-    The slot is the lock (F69): who looks here before it makes its producer does not fence the one that works. Nor
-    does one that waits at a standby, whose copy of the slot nobody holds.
-    """
-    with contextlib.closing(connect_sql(source)) as connection:
-        check_primary(identify(connection))
-        slot = read_slot(connection, source.slot)
-    if slot is not None and slot.active:
-        raise SlotActive(
-            "another walsender holds the slot",
-            slot=source.slot,
-            pid=slot.active_pid,
-        )
 
 
 def who_holds(source: SourceSettings) -> tuple[Blocker, ...]:

@@ -1,44 +1,51 @@
 """What a session has to know before its first record: who answers, what is durable, where to go on.
 
 In: the configuration, the session's sink, topics, schemas and catalog.  Out: `Begun`, or the error that says why not.
-Invariant: a slot that is held is waited for, and its holder not fenced (F69). Then the sink is opened: that fences
-an older producer, so nobody else writes behind the position that is read then (F64, F76). PostgreSQL is asked the
-rest after that, and nothing is made before every option is granted.
+Invariant: `look` goes through all that only reads and may refuse; it changes nothing and fences nobody, so a start
+that is refused leaves no trace, and who works goes on (F69, F79). `open` changes, in the order of `start_order`:
+it fences an older producer, so nobody else writes behind the position that is read again then (F64, F76), and
+decides again by that.
 Must not: stream, or write a record.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
 from cdcd.ack.group import Boundary
 from cdcd.config import Config
 from cdcd.errors import CdcdError
+from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import looked, refuse_held, which_history, which_server, which_slot
+from cdcd.runtime.asking import which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
-from cdcd.runtime.ownership import refuse_owned
-from cdcd.runtime.parts import check_numbers, numbered_by
+from cdcd.runtime.looking import LOOKS, Known, asked, decided, slot_held
 from cdcd.runtime.publication_watch import PublicationWatch
-from cdcd.runtime.recovery import Resume, Slot, Snapshot, Wanted, on_timeline, verdict
+from cdcd.runtime.recovery import Resume, Snapshot, on_timeline
 from cdcd.runtime.status import Status
 from cdcd.sink.claims import Claims
-from cdcd.sink.kept_topics import TopicOwner
+from cdcd.sink.kept_topics import KeptTopics, TopicOwner
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
-from cdcd.source.catalog import Catalog
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.settings import SourceSettings, StreamOptions, granted, shortfalls
-from cdcd.threads import in_thread
+from cdcd.source.publication import LOCK_PATIENCE_MS
+from cdcd.source.settings import StreamOptions, granted, shortfalls
+from cdcd.threads import in_thread, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,6 @@ class Beginning:
         topics: Topics,
         claims: Claims,
         schemas: Registry | SchemaTopic,
-        catalog: Catalog,
         status: Status,
         publications: PublicationWatch,
         after: CdcdError | None,
@@ -97,55 +103,70 @@ class Beginning:
         self._source = config.source_settings()
         self._sink = sink
         self._topics = topics
-        self._claims = claims
         self._schemas = schemas
-        self._catalog = catalog
         self._status = status
         self._publications = publications
         self._after = after
+        self._loop = asyncio.get_running_loop()
+        self._known = Known(
+            config,
+            self._source,
+            lambda: (config.sink_settings(), topics, claims),
+            schemas if isinstance(schemas, Registry) and not schemas.knows_any else None,
+            self._compare,
+            is_beside=False,
+            lock_patience_ms=LOCK_PATIENCE_MS,
+            create_slot=config.source.slot.create,
+            is_first=after is None,
+        )
 
-    async def begin(self) -> Begun:
-        """Open the sink, ask the server, compare. Raises the errors of all of them."""
-        await in_thread(refuse_held, self._source)
-        shared = await in_thread(refuse_owned, self._config, self._claims)
+    async def look(self) -> None:
+        """Look at everything that may refuse, before anything is changed (F79). Raises the errors of all of it."""
+        waits = self._status.waits
+        try:
+            for one in LOOKS:
+                waiting = contextlib.nullcontext() if one.server is None else waits.on(one.server, one.name)
+                with waiting:
+                    findings, _ = await in_thread(asked, one, self._known)
+                for finding in findings:
+                    if finding.level == "unknown":
+                        said, hint = finding.message, finding.mend
+                        _LOG.warning("could_not_look", subject=finding.subject, said=said, hint=hint)
+                error = refusal(findings)
+                if error is not None:
+                    raise error
+                waits.stop_retrying(*one.answers)
+        finally:
+            start_in_thread(self._known.close)  # behind a question that was cut off and still runs
+        shared = self._known.shared
         if shared is not None:
             _LOG.warning("topics_shared", said=shared.message, hint=shared.advice)
-        waits = self._status.waits
-        waits.stop_retrying("source", "slot_held", "promotion")
-        with waits.on("kafka", "the topics of cdcd and the stored position"):
+
+    async def open(self) -> Begun:
+        """Make what is missing in Kafka, fence, read again what is durable, decide again. Raises as `look` does."""
+        known = self._known
+        server, timelines = known.server, known.timelines
+        assert server is not None
+        assert timelines is not None
+        options = in_readable_form(self._granted(server), known.text_columns)
+        with self._status.waits.on("kafka", "the topics of cdcd and the stored position"):
             stored = await self._open_sink()
-        waits.stop_retrying("kafka")
-        server = await in_thread(which_server, self._source)
-        options = self._granted(server)  # refused before anything is made
-        policies = self._config.format.policies()
-        options = await in_thread(in_readable_form, options, self._source, self._catalog, policies)
-        timelines = await in_thread(timelines_of, self._source, server)
-        stored, decided, slot = await in_thread(self._decide, stored, server, timelines)
-        if stored is not None and isinstance(decided, Resume):
-            check_numbers(stored.part, numbered_by(self._config))
-        await self._compare_kept(server, is_anew=isinstance(decided, Snapshot))
+        stored, found, is_two_phase = await in_thread(self._decide, stored, server, timelines)
+        await self._keep(stored, is_anew=isinstance(found, Snapshot))
+        await self._open_schemas()
+        self._status.sink_opened()
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
-        two_phase = options.two_phase or (isinstance(decided, Resume) and slot is not None and slot.two_phase)
+        two_phase = options.two_phase or (isinstance(found, Resume) and is_two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
         identity = identity_of(server, timelines, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
         assert self._topics.kept is not None
         self._topics.kept.own(TopicOwner(server.system_identifier, server.database, self._source.slot))
-        return Begun(stored, server, options, decided, identity, timelines)
+        return Begun(stored, server, options, found, identity, timelines)
 
     async def _open_sink(self) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)
         stored = await in_thread(self._sink.open)
         await in_thread(self._topics.read_limits)
-        if self._config.dead_letter_topic is not None:
-            await in_thread(self._topics.ensure_dead_letters, self._config.dead_letter_topic)
-        if isinstance(self._schemas, SchemaTopic):
-            await in_thread(self._topics.ensure_schemas, self._config.schema_topic)
-            await in_thread(self._schemas.open, self._sink, self._config.sink_settings())
-        at = -1 if stored is None else stored.topics_at
-        self._sink.kept = self._topics.kept = await in_thread(
-            read_kept_topics, self._config.sink_settings(), at
-        )
-        self._status.sink_opened()
         if stored is not None:
             self._status.progress(stored)
             _LOG.info(
@@ -156,43 +177,65 @@ class Beginning:
             )
         return stored
 
-    async def _compare_kept(self, server: ServerIdentity, *, is_anew: bool) -> None:
-        """Compare what is published with what was when records were last written (F39, F42)."""
-        kept = self._topics.kept
-        assert kept is not None
-        if is_anew:
-            kept.forget(kept.names())  # all of it is written anew
-        self._publications.begin(kept, is_anew=is_anew)
-        look = await in_thread(looked, self._source, server, self._publications.look)
-        error = self._publications.judge(look)
-        if error is not None:
-            raise error
+    async def _open_schemas(self) -> None:
+        if self._config.dead_letter_topic is not None:
+            await in_thread(self._topics.ensure_dead_letters, self._config.dead_letter_topic)
+        if isinstance(self._schemas, SchemaTopic):
+            await in_thread(self._topics.ensure_schemas, self._config.schema_topic)
+            await in_thread(self._schemas.open, self._sink, self._config.sink_settings())
+
+    def _decide(
+        self, stored: Progress | None, server: ServerIdentity, timelines: Timelines
+    ) -> tuple[Progress | None, Resume | Snapshot, bool]:
+        """Decide again, by what nobody else can change any more; also whether the slot has two_phase."""
+        slot = which_slot(self._source, server)
+        if slot is not None and slot.active:
+            raise slot_held(self._source.slot, slot.active_pid)
+        found = decided(self._known, stored, slot)
+        if stored is not None:
+            stored = on_timeline(stored, server.timeline, timelines.left)
+        return stored, found, slot is not None and slot.two_phase
+
+    async def _keep(self, stored: Progress | None, *, is_anew: bool) -> None:
+        """Go on with what the records count on in their topics; what has come since the look is compared again."""
+        looked_at, kept = self._known.stored, self._known.kept
+        at, was_at = (-1 if one is None else one.topics_at for one in (stored, looked_at))
+        if kept is None or at != was_at or is_anew != isinstance(self._known.verdict, Snapshot):
+            kept = await in_thread(read_kept_topics, self._config.sink_settings(), at)
+            if is_anew:
+                kept.forget(kept.names())
+            error = refusal(await in_thread(self._compared_anew, kept, is_anew))
+            if error is not None:
+                raise error
+        self._sink.kept = self._topics.kept = kept
         self._publications.is_on = True
 
+    def _compared_anew(self, kept: KeptTopics, is_anew: bool) -> list[Finding]:
+        try:
+            return self._compare(kept, is_anew, self._known.sql())
+        finally:
+            self._known.close()
+
+    def _compare(self, kept: KeptTopics, is_anew: bool, connection: Any) -> list[Finding]:
+        """Compare what is published with what was when records were last written (F39, F42). In a thread."""
+        self._on_loop(partial(self._publications.begin, kept, is_anew=is_anew))
+        look = self._publications.look(connection)
+        error = self._on_loop(partial(self._publications.judge, look))
+        return [] if error is None else [failure("publication", error)]
+
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        async def call() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
     def _granted(self, server: ServerIdentity) -> StreamOptions:
-        """Return what to ask of this server. Raises SourceSetup for a wish that it cannot grant."""
+        """Return what to ask of this server; `looking` has refused a wish that it cannot grant."""
         wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
         options = granted(server.version_num, allowed(wanted, self._after), failover=failover)
         for one in shortfalls(server.version_num, wanted):
             _LOG.warning("option_left_out", option=one.option, reason=one.why)
         return options
-
-    def _decide(
-        self, stored: Progress | None, server: ServerIdentity, timelines: Timelines
-    ) -> tuple[Progress | None, Resume | Snapshot, Slot | None]:
-        slot = which_slot(self._source, server)
-        decided = verdict(stored, slot, server, wanted_of(self._config), timelines.left)
-        if stored is not None:
-            stored = on_timeline(stored, server.timeline, timelines.left)
-        return stored, decided, slot
-
-
-def timelines_of(source: SourceSettings, server: ServerIdentity) -> Timelines:
-    """Return the server's timeline and its history (F58). Blocks. Raises Source errors.
-
-    Also where the stored position is of this timeline: what comes may have been committed on the one before.
-    """
-    return Timelines(server.timeline, which_history(source, server.timeline))
 
 
 def identity_of(
@@ -207,14 +250,4 @@ def identity_of(
         two_phase=two_phase,
         slot_lsn=slot_lsn,
         timeline_lsn=timelines.now_lsn,
-    )
-
-
-def wanted_of(config: Config) -> Wanted:
-    """Return what the configuration says about the slot and the beginning."""
-    return Wanted(
-        slot=config.source.slot.name,
-        create_slot=config.source.slot.create,
-        snapshot=config.snapshot.mode == "initial",
-        two_phase=config.source.protocol.two_phase,
     )

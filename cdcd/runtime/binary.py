@@ -8,7 +8,7 @@ Must not: look at rows; a column that comes later is `fallback`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -17,9 +17,8 @@ from cdcd.model import Column, PgType
 from cdcd.schema.policy import Policies
 from cdcd.schema.resolve import resolve
 from cdcd.source.catalog import Catalog
-from cdcd.source.connection import connect_sql
-from cdcd.source.publication import published_now
-from cdcd.source.settings import SourceSettings, StreamOptions
+from cdcd.source.publication import PublishedTable
+from cdcd.source.settings import StreamOptions
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _SHOWN = 10
@@ -34,24 +33,16 @@ class TextColumn:
     type_name: str
 
 
-def in_readable_form(
-    options: StreamOptions, settings: SourceSettings, catalog: Catalog, policies: Policies
-) -> StreamOptions:
-    """Leave binary out, and say so, where a published column has no exact reading of it. Raises Source errors."""
-    columns = text_columns(settings, catalog, policies) if options.binary else []
-    if not columns:
+def in_readable_form(options: StreamOptions, columns: Sequence[TextColumn]) -> StreamOptions:
+    """Leave binary out, and say so, where a published column has no exact reading of it."""
+    if not options.binary or not columns:
         return options
     _LOG.warning("option_left_out", option="source.protocol.binary", reason=as_reason(columns))
     return replace(options, binary=False)
 
 
-def text_columns(settings: SourceSettings, catalog: Catalog, policies: Policies) -> list[TextColumn]:
+def text_columns(tables: Iterable[PublishedTable], catalog: Catalog, policies: Policies) -> list[TextColumn]:
     """Return the published columns whose types have no exact reading of their binary form. Raises Source errors."""
-    connection = connect_sql(settings)
-    try:
-        tables = published_now(connection, settings.publications)
-    finally:
-        connection.close()
     found = []
     for table in tables:
         name = f"{table.schema}.{table.name}"

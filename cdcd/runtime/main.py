@@ -73,7 +73,11 @@ async def _run(config: Config) -> int:
         port = await admin.start()
     except OSError as error:
         _LOG.error(
-            "admin_port_unavailable", host=config.admin.host, port=config.admin.port, error=error.strerror
+            "admin_port_unavailable",
+            host=config.admin.host,
+            port=config.admin.port,
+            error=error.strerror,
+            hint="choose another admin.port or admin.host, or stop what listens there; `cdcd check` asks who it is",
         )
         return EXIT_CONFIG
     _LOG.info(

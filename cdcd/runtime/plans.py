@@ -18,7 +18,7 @@ from cdcd.avro.logical_message import encode_logical_message, message_key_schema
 from cdcd.avro.plan import HEADER_BYTES, RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
-from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, TopicMismatch
+from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.recent import Recent
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
@@ -28,7 +28,7 @@ from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_c
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, merged_key_columns, relation_schemas
-from cdcd.sink.names import message_topic, own_topics, topic_name, transaction_topic
+from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
 from cdcd.source.key_index import TableKeys
 from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
@@ -390,7 +390,7 @@ class Plans:
     def _compile(
         self, relation: Relation, topic: str, key: _Key, old: OldTuples | None, is_forced: bool
     ) -> RelationPlan:
-        self._claim(topic, relation)
+        refuse_second_owner(self._owners, topic, (relation.schema, relation.name))
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
         self._say_shared(relation, key, merged_key_columns(relation, schemas))
@@ -437,16 +437,6 @@ class Plans:
     def _ensured(self, topic: str) -> int:
         with self._waiting("kafka", f"topic {topic}"):
             return self._topics.ensure([topic])[topic]
-
-    def _claim(self, topic: str, relation: Relation) -> None:
-        table = (relation.schema, relation.name)
-        owner = self._owners.setdefault(topic, table)
-        if owner != table:
-            raise TopicMismatch(
-                f"two would write to one topic: {'.'.join(owner)} and {'.'.join(table)}",
-                hint="change sink.topics.template",
-                topic=topic,
-            )
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
         """Return the record of a logical message, in `<name>.message`."""

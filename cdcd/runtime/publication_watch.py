@@ -13,7 +13,7 @@ as it was then (F42).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -165,10 +165,9 @@ class PublicationWatch:
             return None
         # What was undone meanwhile is accepted no more: a table without an entry is taken out by the same oids again.
         self._resumed = frozenset(step for step in self._resumed if step.stands(look.now))
-        halting = [change for change in look.found if self._is_halting(change)]
-        steps = frozenset(change.step for change in halting)
-        if not steps <= self._resumed:
-            return PublicationChanged("; ".join(change.said for change in halting), steps=steps)
+        error = what_halts(look.found, at_removal=self._halts_at_removal)
+        if error is not None and not error.steps <= self._resumed:
+            return error
         self._accept(look.now)
         return None
 
@@ -211,9 +210,6 @@ class PublicationWatch:
                 _LOG.warning("table_not_published", table=one.name, hint=TAKEN_HINT, sql=sql)
         self._told_taken = {one.relid for one in look.taken}
 
-    def _is_halting(self, change: Change) -> bool:
-        return halts(change, halts_at_removal=self._halts_at_removal)
-
 
 def hint_of(change: Change) -> str:
     """Return what it means for the data, and what to do."""
@@ -224,6 +220,18 @@ def halts(change: Change, *, halts_at_removal: bool) -> bool:
     """Whether the stream must not go on after this change."""
     is_removal = change.kind in ("table_removed", "table_readded", "table_replaced")
     return change.kind == "recreated" or (is_removal and halts_at_removal)
+
+
+def what_halts(found: Iterable[Change], *, at_removal: bool) -> PublicationChanged | None:
+    """Return the error of those changes that must not be passed over, None where there is none.
+
+    `at_removal`: a table that was taken out is one (`source.publication.table_removed`).
+    """
+    halting = [change for change in found if halts(change, halts_at_removal=at_removal)]
+    if not halting:
+        return None
+    steps = frozenset(change.step for change in halting)
+    return PublicationChanged("; ".join(change.said for change in halting), steps=steps)
 
 
 def _missing(names: list[str]) -> CdcdError:

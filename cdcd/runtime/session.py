@@ -36,7 +36,7 @@ from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged
 from cdcd.runtime.gap import mark_gap
-from cdcd.runtime.ownership import claims_of
+from cdcd.runtime.looking import claims_of
 from cdcd.runtime.parts import numbered_by
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.publication_watch import PublicationWatch
@@ -161,14 +161,12 @@ class Session:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
         is_memory_short = False
         try:
-            self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
             beginning = Beginning(
                 self._config,
                 self._sink,
                 self._topics,
                 self._claims,
                 self._schemas,
-                self._catalog,
                 self._status,
                 self._publications,
                 self._after,
@@ -177,8 +175,12 @@ class Session:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
                 pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
-                begun = await failing.unless(or_stop(beginning.begin(), self._stop))
+                await failing.unless(or_stop(beginning.look(), self._stop))
+                # F79: from here on something is changed.
+                self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
+                begun = await failing.unless(or_stop(beginning.open(), self._stop))
             self._status.is_slot_anothers = False
+            del beginning  # with what it has asked, which may be a lot
             self._database, self._timelines = begun.server.database, begun.timelines
             self._durable_us = 0 if begun.stored is None else begun.stored.commit_us
             self._writer = self._new_writer(begun)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
-from cdcd.errors import ConfigError, SinkError
+from cdcd.errors import ConfigError, SinkError, TopicMismatch
 
 __all__ = [
     "MAX_TOPIC_CHARACTERS",
@@ -22,6 +22,7 @@ __all__ = [
     "message_topic",
     "own_topics",
     "progress_topic",
+    "refuse_second_owner",
     "topic_name",
     "topic_of_table",
     "transaction_topic",
@@ -91,6 +92,19 @@ def own_topics(name: str) -> tuple[str, ...]:
 def progress_topic(name: str) -> str:
     """Return the topic of the progress records, one for all slots under this name."""
     return f"{name}.__progress"
+
+
+def refuse_second_owner(
+    owners: MutableMapping[str, tuple[str, str]], topic: str, table: tuple[str, str]
+) -> None:
+    """Take the topic for this (schema, table). Raises TopicMismatch where another has it."""
+    owner = owners.setdefault(topic, table)
+    if owner != table:
+        raise TopicMismatch(
+            f"two would write to one topic: {'.'.join(owner)} and {'.'.join(table)}",
+            hint="change sink.topics.template",
+            topic=topic,
+        )
 
 
 def transaction_topic(name: str) -> str:

@@ -1,7 +1,8 @@
 """Reading the last committed progress record of a slot (F64, F76).
 
 In: the sink's settings, after init_transactions has fenced older writers.  Out: the slot's Progress or None.
-Invariant: the answer is given only when every record below the log's end, as it was after fencing, has been
+`peek` reads without anybody fenced before (F79): it says whether there may be a later one.
+Invariant: `read_last` answers only when every record below the log's end, as it was after fencing, has been
 decided and read: an open transaction of another slot's producer in the same topic is waited out, because a
 record of ours may stand behind it.
 The topic is compacted late and holds one record a group, so it is read from its end in growing windows.
@@ -29,10 +30,10 @@ __all__ = [
     "Last",
     "bounds",
     "next_messages",
+    "peek",
     "position_of",
     "read_kept_topics",
     "read_last",
-    "read_last_progress",
 ]
 
 _FIRST_WINDOW = 1_000
@@ -55,30 +56,52 @@ class Last:
         return None if self.value is None else load(self.value)
 
 
-def read_last_progress(settings: SinkSettings) -> Progress | None:
-    """Return the slot's last committed progress, None when there is none. Raises what `read_last` does."""
-    last = read_last(settings)
-    return None if last is None else last.progress
-
-
 def read_last(settings: SinkSettings) -> Last | None:
     """Return the slot's last committed progress record, None without one. Blocks up to the operation timeout.
 
     Raises SinkUnavailable at the deadline, TopicMissing, SinkAuthorization.
     """
-    deadline = time.monotonic() + settings.operation_timeout_s
     low, end = bounds(settings, settings.progress_topic)
     consumer = _consumer(settings)
     try:
-        window, upper = _FIRST_WINDOW, end
-        while True:
-            lower = max(low, upper - window)
-            last = _last_in(consumer, settings, lower, upper, deadline, key_of(settings.slot))
-            if last is not None or lower == low:
-                return last
-            upper, window = lower, window * _WINDOW_GROWTH
+        return _last_below(consumer, settings, low, end, settings.operation_timeout_s)
     finally:
         consumer.close()
+
+
+def peek(settings: SinkSettings, patience_s: float) -> tuple[Progress | None, bool]:
+    """Return the slot's last progress by what is committed now, and whether nothing later can be committed.
+
+    Nobody was fenced: a transaction that is open, as a running or a killed daemon leaves one, is waited for up to
+    `patience_s`, and then what stands before it counts. Raises TopicMissing, SinkAuthorization, ProgressUnreadable,
+    SinkUnavailable.
+    """
+    low, end = bounds(settings, settings.progress_topic)
+    consumer = _consumer(settings)
+    try:
+        try:
+            last, is_final = _last_below(consumer, settings, low, end, patience_s), True
+        except SinkUnavailable as error:
+            upper = error.context.get("reached")
+            if not isinstance(upper, int):
+                raise
+            last, is_final = _last_below(consumer, settings, low, upper, settings.operation_timeout_s), False
+    finally:
+        consumer.close()
+    return (None if last is None else last.progress), is_final
+
+
+def _last_below(
+    consumer: Consumer, settings: SinkSettings, low: int, end: int, timeout_s: float
+) -> Last | None:
+    deadline = time.monotonic() + timeout_s
+    window, upper = _FIRST_WINDOW, end
+    while True:
+        lower = max(low, upper - window)
+        last = _last_in(consumer, settings, lower, upper, deadline, key_of(settings.slot))
+        if last is not None or lower == low:
+            return last
+        upper, window = lower, window * _WINDOW_GROWTH
 
 
 def read_kept_topics(settings: SinkSettings, at: int) -> KeptTopics:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from cdcd.errors import SinkAuthorization
-from cdcd.findings import Finding
+from cdcd.errors import SinkAuthorization, SinkError, TopicMismatch
+from cdcd.findings import Finding, failure
 from cdcd.sink.faults import kafka_errors
 
 _LOG = logging.getLogger("cdcd.sink.topics")
@@ -22,6 +22,10 @@ _FOREVER = "-1"
 _NAMED = 3
 _DURABLE_HINT = "3 replicas, min.insync.replicas=2 and no unclean election keep what was acknowledged"
 KEEP_HINT = "kafka-configs --alter --add-config cleanup.policy=compact on it"
+KEYLESS_HINT = (
+    "set cleanup.policy=delete on it (sink.topics.properties for topics that are to be made); or give the table a "
+    "primary key, or with REPLICA IDENTITY FULL set format.key_columns or format.keyless"
+)
 
 
 def forgets(configuration: Mapping[str, str]) -> str:
@@ -73,22 +77,54 @@ def configurations(client: AdminClient, topics: Iterable[str], timeout_s: float)
     return found
 
 
-def check_durability(
-    client: AdminClient, replicas: Mapping[str, int], lasting: Iterable[str], timeout_s: float
-) -> list[Finding]:
-    """Return what is to be known of topics that are there: the fewest replicas of each by name.
+def broker_configuration(client: AdminClient, broker: int, timeout_s: float) -> dict[str, str]:
+    """Return a broker's configuration, nothing where it may not be read. Raises Sink errors."""
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+    try:
+        with kafka_errors("describing a broker's configuration"):
+            entries = client.describe_configs([resource], request_timeout=timeout_s)[resource].result()
+    except SinkAuthorization:
+        return {}
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
-    `lasting`: those among them that may forget nothing.
+
+def check_kept_whole(
+    client: AdminClient, lasting: Iterable[str], keyless: Iterable[str], made: Iterable[str], timeout_s: float
+) -> list[Finding]:
+    """Return which topics would forget what has to stay, or refuse what is written. Raises Sink errors.
+
+    `lasting` may forget nothing; to `keyless` go records without a key; `made` are such ones that are missing and
+    would be made compacted.
     """
+    lasting, keyless = list(lasting), list(keyless)
+    found = configurations(client, [*lasting, *keyless], timeout_s)
+    findings = [
+        failure(f"topic {name}", forgetting(name, why))
+        for name in lasting
+        if (why := forgets(found.get(name, {})))
+    ]
+    compacted = [name for name in keyless if "compact" in found.get(name, {}).get("cleanup.policy", "")]
+    for name in [*compacted, *made]:
+        message = "it is compacted and refuses records without a key, and its table has none"
+        findings.append(failure(f"topic {name}", SinkError(message, hint=KEYLESS_HINT, topic=name)))
+    message = "whether it forgets or refuses records is not known: its configuration may not be read"
+    return findings + [
+        Finding("warn", f"topic {name}", message, "grant DescribeConfigs on it")
+        for name in [*lasting, *keyless]
+        if name not in found
+    ]
+
+
+def forgetting(name: str, why: str) -> TopicMismatch:
+    """Return the error of a topic that loses what has to stay: what is gone looks like a first start (F67)."""
+    return TopicMismatch(f"the topic forgets what has to stay: {why}", hint=KEEP_HINT, topic=name)
+
+
+def check_durability(client: AdminClient, replicas: Mapping[str, int], timeout_s: float) -> list[Finding]:
+    """Return which topics may lose records with a broker: `replicas` is the fewest of each by name."""
     findings = []
-    must_last = set(lasting)
     losing: dict[str, list[str]] = {}
     for name, configuration in configurations(client, replicas, timeout_s).items():
-        why = forgets(configuration)
-        if why and name in must_last:
-            findings.append(
-                Finding("fail", f"topic {name}", f"it forgets what has to stay: {why}", KEEP_HINT)
-            )
         if loses := may_lose(configuration, replicas[name]):
             losing.setdefault(loses, []).append(name)
     for loses, names in losing.items():

@@ -16,15 +16,22 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
-from cdcd.findings import Finding
+from cdcd.findings import Finding, failure
 from cdcd.sink.admin import Admin
 from cdcd.sink.claims import Claims
 from cdcd.sink.faults import error_of, kafka_errors, translate
-from cdcd.sink.hints import COLLISION_HINT, hint_for
+from cdcd.sink.hints import COLLISION_HINT
 from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics, next_turn
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import SinkSettings, TopicSettings
-from cdcd.sink.topic_configs import KEEP_HINT, check_durability, configurations, forgets
+from cdcd.sink.topic_configs import (
+    broker_configuration,
+    check_durability,
+    check_kept_whole,
+    configurations,
+    forgets,
+    forgetting,
+)
 
 __all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
@@ -115,7 +122,7 @@ class Topics:
     def _refuse_forgetting(self, name: str) -> None:
         why = forgets(self._configuration(name))
         if why:  # F67: what is gone here looks like a first start
-            raise TopicMismatch(f"the topic forgets what has to stay: {why}", hint=KEEP_HINT, topic=name)
+            raise forgetting(name, why)
 
     def _configuration(self, name: str) -> dict[str, str]:
         """Return the configuration of a topic that is there, nothing where it may not be asked for."""
@@ -188,31 +195,61 @@ class Topics:
             return None  # who writes to it meets it as well, and says so
         return None if limit is None else int(limit)
 
+    def reach(self) -> ClusterMetadata:
+        """Return what the brokers say of themselves and their topics. Raises SinkUnavailable, SinkAuthorization."""
+        return self._metadata()
+
     def check(
-        self, names: Iterable[str], own: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        metadata: ClusterMetadata,
+        names: Iterable[str],
+        own: Mapping[str, Mapping[str, str]],
+        *,
+        keyless: Iterable[str] = (),
+        describes: bool = True,
     ) -> list[Finding]:
         """Return what would keep cdcd from writing to these topics, without creating or changing anything.
 
-        `own` are those with one partition that cdcd keeps its own records in, with their settings.
+        `metadata` is of `reach`. `own` are those with one partition that cdcd keeps its own records in, with their
+        settings; `keyless` those of the names whose records have no key. `describes`: also whether a topic that has
+        held records was made again, which costs memory each time (`_DESCRIBED_IN_A_LOOK`).
         """
-        own = own or {}
-        try:
-            metadata = self._metadata()
-        except SinkError as error:
-            mend = error.advice or "check sink.bootstrap_servers, the network and the security properties"
-            return [Finding("fail", "kafka", str(error), mend)]
-        brokers = len(metadata.brokers)
-        findings = [Finding("ok", "kafka", f"cluster {metadata.cluster_id} answers, {brokers} brokers")]
-        findings += self._check_replicas(brokers)
-        names = list(names)
-        for name in names:
-            findings.append(self._check_topic(metadata, self._new(name)))
-        findings += _collisions(name for name in names if name not in metadata.topics)
-        for name, properties in own.items():
-            findings.append(self._check_single(metadata, self._new_single(name, properties)))
+        wanted = {name: self._new(name) for name in names}
+        singles = {name: self._new_single(name, properties) for name, properties in own.items()}
+        refusals = self._would_refuse(metadata, [*wanted.values(), *singles.values()])
+        missing = {name for name in (*wanted, *singles) if not _is_there(metadata, name)}
+        changed = self._changed(metadata, wanted, describes=describes)
+        findings = [
+            changed.get(name) or self._check_topic(metadata, new, refusals, missing)
+            for name, new in wanted.items()
+        ]
+        findings += _collisions(name for name in wanted if not _is_there(metadata, name))
+        findings += [self._check_single(metadata, new, refusals, missing) for new in singles.values()]
+        findings += self._check_replicas(len(metadata.brokers), metadata, [*wanted, *singles])
         lasting = [name for name, properties in own.items() if properties["cleanup.policy"] == "compact"]
-        findings += self._check_durability(metadata, [*names, *own], lasting)
-        return findings
+        return [*findings, *self._check_kept_whole(metadata, lasting, keyless)]
+
+    def longest_transaction_ms(self, metadata: ClusterMetadata) -> int | None:
+        """Return a broker's transaction.max.timeout.ms, None where it may not be read. Raises Sink errors."""
+        broker = next(iter(metadata.brokers), None)
+        if broker is None:
+            return None
+        found = broker_configuration(self._admin.client, broker, self._settings.operation_timeout_s)
+        limit = found.get("transaction.max.timeout.ms")
+        return None if limit is None else int(limit)
+
+    def check_durability(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
+        """Return how what is acknowledged in these topics may be lost with a broker; warnings only."""
+        there = {
+            name: min((len(one.replicas) for one in metadata.topics[name].partitions.values()), default=0)
+            for name in names
+            if _is_there(metadata, name)
+        }
+        try:
+            return check_durability(self._admin.client, there, self._settings.operation_timeout_s)
+        except SinkError as error:
+            mend = error.advice or "grant DescribeConfigs on them"
+            return [Finding("warn", "sink.topics", f"their configuration is not known: {error.said}", mend)]
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -274,14 +311,16 @@ class Topics:
         if not missing:
             return found
         if not self._topics.create:
-            names = ", ".join(topic.topic for topic in missing)
-            raise TopicMissing(
-                f"{len(missing)} topics are missing and sink.topics.create is off: {names}",
-                hint=f"create them, {self._topics.partitions} partitions each, cdcd's own with 1 and compacted, and "
-                "`cdcd resume`; or set sink.topics.create: true and restart cdcd",
-            )
+            raise self._not_made([topic.topic for topic in missing])
         self._create(missing)
         return self._await(wanted)
+
+    def _not_made(self, names: Collection[str]) -> TopicMissing:
+        return TopicMissing(
+            f"{len(names)} topics are missing and sink.topics.create is off: {', '.join(names)}",
+            hint=f"create them, {self._topics.partitions} partitions each, cdcd's own with 1 and compacted, and "
+            "`cdcd resume`; or set sink.topics.create: true and restart cdcd",
+        )
 
     def _create(self, missing: list[NewTopic]) -> None:
         timeout_s = self._settings.operation_timeout_s
@@ -314,12 +353,13 @@ class Topics:
         doing = "asking the brokers for their topics"
         return self._admin.metadata(None, doing, servers=self._settings.bootstrap_servers)
 
-    def _check_replicas(self, brokers: int) -> list[Finding]:
+    def _check_replicas(self, brokers: int, metadata: ClusterMetadata, names: list[str]) -> list[Finding]:
+        """Warn of what new topics get; a broker that cannot make a missing one refuses that one by itself."""
         wanted = self._topics.replication_factor
-        if wanted > brokers:
+        if wanted > brokers and all(_is_there(metadata, name) for name in names):
             mend = f"set sink.topics.replication_factor to {brokers} or less, or add brokers"
             message = f"new topics want {wanted} replicas and there are {brokers} brokers"
-            return [Finding("fail" if self._topics.create else "warn", "sink.topics", message, mend)]
+            return [Finding("warn", "sink.topics", message, mend)]
         if wanted < 2:
             mend = "set sink.topics.replication_factor: 3 and min.insync.replicas: 2 where it matters"
             return [
@@ -327,55 +367,99 @@ class Topics:
             ]
         return []
 
-    def _check_topic(self, metadata: ClusterMetadata, new: NewTopic) -> Finding:
-        subject = f"topic {new.topic}"
-        topic = metadata.topics.get(new.topic)
+    def _changed(
+        self, metadata: ClusterMetadata, names: Collection[str], *, describes: bool
+    ) -> dict[str, Finding]:
+        """Return, by name, which topics that have held records are not what they were (F66, F67)."""
+        known = set() if self.kept is None else self.kept.known(names)
+        changed = {}
+        there = {name for name in known if _is_there(metadata, name)}
+        described = self._described(sorted(there)) if describes else {}
+        for name in sorted(known):
+            assert self.kept is not None
+            try:
+                if name not in there:
+                    self.kept.refuse_missing([name])
+                elif name in described:
+                    self.kept.check(name, described[name])
+            except SinkError as error:
+                changed[name] = failure(f"topic {name}", error)
+        return changed
+
+    def _check_topic(
+        self,
+        metadata: ClusterMetadata,
+        new: NewTopic,
+        refusals: Mapping[str, KafkaError],
+        missing: Collection[str],
+    ) -> Finding:
+        name = new.topic
+        subject = f"topic {name}"
+        topic = metadata.topics.get(name)
         if topic is not None and topic.error is None:
             return Finding("ok", subject, f"exists, {_partitions(len(topic.partitions))}")
         if topic is not None and not _is_missing(topic.error):
-            return Finding("fail", subject, topic.error.str(), "grant Describe and Write on it")
+            return failure(subject, translate(topic.error, "looking up a topic", topic=name))
         partitions = _partitions(new.num_partitions)
         if not self._topics.create:
-            mend = f"create it with {partitions}, or set sink.topics.create"
-            return Finding("fail", subject, "does not exist and sink.topics.create is off", mend)
-        refusal = self._would_refuse(new)
-        if refusal is not None:
-            mend = hint_for(refusal) or "grant Create, or create it yourself"
-            return Finding("fail", subject, f"cannot be created: {refusal.str()}", mend)
-        return Finding("ok", subject, f"will be created with {partitions}")
+            message = "does not exist and sink.topics.create is off"
+            not_made = self._not_made(sorted(missing))
+            return Finding("fail", subject, message, not_made.advice, not_made)
+        refusal = refusals.get(name)
+        if refusal is None:
+            return Finding("ok", subject, f"will be created with {partitions}")
+        error = translate(refusal, "it cannot be created", topic=name)
+        return failure(subject, error)
 
-    def _check_single(self, metadata: ClusterMetadata, new: NewTopic) -> Finding:
+    def _check_single(
+        self,
+        metadata: ClusterMetadata,
+        new: NewTopic,
+        refusals: Mapping[str, KafkaError],
+        missing: Collection[str],
+    ) -> Finding:
         name = new.topic
         topic = metadata.topics.get(name)
         if topic is not None and topic.error is None and len(topic.partitions) != 1:
             message = _UNUSED.format(partitions=len(topic.partitions))
             return Finding("warn", f"topic {name}", message, "none is needed; one partition would do")
-        return self._check_topic(metadata, new)
+        return self._check_topic(metadata, new, refusals, missing)
 
-    def _check_durability(
-        self, metadata: ClusterMetadata, names: Iterable[str], lasting: list[str]
+    def _check_kept_whole(
+        self, metadata: ClusterMetadata, lasting: Iterable[str], keyless: Iterable[str]
     ) -> list[Finding]:
-        there = {
-            name: min((len(one.replicas) for one in topic.partitions.values()), default=0)
-            for name in names
-            if (topic := metadata.topics.get(name)) is not None and topic.error is None
-        }
-        try:
-            return check_durability(self._admin.client, there, lasting, self._settings.operation_timeout_s)
-        except SinkError as error:
-            return [
-                Finding("warn", "sink.topics", f"their configuration is not known: {error}", error.advice)
-            ]
+        compacts = "compact" in self._topics.properties.get("cleanup.policy", "")
+        keyless = list(keyless)
+        made = [name for name in keyless if compacts and not _is_there(metadata, name)]
+        return check_kept_whole(
+            self._admin.client,
+            [name for name in lasting if _is_there(metadata, name)],
+            [name for name in keyless if _is_there(metadata, name)],
+            made,
+            self._settings.operation_timeout_s,
+        )
 
-    def _would_refuse(self, topic: NewTopic) -> KafkaError | None:
-        """Return why the cluster would not create the topic, None when it would."""
+    def _would_refuse(self, metadata: ClusterMetadata, topics: list[NewTopic]) -> dict[str, KafkaError]:
+        """Return, by name, why the cluster would not create those that are missing."""
+        missing = [topic for topic in topics if not _is_there(metadata, topic.topic)]
+        if not missing or not self._topics.create:
+            return {}
         timeout_s = self._settings.operation_timeout_s
-        futures = self._admin.client.create_topics([topic], validate_only=True, request_timeout=timeout_s)
-        try:
-            futures[topic.topic].result()
-        except KafkaException as failure:
-            return error_of(failure)
-        return None
+        futures = self._admin.client.create_topics(missing, validate_only=True, request_timeout=timeout_s)
+        refusals = {}
+        for name, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as failed:
+                error = error_of(failed)
+                if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # made since the brokers were asked
+                    refusals[name] = error
+        return refusals
+
+
+def _is_there(metadata: ClusterMetadata, name: str) -> bool:
+    topic = metadata.topics.get(name)
+    return topic is not None and topic.error is None
 
 
 def _collisions(names: Iterable[str]) -> list[Finding]:
@@ -386,7 +470,8 @@ def _collisions(names: Iterable[str]) -> list[Finding]:
         other = first.setdefault(name.replace(".", "_"), name)
         if other != name:
             message = f"cannot be created along with {other}"
-            findings.append(Finding("fail", f"topic {name}", message, COLLISION_HINT))
+            error = SinkError(message, hint=COLLISION_HINT, topic=name)
+            findings.append(Finding("fail", f"topic {name}", message, COLLISION_HINT, error))
     return findings
 
 

@@ -1,8 +1,9 @@
-"""All of `cdcd check` on PostgreSQL's side: what would fail, at once, each with what mends it. Blocking.
+"""What a start looks at on PostgreSQL's side, each part by itself: findings, each with what to do. Blocking.
 
-In: settings.  Out: findings, the good ones too.
+In: a SQL connection, what was asked before.  Out: findings, the good ones too. `cdcd check` prints them, the daemon's
+start raises the first that fails.
 Invariant: one problem never hides another that could still be seen; nothing is changed on the server.
-Must not: raise for what it finds, or hold a slot.
+Must not: hold a slot, or wait for a lock longer than the connection's lock_timeout.
 """
 
 from __future__ import annotations
@@ -11,41 +12,63 @@ from collections.abc import Callable, Iterator
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import CdcdError, SourceAuthentication
+from cdcd.errors import (
+    CdcdError,
+    PublicationMissing,
+    SlotActive,
+    SourceAuthentication,
+    SourceSetup,
+    SourceStandby,
+)
 from cdcd.findings import Finding
 from cdcd.lsn import format_lsn
 from cdcd.model import ReplicaIdentity
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
-from cdcd.source.connection import connect_replication, connect_sql, fetch
+from cdcd.source.connection import connect_replication, fetch
 from cdcd.source.heartbeat import may_write_heartbeat
-from cdcd.source.identity import ServerIdentity, identify
+from cdcd.source.identity import ServerIdentity
 from cdcd.source.key_check import key_findings, record_key
 from cdcd.source.partitions import Root
 from cdcd.source.partitions import shortfalls as shortfalls_of_partitions
-from cdcd.source.publication import (
-    CONFLICT_MEND,
-    PublishedTable,
-    create_publication_sql,
-    missing_publications,
-    published_tables,
-)
+from cdcd.source.publication import CONFLICT_MEND, PublishedTable, create_publication_sql
 from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings, StreamOptions, shortfalls
-from cdcd.source.slot import SlotState, read_slot
+from cdcd.source.slot import SlotState
 from cdcd.source.start import quote_identifier
+
+__all__ = [
+    "connection_failure",
+    "holder_findings",
+    "publication_findings",
+    "server_findings",
+    "setup_findings",
+    "table_findings",
+]
 
 _FACTS = """
     SELECT current_setting('wal_level'), current_setting('max_replication_slots')::int,
            current_setting('max_wal_senders')::int,
            (SELECT count(*) FROM pg_replication_slots)::int,
            (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender')::int,
-           r.rolname::text, r.rolsuper, r.rolreplication,
-           EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser')
-                   AND pg_has_role(r.oid, m.oid, 'member')),
            getdatabaseencoding()::text, current_setting('output_plugin_libraries', true),
-           current_setting('synchronized_standby_slots', true)
-    FROM pg_roles r WHERE r.rolname = current_user
+           current_setting('synchronized_standby_slots', true), current_setting('max_slot_wal_keep_size', true)
 """
 
+# A walsender is allowed to who has logged in; SQL, with its functions for slots, is run by who that has become.
+_ROLES = """
+    SELECT r.rolname::text, r.rolname = session_user,
+           r.rolsuper OR r.rolreplication
+           OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser')
+                      AND pg_has_role(r.oid, m.oid, 'member'))
+    FROM pg_roles r WHERE r.rolname IN (session_user, current_user)
+"""
+
+
+_HOLDER = """
+    SELECT coalesce(application_name, ''), to_char(backend_start, 'YYYY-MM-DD HH24:MI:SS')
+    FROM pg_stat_activity WHERE pid = %s
+"""
+
+_CREATE_HINT = "create it, or run `cdcd init`, then `cdcd resume`; nothing is read without it (F39, F72)"
 
 # `unreadable`: columns that neither a grant on the table nor one on the column lets the role read.
 _PRIVILEGES = """
@@ -61,75 +84,70 @@ def _default_policy(_table: str) -> Policy:
     return DEFAULT_POLICY
 
 
-def preflight(
-    settings: SourceSettings,
-    *,
-    slot_create: bool = True,
-    publication_create: bool = False,
-    snapshot: bool = True,
-    wanted: Callable[[int], StreamOptions] | None = None,
-    policy_of: Callable[[str], Policy] = _default_policy,
-    heartbeat: bool = False,
-) -> list[Finding]:
-    """Return what a start would meet. Does not raise.
-
-    `slot_create`: a start makes a missing slot. `publication_create`: `cdcd init` makes a missing publication;
-    a start never does. `snapshot`: a start copies the tables, so the role has to be able to read them.
-    `wanted`: the options that the configuration wants of a server of this version number. `policy_of`: what the
-    configuration says of `schema.table`, also the key that it gives where the database gives none. `heartbeat`: the
-    daemon shall write heartbeats.
-    """
-    try:
-        connection = connect_sql(settings)
-    except CdcdError as error:
-        return [_connect_failed(error)]
-    try:
-        return [
-            *_server_findings(settings, connection, slot_create, wanted),
-            *(_heartbeat(connection) if heartbeat else ()),
-            *_table_findings(settings, connection, publication_create, snapshot, policy_of),
-        ]
-    except CdcdError as error:
-        return [Finding("fail", "source", error.message, "mend this first, then check again")]
-    finally:
-        connection.close()
-
-
-def _server_findings(
+def setup_findings(
     settings: SourceSettings,
     connection: Connection,
-    slot_create: bool,
-    wanted: Callable[[int], StreamOptions] | None,
+    server: ServerIdentity,
+    slot: SlotState | None,
+    *,
+    drops_slot: bool = False,
+    wanted: Callable[[int], StreamOptions] | None = None,
+    heartbeat: bool = False,
+    limits_wal: bool = False,
 ) -> Iterator[Finding]:
-    server = identify(connection)
-    facts = fetch(connection, _FACTS)[0]
-    slot = read_slot(connection, settings.slot)
-    yield from _server(server)
-    yield from _wal(*facts[:5], has_slot=slot is not None)
-    yield from _role(facts[5], may_replicate=facts[6] or facts[7] or facts[8])
-    yield from _walsender(settings)
-    yield from _decoding(facts[9], facts[10])
+    """Yield how the server and the role are set up. Raises Source errors.
+
+    `drops_slot`: a start would make the slot again. `wanted`: the options that the configuration wants of a server of
+    this version number. `heartbeat`: the daemon shall write heartbeats. `limits_wal`: the WAL guard gives a slot up.
+    """
+    wal_level, max_slots, max_senders, slots, senders, *more = fetch(connection, _FACTS)[0]
+    encoding, plugins, standby_slots, keep_size = more
+    yield from _wal(wal_level, max_slots, max_senders, slots, senders, has_slot=slot is not None)
+    if slot is not None and slot.active and senders >= max_senders:
+        message = "the daemon of this slot has one, and there is no other left to try"
+        yield Finding("ok", "replication connection", message)
+    else:
+        yield from _walsender(settings, connection, drops_slot=drops_slot)
+    yield from _decoding(encoding, plugins)
     if wanted is not None:
         yield from _options(settings, server, wanted(server.version_num))
     if settings.failover and server.version_num >= FAILOVER_SINCE_MAJOR * 10_000:
-        yield from _failover(slot, facts[11])
-    yield from _slot(settings, slot, server, slot_create)
+        yield from _failover(slot, standby_slots)
+    yield from _kept_wal(keep_size, limits_wal=limits_wal)
+    if heartbeat:
+        yield from _heartbeat(connection)
 
 
-def _table_findings(
-    settings: SourceSettings,
-    connection: Connection,
-    publication_create: bool,
-    snapshot: bool,
-    policy_of: Callable[[str], Policy],
+def publication_findings(
+    settings: SourceSettings, missing: list[str], *, may_create: bool = False
 ) -> Iterator[Finding]:
-    missing = missing_publications(connection, settings.publications)
-    yield from _publications(settings, missing, publication_create)
-    tables = published_tables(connection, settings.publications)
-    if not tables and not missing:
-        name = quote_identifier(settings.publications[0])
-        message = "the publications have no tables"
-        yield Finding("warn", "publication", message, f"ALTER PUBLICATION {name} ADD TABLE schema.table")
+    """Yield which publications exist. `may_create`: `cdcd init` makes a missing one; a start never does."""
+    for name in settings.publications:
+        if name not in missing:
+            yield Finding("ok", "publication", f"publication {name} exists")
+            continue
+        if may_create:
+            # Only `cdcd init` makes it: a daemon without its publication halts (F39).
+            message = f"publication {name} does not exist; a start does not create it"
+            mend = "run `cdcd init`, which does"
+        else:
+            message = f"publication {name} does not exist"
+            mend = f"{create_publication_sql(name)}; or name its tables"
+        yield Finding("fail", "publication", message, mend, PublicationMissing(message, hint=_CREATE_HINT))
+
+
+def table_findings(
+    connection: Connection,
+    tables: list[PublishedTable],
+    *,
+    snapshot: bool = True,
+    policy_of: Callable[[str], Policy] = _default_policy,
+) -> Iterator[Finding]:
+    """Yield what is wrong with the published tables. Raises Source errors.
+
+    `snapshot`: a start copies them, so the role has to be able to read them. `policy_of`: what the configuration says
+    of `schema.table`, also the key that it gives where the database gives none.
+    """
     for table in tables:
         yield from _table(table, policy_of)
     roots = [
@@ -141,13 +159,15 @@ def _table_findings(
         yield from _readable(connection, tables)
 
 
-def _connect_failed(error: CdcdError) -> Finding:
-    mend = error.advice or "start the server, or mend host, port and network in source.dsn"
+def connection_failure(error: CdcdError) -> Finding:
+    """Return the finding of a server that cannot be connected to."""
+    mend = error.advice or "start the server, or correct host, port and network in source.dsn"
     subject = "password" if isinstance(error, SourceAuthentication) else "connection"
-    return Finding("fail", f"source {subject}", error.message, mend)
+    return Finding("fail", f"source {subject}", error.message, mend, error)
 
 
-def _server(server: ServerIdentity) -> Iterator[Finding]:
+def server_findings(server: ServerIdentity) -> Iterator[Finding]:
+    """Yield who answers, and whether it can be read from."""
     major = server.version_num // 10_000
     said = f"PostgreSQL {major}, database {server.database}, WAL at {format_lsn(server.wal_lsn)}"
     if major < 12:
@@ -160,7 +180,8 @@ def _server(server: ServerIdentity) -> Iterator[Finding]:
         mend = (
             "point source.dsn at the primary (target_session_attrs=read-write finds it among several hosts)"
         )
-        yield Finding("fail", "standby", "the server is a standby; cdcd reads from a primary only", mend)
+        message = "the server is a standby; cdcd reads from a primary only"
+        yield Finding("fail", "standby", message, mend, SourceStandby(message))
 
 
 def _wal(
@@ -172,35 +193,48 @@ def _wal(
     else:
         yield Finding("ok", "wal_level", "wal_level is logical")
     if not has_slot and slots >= max_slots:
-        mend = f"drop an unused slot, or ALTER SYSTEM SET max_replication_slots = {max_slots + 5}; restart"
+        mend = (
+            f"raise max_replication_slots (ALTER SYSTEM SET max_replication_slots = {max_slots + 5}) and restart the "
+            "server; or drop a slot that nobody needs any more"
+        )
         yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", mend)
     else:
         yield Finding("ok", "replication slots", f"{slots} of {max_slots} in use")
-    if senders >= max_senders:
-        mend = f"ALTER SYSTEM SET max_wal_senders = {max_senders + 5}; then restart the server"
-        yield Finding("fail", "wal senders", f"all {max_senders} WAL senders are in use", mend)
-    else:
-        yield Finding("ok", "wal senders", f"{senders} of {max_senders} in use")
+    yield Finding("ok", "wal senders", f"{senders} of {max_senders} in use")
 
 
-def _role(role: str, *, may_replicate: bool) -> Iterator[Finding]:
-    if may_replicate:
-        yield Finding("ok", "role", f"role {role} may replicate")
-        return
-    quoted = quote_identifier(role)
-    mend = f"ALTER ROLE {quoted} REPLICATION (on Amazon RDS: GRANT rds_replication TO {quoted})"
-    yield Finding("fail", "role", f"role {role} lacks REPLICATION", mend)
-
-
-def _walsender(settings: SourceSettings) -> Iterator[Finding]:
-    """Try the other kind of connection: a pooler or pg_hba.conf may allow SQL alone (F62)."""
+def _walsender(settings: SourceSettings, connection: Connection, *, drops_slot: bool) -> Iterator[Finding]:
+    """Try the other kind of connection: a pooler, pg_hba.conf or the role may allow SQL alone (F62)."""
+    roles = {is_login: (name, may) for name, is_login, may in fetch(connection, _ROLES)}
+    login, may_login = roles.get(True, ("", False))
     try:
         connect_replication(settings).close()
     except CdcdError as error:
-        mend = error.advice or "connect to PostgreSQL itself, not to a pooler, and mend what is named above"
-        yield Finding("fail", "replication connection", error.message, mend)
-    else:
-        yield Finding("ok", "replication connection", "a replication connection is accepted")
+        mend = (
+            error.advice or "connect to PostgreSQL itself, not to a pooler, and correct what is named above"
+        )
+        message = error.message
+        if login and not may_login:
+            quoted = quote_identifier(login)
+            mend = f"ALTER ROLE {quoted} REPLICATION (on Amazon RDS: GRANT rds_replication TO {quoted})"
+            message = f"role {login} lacks REPLICATION: {message}"
+            error = SourceSetup(message, hint=mend)
+        yield Finding("fail", "replication connection", message, mend, error)
+        return
+    yield Finding("ok", "replication connection", f"role {login} may replicate, and is let in")
+    current, may_current = roles.get(False, (login, True))
+    if not may_current:
+        # Only pg_drop_replication_slot asks, which is SQL.
+        message = f"role {login} becomes {current}, which lacks REPLICATION and so may not drop a slot"
+        mend = f"ALTER ROLE {quote_identifier(login)} RESET role, or give REPLICATION to {quote_identifier(current)}"
+        yield Finding("fail" if drops_slot else "warn", "role", message, mend)
+
+
+def _kept_wal(keep_size: str | None, *, limits_wal: bool) -> Iterator[Finding]:
+    if keep_size == "-1" and not limits_wal:
+        message = "it is -1: while Kafka or cdcd is away, the server keeps WAL until its disk is full"
+        mend = "ALTER SYSTEM SET max_slot_wal_keep_size to what the disk can spare; or set source.wal_guard.give_up"
+        yield Finding("warn", "max_slot_wal_keep_size", message, mend)
 
 
 def _heartbeat(connection: Connection) -> Iterator[Finding]:
@@ -211,7 +245,8 @@ def _heartbeat(connection: Connection) -> Iterator[Finding]:
     role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
     mend = f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text{{}}) TO {role}, or set it to 0"
     more = ", boolean" if connection.server_version >= 170_000 else ""
-    yield Finding("fail", subject, "the role may not call pg_logical_emit_message", mend.format(more))
+    message = "the role may not call pg_logical_emit_message, so no heartbeats are written"
+    yield Finding("warn", subject, message, mend.format(more))
 
 
 def _decoding(encoding: str, plugins: str | None) -> Iterator[Finding]:
@@ -254,54 +289,27 @@ def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Fin
         yield Finding("warn", "synchronized_standby_slots", message, mend)
 
 
-def _slot(
-    settings: SourceSettings, slot: SlotState | None, server: ServerIdentity, may_create: bool
-) -> Iterator[Finding]:
-    name = settings.slot
-    if slot is None:
-        if may_create:
-            yield Finding("ok", "slot", f"slot {name} does not exist yet and will be created")
-        else:
-            mend = "run `cdcd init`, or set source.slot.create: true"
-            yield Finding("fail", "slot", f"slot {name} does not exist", mend)
+def holder_findings(connection: Connection, settings: SourceSettings, slot: SlotState) -> Iterator[Finding]:
+    """Yield who streams from the slot now; this configuration's own daemon may. Raises Source errors."""
+    if not slot.active:
+        yield Finding("ok", "slot", f"slot {slot.name} is free, confirmed to {_lsn(slot)}")
         return
-    again = f"SELECT pg_drop_replication_slot('{name}'); a new slot needs a new snapshot"
-    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
-        kind = f"{slot.slot_type} slot of {slot.plugin or 'no plugin'}"
-        yield Finding("fail", "slot", f"{name} is a {kind}", "choose another source.slot.name")
-    elif slot.database != server.database:
-        message = f"slot {name} belongs to database {slot.database}"
-        yield Finding("fail", "slot", message, "choose another source.slot.name or database")
-    elif slot.two_phase and not settings.two_phase:
-        message = f"slot {name} has two_phase, so it sends transactions at PREPARE, and the configuration has it off"
-        yield Finding("fail", "slot", message, f"set source.protocol.two_phase: true; or {again}")
-    elif slot.is_lost:
-        reason = slot.invalidation_reason or "its WAL was removed"
-        yield Finding("fail", "slot", f"slot {name} was invalidated: {reason}", again)
-    elif slot.active:
-        mend = f"stop the cdcd that holds it, or SELECT pg_terminate_backend({slot.active_pid})"
-        yield Finding("warn", "slot", f"slot {name} is in use by process {slot.active_pid}", mend)
-    else:
-        yield Finding("ok", "slot", f"slot {name} is free, confirmed to {_lsn(slot)}")
+    rows = fetch(connection, _HOLDER, (slot.active_pid,))
+    application, since = rows[0] if rows else ("", None)
+    if application == settings.application_name:
+        message = f"slot {slot.name} is in use by process {slot.active_pid}, a daemon of this name"
+        yield Finding("ok", "slot", message)
+        return
+    who = f"application {application!r}" if application else "whose application this role may not see"
+    message = (
+        f"slot {slot.name} is in use by process {slot.active_pid}, {who}, since {since or 'an unknown time'}"
+    )
+    mend = "a start waits until it lets go; if it is no cdcd of this configuration, choose another source.slot.name"
+    yield Finding("fail", "slot", message, mend, SlotActive(message, hint=mend))
 
 
 def _lsn(slot: SlotState) -> str:
     return "nothing" if slot.confirmed_flush_lsn is None else format_lsn(slot.confirmed_flush_lsn)
-
-
-def _publications(settings: SourceSettings, missing: list[str], may_create: bool) -> Iterator[Finding]:
-    if not settings.publications:
-        yield Finding("fail", "publication", "no publication is configured", "set source.publication.names")
-    for name in settings.publications:
-        if name not in missing:
-            yield Finding("ok", "publication", f"publication {name} exists")
-        elif may_create:
-            # Only `cdcd init` makes it: a daemon without its publication halts (F39).
-            message = f"publication {name} does not exist; a start does not create it"
-            yield Finding("fail", "publication", message, "run `cdcd init`, which does")
-        else:
-            mend = f"{create_publication_sql(name)}; or name its tables"
-            yield Finding("fail", "publication", f"publication {name} does not exist", mend)
 
 
 def _root(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Root:

@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import ServerInternal, SourceSetup, SourceUnavailable
+from cdcd.errors import ServerInternal, SourceSetup
 from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import fetch
 from cdcd.source.key_index import KeyIndex, TableKeys, table_keys
@@ -51,7 +51,6 @@ Ask = Callable[[Connection, str, tuple[Any, ...]], list[tuple[Any, ...]]]
 CONFLICT_MEND = "give it the same columns in each of them"
 LOCK_PATIENCE_MS = 500
 """How long a start waits for tables that somebody is altering, to tell whether they can be decoded."""
-_LOCK_NOT_AVAILABLE = "55P03"
 _TRIES_WHILE_TABLES_GO = 20
 
 
@@ -146,31 +145,6 @@ def _fetch_while_tables_go(
         with contextlib.suppress(ServerInternal):
             return ask(connection, query, (list(names),))
     return ask(connection, query, (list(names),))
-
-
-def conflicting_tables(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
-    """Return the tables that these publications publish with different columns (F49). Raises Source errors.
-
-    While a table is altered none is returned: the server fails at such a table's first change anyway.
-    """
-    if len(names) < 2 or connection.server_version < 150_000:
-        return []
-    return [table for table in published_now(connection, names) if table.has_conflicting_columns]
-
-
-def published_now(connection: Connection, names: Sequence[str]) -> list[PublishedTable]:
-    """Return the published tables, none while one of them is locked. Raises Source errors.
-
-    The server locks the tables to say what is published, and a start must not wait for a transaction that may stay
-    open, or prepared. The connection is for nothing else afterwards: it has a lock_timeout.
-    """
-    fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
-    try:
-        return published_tables(connection, names)
-    except SourceUnavailable as error:
-        if error.context.get("sqlstate") != _LOCK_NOT_AVAILABLE:
-            raise
-        return []
 
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Of `cdcd check`: whether open transactions could go to disk, on the machine that asks.
+"""Whether open transactions could go to disk, on the machine that asks.
 
 In: settings.  Out: one finding.
 Must not: create or change anything.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 
+from cdcd.errors import SpillError
 from cdcd.findings import Finding
 from cdcd.spill.folder import is_private, places
 from cdcd.spill.settings import SpillSettings
@@ -24,16 +25,20 @@ def check_folder(settings: SpillSettings) -> Finding:
     try:
         if not os.access(base, os.W_OK | os.X_OK):
             message = f"{base} is no folder that this user may write to"
-            return Finding("fail", _SUBJECT, message, f"make it, for uid {os.geteuid()} to write")
+            return _refused(message, f"make it, for uid {os.geteuid()} to write")
         if own.is_symlink() or (own.exists() and not is_private(own.lstat())):
             message = f"{own} is not a folder of this user alone"
-            return Finding("fail", _SUBJECT, message, f"remove it, or chmod 0700 {own}")
+            return _refused(message, f"remove it, or chmod 0700 {own}")
         free_bytes = shutil.disk_usage(base).free
     except OSError as error:
-        return Finding("fail", _SUBJECT, f"{around}: {error.strerror}", "choose another folder")
+        return _refused(f"{around}: {error.strerror}", "choose another folder")
     room = (
         f"{around} has {free_bytes / _GIB:.1f} GiB free, buffer.spill is {settings.disk_bytes / _GIB:.1f} GiB"
     )
     if free_bytes < settings.disk_bytes:
         return Finding("warn", _SUBJECT, room, "lower buffer.spill, or choose a larger disk")
     return Finding("ok", _SUBJECT, room)
+
+
+def _refused(message: str, mend: str) -> Finding:
+    return Finding("fail", _SUBJECT, message, mend, SpillError(message, hint=mend))

@@ -145,9 +145,8 @@ def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
         reader.wait([topic], lambda events: len(events) == 1)
         assert daemon.stop() == 0
         change(kafka.bootstrap, topic)
-        daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
-        daemon.wait_state("halted")
+        daemon.start().wait_state("halted")
         assert daemon.events("halted")[-1]["code"] == cls.code  # type: ignore[attr-defined]
         assert (topic in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics().topics) == (
             change is not delete

@@ -87,7 +87,7 @@ def no_replication(w: World) -> Iterator[None]:
     w.resume()
 
 
-@situation(SETUP, "the role may not read a table", "`cdcd check` prints the statement")
+@situation(SETUP, "the role may not read a table", "GRANT SELECT ON", "cdcd resume")
 def no_select(w: World) -> Iterator[None]:
     w.start(source={"dsn": w.role(f"r{w.dbname}", "REPLICATION")})
     yield

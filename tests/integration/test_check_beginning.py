@@ -5,12 +5,14 @@ In: situations of slot, stored position, role and server.  The daemon is the jud
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg2
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
@@ -18,7 +20,7 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, environment_without_cdcd
-from tests.support.stack import PostgresServers, run_script, slot_is_active
+from tests.support.stack import PostgresServers, prepare, run_script, slot_is_active
 from tests.support.topics import committed_values, create_topic, transactional_producer
 from tests.support.waiting import eventually
 
@@ -201,6 +203,40 @@ def test_check_fails_on_another_server_than_the_position_is_of(
         assert halted_with(daemon) == "CDCD-SOURCE-IDENTITY"
 
 
+def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_alone(
+    postgres: PostgresServer,
+    database: str,
+    pg_server: PostgresServers,
+    new_daemon: NewDaemon,
+    kafka: KafkaBroker,
+) -> None:
+    """F79: staging and production with one Kafka. The wrong one halts before it fences, and makes nothing."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    topic = f"{daemon.name}.public.t"
+    postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+    eventually(lambda: committed_values(kafka.bootstrap, topic), "it works")
+    with pg_server.fresh(18) as other:
+        other.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        other.execute(f"CREATE PUBLICATION {daemon.slot} FOR ALL TABLES")
+        wrong = new_daemon(other, "postgres")
+        wrong.config |= {"name": daemon.name, "source": {"dsn": other.dsn()}}
+        for _ in range(3):
+            assert halted_with(wrong) == "CDCD-SOURCE-IDENTITY"
+            postgres.execute("INSERT INTO t SELECT max(id) + 1 FROM t", dbname=database)
+        for words in (["--accept-gap"], ["--accept-topic", topic]):
+            ended = cdcd(wrong, "resume", *words)
+            assert ended.returncode != 0
+            assert "CDCD-SOURCE-IDENTITY" in ended.stderr
+        postgres.execute("INSERT INTO t SELECT max(id) + 1 FROM t", dbname=database)
+        assert other.execute("SELECT slot_name FROM pg_replication_slots") == []
+    eventually(lambda: len(committed_values(kafka.bootstrap, topic)) == 5, "all rows are there")
+    assert daemon.status()["state"] == "streaming"
+    assert daemon.events("retrying") == daemon.events("ended") == []
+    assert daemon.stop() == 0
+
+
 def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
@@ -212,7 +248,10 @@ def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
         postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
         status, found = check(daemon)
         assert (status, failed(found)) == (0, [])
-        assert "is in use by process" in found["slot"][0][1]
+        ((level, said, mend),) = found["slot"]
+        assert (level, mend) == ("ok", ""), "nobody is advised to end a daemon that works"
+        assert "a daemon of this name" in said
+        assert "the daemon of this configuration answers" in found["admin.port"][0][1]
         assert found["start"][0][1].startswith("goes on from ")
     topic = f"{daemon.name}.public.t"
     eventually(lambda: len(committed_values(kafka.bootstrap, topic)) == 5, "all rows are there")
@@ -239,6 +278,49 @@ def test_a_position_behind_somebodys_open_transaction_is_unknown_not_wrong(
     assert (level, "is not known" in message) == ("warn", True)
     assert "open transaction" in mend
     run_once(daemon)
+
+
+@contextlib.contextmanager
+def locked_by_a_session(dsn: str) -> Iterator[str]:
+    """Hold t; what names the holder."""
+    with contextlib.closing(psycopg2.connect(dsn, application_name="migration")) as holder:
+        with holder.cursor() as cursor:
+            cursor.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        yield f"pid {holder.info.backend_pid} of postgres in database {holder.info.dbname} (migration)"
+
+
+@contextlib.contextmanager
+def locked_by_a_prepared_transaction(dsn: str) -> Iterator[str]:
+    """The same without a process."""
+    prepare(dsn, "migrating", "LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+    yield "prepared transaction 'migrating'"
+    run_script(dsn, "ROLLBACK PREPARED 'migrating'")
+
+
+@pytest.mark.parametrize("locked", [locked_by_a_session, locked_by_a_prepared_transaction])
+def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_is_missing(
+    locked: Callable[[str], contextlib.AbstractContextManager[str]],
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+) -> None:
+    """What could not be looked at is a failure, and neither check nor init waits until the holder ends."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    before = check(daemon)[1].keys()
+    with locked(postgres.dsn(database)) as holder:
+        status, found = check(daemon)
+        assert (status, failed(found)) == (1, [])
+        ((level, message, mend),) = found["tables"]
+        assert level == "unknown"
+        assert "holds AccessExclusiveLock on public.t, since 20" in message
+        assert holder in message
+        assert mend
+        assert found.keys() >= {one for one in before if not one.startswith("topic")}
+        ended = cdcd(daemon, "init")
+        assert ended.returncode == 1
+        assert holder in ended.stdout
+    assert check(daemon)[0] == 0
 
 
 # --- init ---
@@ -344,7 +426,7 @@ def test_what_hides_nothing_is_named_at_once(
         status, found = check(daemon)
         text = cdcd(daemon, "check")
     assert status == text.returncode == 1
-    assert failed(found) == ["wal_level", "publication", "kafka"]
+    assert failed(found) == ["publication", "kafka", "wal_level"]
     assert any("gone" in message for _, message, _ in found["publication"])
     ((level, message, mend),) = found["table public.keyless"]
     assert level == "warn"

@@ -232,7 +232,7 @@ def test_a_registry_that_is_not_there_is_unavailable(requests: list[tuple[str, s
     with pytest.raises(RegistryUnavailable):
         client.schema_id("s", V1)
     assert requests == [("lookup", "unreachable")]
-    assert [finding.level for finding in client.check()] == ["fail"]
+    assert [finding.level for finding in client.check("s")] == ["fail"]
 
 
 def test_a_server_that_is_no_registry_is_refused(registry: SchemaRegistry) -> None:
@@ -242,7 +242,7 @@ def test_a_server_that_is_no_registry_is_refused(registry: SchemaRegistry) -> No
 
 
 def test_check_says_that_it_answers(client: Registry) -> None:
-    assert [(finding.level, finding.subject) for finding in client.check()] == [("ok", "registry")]
+    assert [(finding.level, finding.subject) for finding in client.check("s")] == [("ok", "registry")]
 
 
 def test_unknown_properties_are_an_error_of_the_configuration(registry: SchemaRegistry) -> None:

@@ -26,7 +26,7 @@ from cdcd.sink.kept_topics import KeptTopic, KeptTopics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics
-from cdcd.sink.transactional_id import check_transactional_id
+from cdcd.sink.transactional_id import check_by_another_id, check_transactional_id
 from tests.support.sinks import progress, sink_settings
 from tests.support.topics import (
     committed_records,
@@ -408,7 +408,16 @@ def test_the_probe_of_the_transactional_id_fences_nobody(place: Place) -> None:
     sink = place.opened()
     sink.begin()
     produce_all(sink, records(place.topic, 2))
-    assert check_transactional_id(place.settings()).level == "ok"
+    found = check_transactional_id(place.settings(), 900_000)
+    assert found is not None
+    assert found.level == "ok"
+    assert check_by_another_id(place.settings()).level == "ok"
+    assert check_transactional_id(place.settings(), None) is None, "without the limit it would be a takeover"
+    assert check_transactional_id(place.settings(), 2**31 - 1) is None
+    too_long = check_transactional_id(place.settings(transaction_timeout_ms=900_000), 600_000)
+    assert too_long is not None
+    assert too_long.level == "fail"
+    assert "600000" in too_long.mend
     sink.commit(progress(place.slot))
     assert len(place.committed(2)) == 2
 
@@ -428,7 +437,9 @@ def test_a_stopped_broker_is_unavailable_within_the_timeout(place: Place, kafka:
             sink.commit(progress(place.slot))
         with pytest.raises(SinkUnavailable):
             place.sink(operation_timeout_s=2.0).open()
-        assert check_transactional_id(place.settings(operation_timeout_s=2.0)).level == "fail"
+        found = check_transactional_id(place.settings(operation_timeout_s=2.0), 900_000)
+        assert found is not None
+        assert (found.level, found.code) == ("fail", "CDCD-SINK-UNAVAILABLE")
         sink.close()
         assert time.monotonic() - started < 25
     finally:

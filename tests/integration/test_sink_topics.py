@@ -9,16 +9,21 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 
 from cdcd.demo.stack.kafka import KafkaBroker
-from cdcd.demo.stack.ports import free_port
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
+from cdcd.findings import Finding
 from cdcd.sink.kept_topics import KeptTopic, KeptTopics
 from cdcd.sink.producer import KafkaSink
-from cdcd.sink.reader import read_last_progress
+from cdcd.sink.reader import read_last
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
 from tests.support.sinks import progress, sink_settings
 from tests.support.topics import create_topic, new_name
 from tests.support.waiting import eventually
+
+
+def look(topics: Topics, names: list[str], own: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
+    """What a start finds of these topics."""
+    return topics.check(topics.reach(), names, own or {}, **more)
 
 
 def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: str) -> Topics:
@@ -149,11 +154,13 @@ def test_a_progress_topic_that_was_widened_is_used_as_before(bootstrap: str) -> 
         assert stored.end_lsn == progress(settings.slot).end_lsn
         sink.begin()
         sink.commit(progress(settings.slot, 0x900))
-    assert (last := read_last_progress(settings)) is not None
-    assert last.end_lsn == 0x900
+    last = read_last(settings)
+    assert last is not None
+    assert last.progress is not None
+    assert last.progress.end_lsn == 0x900
     (finding,) = [
         one
-        for one in topics.check([], {settings.progress_topic: PROGRESS_PROPERTIES})
+        for one in look(topics, [], {settings.progress_topic: PROGRESS_PROPERTIES})
         if "3 part" in one.message
     ]
     assert finding.level == "warn"
@@ -175,7 +182,7 @@ def test_a_progress_topic_that_forgets_is_refused(
     """F67: what is gone there looks like a first start. Whoever made the topic is told at the start, and by check."""
     name = new_name("progress")
     create_topic(bootstrap, name, partitions=1, config=config)
-    told = [one for one in make(bootstrap).check([], {name: PROGRESS_PROPERTIES}) if "forgets" in one.message]
+    told = [one for one in look(make(bootstrap), [], {name: PROGRESS_PROPERTIES}) if "forgets" in one.message]
     assert [one.level for one in told] == ["fail"] * is_refused
     if is_refused:
         with pytest.raises(TopicMismatch, match="forgets"):
@@ -189,7 +196,8 @@ def test_check_tells_which_topics_a_lost_broker_takes_records_of(bootstrap: str)
     names = [new_name("thin") for _ in range(5)]
     for name in names:
         create_topic(bootstrap, name, config={"unclean.leader.election.enable": "true"})
-    told = [one for one in make(bootstrap).check(names) if one.subject == "topics"]
+    topics = make(bootstrap)
+    told = topics.check_durability(topics.reach(), names)
     assert [(one.level, "5 topics" in one.message) for one in told] == [("warn", True)]
     assert "one replica and unclean.leader.election.enable=true" in told[0].message
 
@@ -223,12 +231,10 @@ def test_check_names_every_finding_and_creates_nothing(bootstrap: str) -> None:
     create_topic(bootstrap, progress, partitions=2)
     found = {
         finding.subject: finding.level
-        for finding in make(bootstrap).check([absent, present], {progress: PROGRESS_PROPERTIES})
+        for finding in look(make(bootstrap), [absent, present], {progress: PROGRESS_PROPERTIES})
     }
     assert found == {
-        "kafka": "ok",
         "sink.topics": "warn",
-        "topics": "warn",  # F63: those that are there have one replica
         f"topic {absent}": "ok",
         f"topic {present}": "ok",
         f"topic {progress}": "fail",
@@ -241,7 +247,7 @@ def test_check_says_that_a_topic_cannot_come_to_be(bootstrap: str, create: bool,
     name = new_name("absent")
     levels = {
         finding.subject: finding.level
-        for finding in make(bootstrap, create=create, copies=copies).check([name])
+        for finding in look(make(bootstrap, create=create, copies=copies), [name])
     }
     assert levels[f"topic {name}"] == "fail"
 
@@ -253,7 +259,7 @@ def test_names_that_kafka_takes_for_one_are_told_with_a_way_on(bootstrap: str) -
     for exists in (False, True):
         if exists:
             create_topic(bootstrap, one)
-        failed = [finding for finding in make(bootstrap).check([one, two]) if finding.level == "fail"]
+        failed = [finding for finding in look(make(bootstrap), [one, two]) if finding.level == "fail"]
         assert [finding.subject for finding in failed] == [f"topic {two}"]
         assert "sink.topics.template" in failed[0].mend
     with pytest.raises(SinkError, match="collides") as caught:
@@ -261,7 +267,29 @@ def test_names_that_kafka_takes_for_one_are_told_with_a_way_on(bootstrap: str) -
     assert "sink.topics.template" in caught.value.advice
 
 
-def test_check_of_a_broker_that_is_not_there() -> None:
-    findings = make(f"127.0.0.1:{free_port()}").check(["t"])
-    assert [(finding.level, finding.subject) for finding in findings] == [("fail", "kafka")]
-    assert findings[0].mend
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_compacted_topic_of_a_table_without_a_key_is_refused(bootstrap: str, exists: bool) -> None:
+    """The broker refuses the first record without a key; what is made so is found as well as what is there."""
+    keyless, keyed = new_name("keyless"), new_name("keyed")
+    topics = make(bootstrap, cleanup_policy="compact")
+    if exists:
+        topics.ensure([keyless, keyed])
+    failed = [one for one in look(topics, [keyless, keyed], keyless=[keyless]) if one.level == "fail"]
+    assert [(one.subject, one.code) for one in failed] == [(f"topic {keyless}", "CDCD-SINK")]
+    assert "cleanup.policy=delete" in failed[0].mend
+    assert [one.level for one in look(make(bootstrap), [keyed]) if one.level == "fail"] == []
+
+
+def test_a_topic_that_held_records_and_was_made_again_or_is_gone_is_refused(bootstrap: str) -> None:
+    """F66, F67: as the plan of its table would, at its first row."""
+    gone, again, same = new_name("gone"), new_name("again"), new_name("same")
+    topics = make(bootstrap)
+    topics.kept = KeptTopics()
+    topics.ensure([same])
+    topics.kept.take(gone, KeptTopic("id of before", 3))
+    create_topic(bootstrap, again, partitions=3)
+    topics.kept.take(again, KeptTopic("id of before", 3))
+    codes = {one.subject: one.code for one in look(topics, [gone, again, same]) if one.level == "fail"}
+    assert codes == {f"topic {gone}": "CDCD-TOPIC-MISSING", f"topic {again}": "CDCD-TOPIC-REPLACED"}
+    codes = {one.subject: one.code for one in look(topics, [gone, again], describes=False) if one.code}
+    assert codes == {f"topic {gone}": "CDCD-TOPIC-MISSING"}

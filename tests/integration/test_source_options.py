@@ -14,11 +14,11 @@ import pytest
 from cdcd.errors import SlotActive, SourceError, SourceSetup
 from cdcd.model import Control, Run
 from cdcd.source.connection import connect_sql
-from cdcd.source.preflight import preflight
 from cdcd.source.settings import SourceSettings, StreamOptions, shortfalls, wanted_options
 from cdcd.source.slot import create_slot, read_slot
 from cdcd.source.start import start
 from cdcd.source.stream import open_stream
+from tests.support.preflight import preflight
 from tests.support.source import (
     choose_options,
     commits,

@@ -9,11 +9,12 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.errors import SourceAuthentication
+from cdcd.errors import SourceAuthentication, SourceSetup
 from cdcd.schema.policy import Policy
 from cdcd.source.connection import connect_replication, connect_sql
-from cdcd.source.preflight import preflight
 from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import drop_slot
+from tests.support.preflight import preflight
 from tests.support.source import make_slot, plain, source_database, streaming
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
 
@@ -30,7 +31,8 @@ def test_a_source_that_is_ready_has_no_complaint(pg_server: PostgresServers, maj
     with source_database(pg_server(major), TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
         assert complaints(settings) == {}
         make_slot(settings)
-        assert complaints(settings, slot_create=False) == {}
+        assert complaints(settings) == {}
+        assert complaints(settings, limits_wal=False) == {"max_slot_wal_keep_size": "warn"}
 
 
 def test_everything_wrong_is_named_at_once(pg_server: PostgresServers) -> None:
@@ -55,14 +57,11 @@ def test_everything_wrong_is_named_at_once(pg_server: PostgresServers) -> None:
         settings = SourceSettings(
             server.dsn("shop", "cdcd"), lambda: None, "shop", ("pub", "narrow", "gone"), "cdcd test"
         )
-        findings = preflight(settings, slot_create=False)
+        findings = preflight(settings)
         assert {one.subject for one in findings if one.level == "fail"} == {
             "wal_level",
             "replication slots",
-            "wal senders",
-            "role",
             "replication connection",
-            "slot",
             "publication",
             "table public.keyless",
             "table public.secret",
@@ -78,31 +77,51 @@ def test_a_source_that_cannot_be_reached_is_one_finding() -> None:
     assert complaints(settings) == {"source connection": "fail"}
 
 
-async def test_a_slot_in_use_is_a_warning(postgres: PostgresServer) -> None:
+async def test_a_slot_in_use_is_a_failure_unless_this_configurations_own_daemon_has_it(
+    postgres: PostgresServer,
+) -> None:
+    """Nobody is advised to terminate a daemon that works."""
     with source_database(postgres, TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
         async with streaming(settings, make_slot(settings)):
-            assert complaints(settings) == {"slot": "warn"}
+            assert complaints(settings) == {}
+            other = replace(settings, application_name="another")
+            (finding,) = [one for one in preflight(other) if one.level != "ok"]
+            assert (finding.level, finding.subject, finding.code) == ("fail", "slot", "CDCD-SLOT-ACTIVE")
+            assert settings.application_name in finding.message
+            assert "terminate" not in finding.mend
 
 
-def test_a_slot_of_another_kind_or_database_fails(postgres: PostgresServer) -> None:
+def test_who_has_logged_in_needs_replication_and_who_that_becomes_only_to_drop_a_slot(
+    postgres: PostgresServer,
+) -> None:
+    """ALTER ROLE ... SET role changes who asks: the server lets the first one stream, and asks the second for SQL."""
     with source_database(postgres, TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
-        elsewhere = replace(settings, slot=settings.slot + "_x")
+        login, becomes = f"{settings.slot}_login", f"{settings.slot}_becomes"
         run_script(
             plain(settings),
-            f"SELECT pg_create_logical_replication_slot('{settings.slot}', 'test_decoding')",
-            f"SELECT pg_create_physical_replication_slot('{elsewhere.slot}')",
+            f"CREATE ROLE {login} LOGIN REPLICATION",
+            f"CREATE ROLE {becomes} NOLOGIN",
+            f"GRANT {becomes} TO {login}",
+            f"ALTER ROLE {login} SET role TO {becomes}",
+            f"GRANT SELECT ON public.t TO {becomes}",
         )
-        assert complaints(settings) == {"slot": "fail"}
-        assert complaints(elsewhere) == {"slot": "fail"}
-        postgres.execute("SELECT pg_drop_replication_slot(%s)", elsewhere.slot)
-
-
-def test_a_slot_with_two_phase_fails(postgres: PostgresServer) -> None:
-    """The server would send prepared transactions of it, asked for or not."""
-    with source_database(postgres, TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
-        statement = f"SELECT pg_create_logical_replication_slot('{settings.slot}', 'pgoutput', false, true)"
-        run_script(plain(settings), statement)
-        assert complaints(settings) == {"slot": "fail"}
+        try:
+            asking = replace(settings, dsn=postgres.dsn(settings.slot, login))
+            assert complaints(asking) == {"role": "warn"}
+            assert complaints(asking, drops_slot=True) == {"role": "fail"}
+            make_slot(asking)  # the server's own opinion
+            with contextlib.closing(connect_sql(asking)) as connection, pytest.raises(SourceSetup):
+                drop_slot(connection, asking.slot)
+            run_script(
+                plain(settings), f"ALTER ROLE {login} NOREPLICATION", f"ALTER ROLE {becomes} REPLICATION"
+            )
+            (finding,) = [one for one in preflight(asking) if one.level != "ok"]
+            assert (finding.level, finding.subject) == ("fail", "replication connection")
+            assert f'ALTER ROLE "{login}" REPLICATION' in finding.mend
+        finally:
+            run_script(
+                plain(settings), f"DROP OWNED BY {becomes}", f"DROP ROLE {login}", f"DROP ROLE {becomes}"
+            )
 
 
 @pytest.mark.parametrize("major", [15, 18])

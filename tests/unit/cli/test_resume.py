@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.cli import alone, resume
+from cdcd.cli.admin_port import here
 from cdcd.config import load_config
 from cdcd.config.sample import sample_yaml
 from cdcd.errors import ResumeRefused
@@ -34,7 +35,7 @@ def test_who_decides_has_a_name_also_where_the_user_is_a_number(
 
 def test_who_listens_on_every_address_is_asked_at_the_machines_own() -> None:
     """Whoever listens on :: does not listen on 127.0.0.1."""
-    assert [resume._here(host) for host in ("::", "::1", "0.0.0.0")] == ["::1", "::1", "127.0.0.1"]
+    assert [here(host) for host in ("::", "::1", "0.0.0.0")] == ["::1", "::1", "127.0.0.1"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""F79: all that only reads and may refuse comes before all that changes; the docs show the same order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdcd.runtime.looking import LOOKS
+from cdcd.runtime.start_order import ORDER, draw
+
+DOCS = Path(__file__).parents[3] / "docs" / "recovery.md"
+
+
+def test_what_reads_and_may_refuse_comes_before_what_changes() -> None:
+    kinds = [step.kind for step in ORDER]
+    first_change = kinds.index("changes")
+    assert set(kinds[:first_change]) == {"reads"}
+    assert "reads" not in kinds[first_change:]
+    assert all(step.refuses for step in ORDER[:first_change])
+    later = [step.name for step in ORDER[first_change:] if step.refuses]
+    assert later == ["read again"], "what may still refuse is what somebody may have written before the fence"
+
+
+def test_the_looks_are_those_of_the_order() -> None:
+    """The start lock is no look: a check beside a daemon does not take it."""
+    reading = [step.name for step in ORDER if step.kind == "reads"]
+    assert reading == ["start lock", *(look.name for look in LOOKS)]
+
+
+def test_a_look_needs_only_what_comes_before_it() -> None:
+    seen: set[str] = set()
+    for look in LOOKS:
+        assert seen.issuperset(look.needs), look.name
+        seen.add(look.name)
+
+
+def test_the_docs_show_the_order() -> None:
+    assert "\n".join(draw()) in DOCS.read_text()
