@@ -47,6 +47,11 @@ _KEY_ADDED_HINT = (
     "no key schema was registered so far: the topic's earlier records have null keys, in one partition (or keys of a "
     "schema that was deleted), and stay as they are; readers that go by key begin anew from a snapshot"
 )
+_FLAWED_HINT = (
+    "its records have a null key and go to one partition, and a compacted topic refuses them: rows may share its "
+    "key for a moment, because {flaw}; make the constraint anew, NOT DEFERRABLE and valid in each partition, or set "
+    "format.key_columns"
+)
 _NOT_UNIQUE_HINT = (
     "no unique index keeps two rows from having this key: whoever reads by key, and a compacted topic, has one of "
     "them, and none once the other is deleted; choose columns with a UNIQUE constraint that is not DEFERRABLE"
@@ -146,6 +151,7 @@ class Plans:
         self._by_header: dict[str, Recent[bytes, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._shared: set[int] = set()
+        self._flaws: dict[int, str | None] = {}
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
         self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
@@ -334,7 +340,9 @@ class Plans:
         """Say once in a session that a table's records have a null key (F45)."""
         if not plan.key_indexes and plan.relation.relid not in self._keyless:
             self._keyless.add(plan.relation.relid)
-            _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=_KEYLESS_HINT)
+            flaw = self._flaws.get(plan.relation.relid)
+            hint = _KEYLESS_HINT if flaw is None else _FLAWED_HINT.format(flaw=flaw)
+            _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=hint)
 
     def _say_shared(self, relation: Relation, key: _Key, merged: tuple[str, ...]) -> None:
         """Say once in a session that rows may share the key, by the columns or the types that were chosen (F82)."""
@@ -353,6 +361,7 @@ class Plans:
         keys = self._catalog.keys(relation.relid)
         index = None if keys is None else keys.of(relation.identity)
         is_flawed = index is not None and index.flaw is not None
+        self._flaws[relation.relid] = None if index is None else index.flaw
         catalog_key = None if keys is None else () if index is None or is_flawed else index.columns
         shared = index.columns if index is not None and is_flawed else ()
         policy = self._policies.table(f"{relation.schema}.{relation.name}")

@@ -24,8 +24,8 @@ ELSEWHERE: dict[str, str] = {
     "test_a_slot_that_streams_is_let_go_before_it_is_given_up",
     "CDCD-SLOT-UNSYNCHRONISED": "tests/faults/test_fault_09_other_servers.py::"
     "test_a_server_promoted_without_the_slot_halts",
-    "CDCD-SNAPSHOT-STALE": "tests/integration/test_snapshot_copy.py::"
-    "test_a_file_that_was_swapped_in_makes_the_snapshot_stale",
+    "CDCD-SNAPSHOT-STALE": "tests/integration/test_snapshot_stale.py::"
+    "test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is",
     "CDCD-SOURCE-TIMELINE": "tests/faults/test_fault_09_other_servers.py::"
     "test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way",
     "CDCD-SOURCE-BEHIND": "tests/faults/test_fault_09_other_servers.py::"

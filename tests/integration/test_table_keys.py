@@ -84,6 +84,12 @@ def test_the_key_of_each_definition_holds_for_whoever_reads_by_key(
             assert not wrong
             without = {line["table"] for line in daemon.events("relation_without_key")}
             assert without == {f"public.{table}" for table, case in tables.items() if not case.key}
+            hints = {line["table"]: line["hint"] for line in daemon.events("relation_without_key")}
+            assert "index public.t_deferred_pkey is DEFERRABLE" in hints["public.t_deferred"]
+            assert (
+                "index public.t_leaf_at_the_end_low_pkey is DEFERRABLE" in hints["public.t_leaf_at_the_end"]
+            )
+            assert "give it a primary key" in hints["public.t_partial"]
             assert not daemon.events("key_not_unique")
             assert daemon.stop() == 0
 
