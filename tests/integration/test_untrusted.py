@@ -13,6 +13,7 @@ import json
 import re
 import resource
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -238,6 +239,68 @@ def test_whatever_a_database_answers_is_shown_clean(
         found = outputs_of(daemon, lambda one: bool(one.status().get("reason")))
     assert_clean(found)
     assert "fail" in found["check"]
+
+
+# --- Kafka ---------------------------------------------------------------------------------------------------
+
+API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
+
+
+def exactly(client: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = client.recv(size - len(data))
+        if not piece:
+            raise ConnectionError
+        data += piece
+    return data
+
+
+def refuse_with_what_was_sent(client: socket.socket) -> None:
+    """A broker, as far as the log-in, whose refusal repeats the password."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value.encode())) + value.encode()
+
+    while True:
+        request = exactly(client, int.from_bytes(exactly(client, 4), "big"))
+        api, version, correlation, name_length = struct.unpack_from(">hhih", request)
+        body = request[10 + max(0, name_length) :]
+        if api == API_VERSIONS:
+            apis = [(3, 0, 1), (SASL_HANDSHAKE, 0, 1), (API_VERSIONS, 0, 0), (SASL_AUTHENTICATE, 0, 0)]
+            answer = struct.pack(">hi", 35 if version else 0, len(apis))
+            answer += b"".join(struct.pack(">hhh", *one) for one in apis)
+        elif api == SASL_HANDSHAKE:
+            answer = struct.pack(">hi", 0, 1) + text("PLAIN")
+        elif api == SASL_AUTHENTICATE:
+            sent = body[4:].decode().split("\0")[-1]
+            answer = (
+                struct.pack(">h", 58) + text(f"{sent} is wrong, {FORGED} {sent * 3}") + struct.pack(">i", 0)
+            )
+        else:
+            raise ConnectionError
+        client.sendall(struct.pack(">ii", len(answer) + 4, correlation) + answer)
+
+
+def test_a_broker_that_repeats_a_password_is_shown_clean(
+    new_daemon: NewDaemon, postgres: PostgresServer, database: str
+) -> None:
+    daemon = new_daemon(postgres, database)
+    broker = HostileSocket(refuse_with_what_was_sent)
+    daemon.config["sink"] |= {
+        "bootstrap_servers": f"127.0.0.1:{broker.port}",
+        "properties": {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": CANARY,
+        },
+    }
+    found = outputs_of(daemon, lambda one: "CDCD-SINK" in one.status().get("reason", ""))
+    broker.close()
+    assert_clean(found)
+    assert "*** is wrong" in found["check"]
+    assert "*** is wrong" in found["log json"]
 
 
 # --- names ---------------------------------------------------------------------------------------------------
