@@ -38,7 +38,7 @@ _AT_A_TIME = 16
 _ACCEPT_AGAIN_S = 0.2
 _ROOM_WITHIN_S = 0.005
 """Enough for the loop to read what a connection has said while it waited to be accepted."""
-_TELL_EVERY_S = 10.0
+_LOG_EVERY_S = 10.0
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -55,25 +55,25 @@ class Refusals:
         self._counts[reason] += 1
         self._last_from = remote or self._last_from
         if self._timer is None:
-            self._tell()
+            self._log_counts()
 
     def close(self) -> None:
-        """Tell the rest."""
+        """Log what is counted and not logged yet."""
         if self._timer is not None:
             self._timer.cancel()
         if self._counts:
-            self._tell()
+            self._log_counts()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self) -> None:
+    def _log_counts(self) -> None:
         self._timer = None
         if not self._counts:
             return
         _LOG.warning("admin_requests_refused", **dict(self._counts), last_from=self._last_from)
         self._counts.clear()
-        self._timer = asyncio.get_running_loop().call_later(_TELL_EVERY_S, self._tell)
+        self._timer = asyncio.get_running_loop().call_later(_LOG_EVERY_S, self._log_counts)
 
 
 class Connections:
@@ -208,7 +208,7 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: all that asyncio tells of it goes to HTTP's protocol, and its time is limited."""
+    """One connection: every event of asyncio goes to HTTP's protocol, and its time is limited."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

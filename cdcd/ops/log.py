@@ -83,7 +83,7 @@ def configure(
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """What cannot be formatted is told of by a line of its own: the logging module would print all of its parts."""
+    """What cannot be formatted becomes a line that names its logger: the logging module would print all its parts."""
 
     def format(self, record: logging.LogRecord) -> str:
         try:

@@ -119,10 +119,10 @@ def test_a_record_of_others_is_one_error_in_a_limited_text(
 ) -> None:
     with pytest.raises(error) as caught:
         read(value)
-    told = str(caught.value)
-    assert told.isprintable()
-    assert len(told) < 1_500
-    assert told.count(CANARY) < 40
+    text = str(caught.value)
+    assert text.isprintable()
+    assert len(text) < 1_500
+    assert text.count(CANARY) < 40
 
 
 def test_a_bomb_costs_no_more_memory_than_its_limit() -> None:
@@ -208,7 +208,7 @@ def test_an_earlier_schema_of_others_is_no_defect(earlier: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (b"name: shop\n#" + b"x" * MAX_FILE_BYTES, "so it is no configuration"),
         (b"[" * 100_000, "cannot construct"),
@@ -224,12 +224,14 @@ def test_an_earlier_schema_of_others_is_no_defect(earlier: Any) -> None:
     ],
     ids=lambda one: str(one[:12]),
 )
-def test_a_configuration_of_anything_is_a_list_of_problems(text: bytes, told: str, tmp_path: Path) -> None:
+def test_a_configuration_of_anything_is_a_list_of_problems(
+    text: bytes, expected: str, tmp_path: Path
+) -> None:
     path = tmp_path / "prod.yaml"
     path.write_bytes(text)
     with pytest.raises(ConfigError) as caught:
         load(path, {})
-    assert told in "\n".join(caught.value.problems)
+    assert expected in "\n".join(caught.value.problems)
     assert len(caught.value.problems) <= 101
     assert all(len(clean(line, 2_000)) < 2_100 for line in caught.value.problems)
 

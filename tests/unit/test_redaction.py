@@ -53,8 +53,8 @@ def test_a_known_secret_is_struck_out_in_each_form_in_which_it_comes_back(form: 
     shown = clean(f"401: you sent {FORMS[form]} to me")
     assert shown.startswith("401: you sent ")
     assert shown.endswith(" to me")
-    for told in (CANARY, "nary", "5f", "3a91", base64.b64encode(f"me:{CANARY}".encode()).decode()[4:-4]):
-        assert told not in shown
+    for part in (CANARY, "nary", "5f", "3a91", base64.b64encode(f"me:{CANARY}".encode()).decode()[4:-4]):
+        assert part not in shown
 
 
 @pytest.mark.parametrize("at", range(80, 112))

@@ -52,7 +52,7 @@ def refused(lines: list[dict[str, Any]]) -> dict[str, int]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """All limits of time, a hundredth."""
-    for name in ("FIRST_REQUEST_S", "NEXT_REQUEST_S", "ANSWER_S", "_TELL_EVERY_S"):
+    for name in ("FIRST_REQUEST_S", "NEXT_REQUEST_S", "ANSWER_S", "_LOG_EVERY_S"):
         monkeypatch.setattr(connections, name, getattr(connections, name) / 20)
 
 
@@ -253,5 +253,5 @@ def test_a_probe_is_answered_where_descriptors_are_short(descriptors: int, held:
                     with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=WITHIN_S) as answer:
                         assert answer.status == 200
         lines = process.stderr.read().splitlines()
-    assert len(lines) <= 2 + (time.monotonic() - began_s) // connections._TELL_EVERY_S
+    assert len(lines) <= 2 + (time.monotonic() - began_s) // connections._LOG_EVERY_S
     assert sum(refused([json.loads(line) for line in lines]).values()) >= 1
