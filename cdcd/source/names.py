@@ -17,15 +17,16 @@ from cdcd.source.connection import fetch
 from cdcd.source.start import quote_identifier
 
 _UNPUBLISHED = """
+    WITH published (relid) AS (SELECT unnest(%s::oid[]))
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relpersistence = 'p'
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND c.oid >= 16384
           AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
-          AND c.oid <> ALL(%(published)s::oid[])
+          AND NOT EXISTS (SELECT FROM published p WHERE p.relid = c.oid)
           AND NOT (c.relispartition AND EXISTS (
-              SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid::oid = ANY(%(published)s::oid[])))
+              SELECT FROM pg_partition_ancestors(c.oid) a JOIN published p ON p.relid = a.relid::oid))
           AND NOT (c.relkind = 'p' AND EXISTS (
-              SELECT FROM pg_partition_tree(c.oid) t WHERE t.relid::oid = ANY(%(published)s::oid[])))
+              SELECT FROM pg_partition_tree(c.oid) t JOIN published p ON p.relid = t.relid::oid))
 """
 
 
@@ -56,9 +57,7 @@ class Standing:
 
 def unpublished(connection: Connection, published: Collection[int]) -> list[Standing]:
     """Return the tables of this database besides those with these oids. Raises Source errors."""
-    sql = _UNPUBLISHED.replace("%(published)s", "%s")
-    oids = list(published)
-    return [Standing(*row) for row in fetch(connection, sql, (oids, oids, oids))]
+    return [Standing(*row) for row in fetch(connection, _UNPUBLISHED, (list(published),))]
 
 
 def taken(

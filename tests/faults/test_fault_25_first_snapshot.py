@@ -53,6 +53,12 @@ def copying(daemon: Daemon, door: Proxy) -> None:
     assert 500 <= page["rows_written"] < ROWS
 
 
+def held_by(daemon: Daemon) -> list[int]:
+    """The pids that /status names for the slot that it waits for."""
+    waits = [wait for wait in daemon.status()["waiting_for"] if wait["kind"] == "slot_held"]
+    return [blocker["pid"] for wait in waits for blocker in wait["blockers"]]
+
+
 def rows_of(reader: Reader, daemon: Daemon) -> int:
     """How many rows a reader of its topic has in the end."""
     return len(fold(reader.read(f"{daemon.name}.public.t"), lambda row: row["id"]))
@@ -67,6 +73,8 @@ def test_a_second_one_waits_and_does_not_take_over(
     reason = second.start().wait_state("waiting_slot")["reason"]
     assert "CDCD-SLOT-ACTIVE" in reason
     assert "pid=" in reason
+    ((owner,),) = postgres.execute(OWNER, dbname=database)
+    eventually(lambda: owner in held_by(second), "the owner of the start's lock is named")
     assert_nobody_decides_meanwhile(postgres, database, second)
     eventually(lambda: len(second.events("retrying")) >= 2, "it asks again and again")
     assert first.status()["state"] == "snapshot"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.source.connection import connect_sql, fetch
+from cdcd.source.names import unpublished
+from cdcd.source.published import published_oids, read_published
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader
-from tests.support.stack import run_script
+from tests.support.source import source_database
+from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
 from tests.support.ways_on import command
 
@@ -153,3 +159,30 @@ def test_a_table_that_was_taken_out_on_purpose_is_forgotten_with_its_topic(
     assert ADD_T not in complaints(daemon)
     daemon.start().wait_state("streaming")
     assert daemon.events("table_not_published") == []
+
+
+@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("via_root", ["true", "false"])
+def test_partitions_and_their_roots_are_published_by_each_other(
+    pg_server: PostgresServers, major: int, via_root: str
+) -> None:
+    """Neither is one that is not published, whichever of them the publication lists."""
+    script = (
+        "CREATE TABLE r (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",
+        "CREATE TABLE r11 PARTITION OF r1 FOR VALUES FROM (0) TO (5)",
+        "CREATE TABLE other (id int)",
+        "CREATE UNLOGGED TABLE unlogged (id int)",
+        "CREATE VIEW v AS SELECT 1",
+        f"CREATE PUBLICATION pub FOR TABLE r WITH (publish_via_partition_root = {via_root})",
+    )
+    with (
+        source_database(pg_server(major), *script) as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        fetch(connection, "CREATE TEMP TABLE mine AS SELECT 1; SELECT 1")
+        found = unpublished(connection, published_oids(read_published(connection, ("pub",))))
+        assert {(one.name, one.is_logged) for one in found} == {
+            ("public.other", True),
+            ("public.unlogged", False),
+        }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from cdcd.errors import (
 )
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime.status import Status
-from cdcd.runtime.waiting_for import waits_for
+from cdcd.runtime.waiting_for import room_below, waits_for
 from cdcd.runtime.waits import OTHER_BLOCKERS_AFTER_S, SAID_AGAIN_AFTER_S, SHOWN_AFTER_S, Waits
 from cdcd.waits import Blocker, Seen
 
@@ -175,3 +177,18 @@ def test_the_metrics_say_how_long_and_who() -> None:
     assert 'database="d"' in info
     status.waits.end(note)
     assert not [name for name in status.metrics.snapshot() if name.startswith("cdcd_wait_blocker_info")]
+
+
+def test_a_disk_without_room_is_a_wait_with_its_file_system(tmp_path: Path) -> None:
+    status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
+    status.waits.looks["disk"] = lambda: room_below(tmp_path)
+    status.waiting_for_disk(True)
+    (note,) = status.waits._notes
+    assert note.kind == "disk"
+    assert note.look is not None
+    (blocker,) = note.look()
+    assert blocker.who == f"the file system of {tmp_path}"
+    assert f"of {shutil.disk_usage(tmp_path).total} bytes are free" in blocker.doing
+    status.waiting_for_disk(False)
+    assert status.waits._notes == []
+    assert room_below(tmp_path / "gone") == ()
