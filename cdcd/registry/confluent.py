@@ -52,6 +52,7 @@ _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
 _MAX_REASON_CHARACTERS = 500
 _SILENT_S = 15.0
+_ABSENT_FOR_S = 2.0
 
 
 def _unobserved(operation: str, code: str) -> None:
@@ -67,6 +68,10 @@ class Registry:
         self._known = Known()
         self._earlier = Earlier("")
         self._latest: dict[str, dict[str, Any] | None] = {}
+        self._absent_s: dict[str, float] = {}
+        """When a subject was found to have no schema, until it gets one: what is asked next needs no look-up."""
+        self._has_levels_first = True
+        """Whether the registry takes a level for a subject without a schema."""
         self._client: Client | None = None
         self._verified = 0
         self._levels: dict[str, str] = {}
@@ -183,7 +188,10 @@ class Registry:
         try:
             found = self._call("latest", lambda client: client.version(subject, None), subject=subject)
         except RegistryRefused as refusal:
-            if refusal.context.get("error_code") in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
+            code = refusal.context.get("error_code")
+            if code == _SUBJECT_NOT_FOUND:
+                self._absent_s[subject] = time.monotonic()
+            if code in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
                 return None
             raise
         schema = _avro_of(found, subject)
@@ -210,12 +218,14 @@ class Registry:
         )
 
     def _find_or_register(self, subject: str, text: str, is_forced: bool) -> int:
-        try:
-            return self._look_up(subject, text)
-        except RegistryRefused as refusal:
-            missing = refusal.context.get("error_code")
-            if missing not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
-                raise
+        missing: object = self._absent_code(subject)
+        if missing is None:
+            try:
+                return self._look_up(subject, text)
+            except RegistryRefused as refusal:
+                missing = refusal.context.get("error_code")
+                if missing not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
+                    raise
         if not self._settings.auto_register:
             raise RegistryRefused(
                 "the schema is not registered and registry.auto_register is off",
@@ -229,6 +239,12 @@ class Registry:
             return self._force(subject, text)
         self._refuse_incompatible(subject, json.loads(text))
         return self._register(subject, text)
+
+    def _absent_code(self, subject: str) -> int | None:
+        """Return that the subject is not there, where that was found a moment ago; None where it has to be asked."""
+        found_s = self._absent_s.pop(subject, None)
+        is_new = found_s is not None and time.monotonic() - found_s < _ABSENT_FOR_S
+        return _SUBJECT_NOT_FOUND if is_new else None
 
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
         """Ask before the registry does: it does not tell where, and lets through what it takes for the same type."""
@@ -301,17 +317,24 @@ class Registry:
         Some registries know no level for a subject without a schema; there is nothing to compare the first
         one with, so the order does not matter to them.
         """
-        try:
-            self._set_level(subject, self._settings.compatibility)
-        except RegistryRefused as refusal:
-            if refusal.context.get("status") != 404:
-                raise
-            schema_id = self._register(subject, text)
+        if self._sets_level_first(subject):
             reach("schema_level_set")
-            self._set_level(subject, self._settings.compatibility)
-            return schema_id
+            return self._register(subject, text)
+        schema_id = self._register(subject, text)
         reach("schema_level_set")
-        return self._register(subject, text)
+        self._set_level(subject, self._settings.compatibility)
+        return schema_id
+
+    def _sets_level_first(self, subject: str) -> bool:
+        """Give a subject without a schema its level; False where this registry knows none for one."""
+        if self._has_levels_first:
+            try:
+                self._set_level(subject, self._settings.compatibility)
+            except RegistryRefused as refusal:
+                if refusal.context.get("status") != 404:
+                    raise
+                self._has_levels_first = False
+        return self._has_levels_first
 
     def _register(self, subject: str, text: str) -> int:
         return self._call(

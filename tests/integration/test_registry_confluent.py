@@ -82,6 +82,21 @@ def test_an_id_is_asked_for_once(client: Registry, subject: str, requests: list[
     assert ("register", "200") in requests
 
 
+def test_what_was_found_absent_a_moment_ago_is_registered_without_a_look_up(
+    client: Registry, requests: list[tuple[str, str]]
+) -> None:
+    """Hundreds of tables may come at once; a registry that knows no level without a schema is asked that once."""
+    asked = []
+    for _ in range(2):
+        subject = new_name("shop.public.orders") + "-key"
+        assert client.latest(subject) is None
+        client.schema_id(subject, V1)
+        asked.append([operation for operation, _ in requests])
+        requests.clear()
+    assert "lookup" not in asked[0] + asked[1]
+    assert sorted(asked[1]) == ["latest", "register", "set_compatibility", "versions"]
+
+
 def test_a_restart_finds_the_id_without_registering(
     registry: SchemaRegistry, client: Registry, subject: str, requests: list[tuple[str, str]]
 ) -> None:
