@@ -12,6 +12,7 @@ Everything here blocks and belongs in a thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,6 +38,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.registry.subjects import subject_of
 from cdcd.runtime.asking import timelines_of
 from cdcd.runtime.binary import as_reason, text_columns
+from cdcd.runtime.exact_keys import inexact_keys
 from cdcd.runtime.parts import check_numbers, numbered_by
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
 from cdcd.schema.book import Book
@@ -354,6 +356,9 @@ def _tables(known: Known) -> list[Finding]:
         findings.append(Finding("warn", "publication", "the publications have no tables", mend))
     if known.config.source.protocol.binary:
         findings += _binary(known, tables)
+    catalog = Catalog(known.source)
+    with contextlib.closing(catalog):
+        findings += inexact_keys(tables, catalog, policies)
     return findings or [Finding("ok", "tables", f"{len(tables)} tables are published")]
 
 

@@ -23,11 +23,12 @@ from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.recent import Recent
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.schema.codec import AvroSchema
+from cdcd.schema.exact_keys import merged_key_columns
 from cdcd.schema.identity import OldTuples, PartitionIdentity, old_tuples
 from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
-from cdcd.schema.relation_schema import RelationSchemas, merged_key_columns, relation_schemas
+from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
 from cdcd.source.key_index import TableKeys
 from cdcd.source.start import quote_identifier

@@ -25,10 +25,6 @@ from cdcd.schema.named import defined_once, placed
 from cdcd.schema.names import column_names, full_name
 from cdcd.schema.policy import DEFAULT_POLICY, NO_RULES, Policies, Policy
 from cdcd.schema.resolve import ResolvedType, resolve
-from cdcd.schema.types.numeric import precision_and_scale
-
-_EXACT_DIGITS = 15
-"""So many decimal digits any double has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +96,6 @@ def relation_schemas(
     by_name = {c.name: _field(c, {"pg.name": c.name}, is_key_required) for c in columns}
     key = defined_once(_record(f"{base}.Key", [by_name[name] for name in keys])) if keys else None
     return RelationSchemas(key, defined_once(value), keys, columns, is_key_required, is_flat)
-
-
-def merged_key_columns(relation: Relation, schemas: RelationSchemas) -> tuple[str, ...]:
-    """Return the columns of the key whose codec may make one value of two that are not equal to PostgreSQL (F82)."""
-    names = set(schemas.key_columns)
-    pairs = zip(relation.columns, schemas.columns, strict=True)
-    return tuple(column.name for column, codec in pairs if column.name in names and _merges(column, codec))
-
-
-def _merges(column: Column, codec: ColumnCodec) -> bool:
-    kind = codec.type_name.removesuffix("[]")
-    if kind == "interval":
-        return codec.policy.interval_as == "microseconds"
-    declared = precision_and_scale(column.typmod)
-    is_exact = declared is not None and declared[0] <= _EXACT_DIGITS and not codec.type_name.endswith("[]")
-    return kind == "numeric" and codec.policy.numeric_as == "double" and not is_exact
 
 
 def _columns(

@@ -1,0 +1,41 @@
+"""Whether a choice makes one key of two values that are not equal to PostgreSQL.
+
+In: a column of a key, the name of its type, the choices for it.  Out: whether its field may be one for both (F82).
+Invariant: every other choice, and the default, writes different values differently.
+"""
+
+from __future__ import annotations
+
+from cdcd.model import Column, Relation
+from cdcd.schema.policy import Policy
+from cdcd.schema.relation_schema import RelationSchemas
+from cdcd.schema.types.numeric import precision_and_scale
+
+_EXACT_DIGITS = 15
+"""So many decimal digits any double has."""
+
+
+def may_merge(policy: Policy) -> bool:
+    """Return whether there is a type that the choices of a column write so."""
+    return policy.numeric_as == "double" or policy.interval_as == "microseconds"
+
+
+def merges(column: Column, type_name: str, policy: Policy) -> bool:
+    """Return whether two values of a column may be one. `type_name` is that of `resolve`, without its domain."""
+    kind = type_name.removesuffix("[]")
+    if kind == "interval":
+        return policy.interval_as == "microseconds"
+    declared = precision_and_scale(column.typmod)
+    is_exact = declared is not None and declared[0] <= _EXACT_DIGITS and kind == type_name
+    return kind == "numeric" and policy.numeric_as == "double" and not is_exact
+
+
+def merged_key_columns(relation: Relation, schemas: RelationSchemas) -> tuple[str, ...]:
+    """Return the columns of the key of which that is so."""
+    names = set(schemas.key_columns)
+    pairs = zip(relation.columns, schemas.columns, strict=True)
+    return tuple(
+        column.name
+        for column, codec in pairs
+        if column.name in names and merges(column, codec.type_name, codec.policy)
+    )
