@@ -117,9 +117,10 @@ def tls_without_need(w: World) -> Iterator[str]:
 
 def _checked(w: World, cause: str) -> str:
     """What `cdcd check` says of Kafka. The daemon waits a minute before it says the same."""
-    (line,) = [line for line in w.command("check").stdout.splitlines() if UNAVAILABLE in line]
-    assert cause in line
-    return str(line)
+    lines = w.command("check").stdout.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if UNAVAILABLE in line]
+    assert cause in lines[at]
+    return "\n".join(lines[at : at + 2])  # and below it what to do
 
 
 @situation("CDCD-TOPIC-MISSING", "topics are not made, and somebody makes them", "create them", "cdcd resume")
