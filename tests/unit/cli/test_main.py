@@ -210,4 +210,4 @@ def test_a_signal_while_it_is_being_loaded_is_in_order(
         assert process.stdout.readline() == b"loading\n"
         for number in sent:
             process.send_signal(number)
-        assert process.wait(30) == status
+        assert process.wait(120) == status
