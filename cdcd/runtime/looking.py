@@ -191,7 +191,7 @@ def _met(look: Look, error: CdcdError) -> Finding:
 
 def _locked(look: Look, known: Known, error: CdcdError) -> Finding:
     holders = lock_holders(known.sql()) or f"{error.message}; nobody holds a lock any more"
-    mend = "end that transaction, or wait for it (SELECT pg_terminate_backend(pid) ends it), then look again"
+    mend = "have whoever runs that transaction end it, or wait for it, then look again"
     message = f"could not be looked at within {known.lock_patience_ms} ms: {holders}"
     return Finding("unknown", look.name, message, mend)
 

@@ -28,7 +28,9 @@ def check_folder(settings: SpillSettings) -> Finding:
             return _refused(message, f"make it, for uid {os.geteuid()} to write")
         if own.is_symlink() or (own.exists() and not is_private(own.lstat())):
             message = f"{own} is not a folder of this user alone"
-            return _refused(message, f"remove it, or chmod 0700 {own}")
+            return _refused(
+                message, f"chmod 0700 {own}, if it is this user's; or choose another buffer.spill_dir"
+            )
         free_bytes = shutil.disk_usage(base).free
     except OSError as error:
         return _refused(f"{around}: {error.strerror}", "choose another folder")

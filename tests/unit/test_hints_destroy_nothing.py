@@ -1,0 +1,59 @@
+"""No hint, message or finding proposes to destroy what may be somebody else's (F80)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DESTROYS = re.compile(
+    r"pg_drop_replication_slot|pg_terminate_backend|\bdrop (?:it|the slot|an unused slot)\b|--delete\b"
+    r"|\bdelete (?:it|the (?:subject|topic|version)s?)\b|\bremove it\b|\brm -"
+)
+MAY = {
+    ("source/slot.py", "pg_drop_replication_slot"): "the statement, not a hint",
+    ("source/failures.py", "drop it"): "its owner is asked to",
+    ("errors/schemas.py", "delete the subject"): "of a topic that this slot owns",
+    ("runtime/hints.py", "delete the subject"): "of a topic that this slot owns",
+    ("config/source.py", "drop the slot"): "what the option does, with the slot that cdcd has read",
+    ("cli/arguments.py", "drop the slot"): "what the command does",
+    ("cli/drop_slot.py", "drop the slot"): "what the command would do, once it has asked whose the slot is",
+}
+
+
+OF_ITSELF = {"demo", "__pycache__"}
+"""What has servers of its own, or no text."""
+
+
+def said(path: Path) -> Iterator[str]:
+    """Every text of a module but its docstrings."""
+    tree = ast.parse(path.read_text())
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_no_text_proposes_it() -> None:
+    package = ROOT / "cdcd"
+    paths = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in OF_ITSELF]
+    found = {
+        (str(path.relative_to(package)), match.group())
+        for path in paths
+        for text in said(path)
+        for match in DESTROYS.finditer(text)
+    }
+    assert found - MAY.keys() == set()
+    assert MAY.keys() - found == set(), "what is no longer said"
+
+
+@pytest.mark.parametrize("page", ["README.md", "helm/cdcd/templates/NOTES.txt"])
+def test_what_a_page_says_of_dropping_a_slot_begins_with_the_command_that_asks_whose_it_is(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert "cdcd drop-slot" in text
+    before, _, _ = text.partition("pg_drop_replication_slot")
+    assert "cdcd drop-slot" in before
