@@ -36,8 +36,10 @@ _HEAD_BYTES = 1 << 20
 _BACKLOG = 128
 _AT_A_TIME = 16
 _ACCEPT_AGAIN_S = 0.2
-_ROOM_WITHIN_S = 0.005
-"""Enough for the loop to read what a connection has said while it waited to be accepted."""
+_ROOM_SOON_S = 0.005
+_SETTLED_S = 0.02
+"""From when on a connection that is not being answered may make room: after it was accepted, and after it has said
+anything. So a request is read and taken up first, also where the loop has much to do."""
 _LOG_EVERY_S = 10.0
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -143,6 +145,9 @@ class Connections:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_A_TIME):
+            if len(self.open) + len(self._accepting) >= self.most and not self._evict("too_many"):
+                self._pause(listening, _ROOM_SOON_S)
+                return
             try:
                 accepted, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -164,16 +169,20 @@ class Connections:
 
     def _make_room(self, listening: socket.socket) -> bool:
         """Give the spare descriptor to the next connection; False where it is in use, and none is to be had now."""
-        self.refusals.note("no_descriptor")
         if self._spare is not None:
+            self.refusals.note("no_descriptor")
             os.close(self._spare)
             self._spare = None
             return True
+        is_soon = self._evict("no_descriptor") or bool(self.open or self._accepting)
+        self._pause(listening, _ROOM_SOON_S if is_soon else _ACCEPT_AGAIN_S)
+        return False
+
+    def _pause(self, listening: socket.socket, pause_s: float) -> None:
+        """Accept nothing for a moment: what waits, waits in the kernel."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
-        is_soon = self._evict_idle() or bool(self._accepting)
-        loop.call_later(_ROOM_WITHIN_S if is_soon else _ACCEPT_AGAIN_S, self._accept_again, listening)
-        return False
+        loop.call_later(pause_s, self._accept_again, listening)
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening in self._listening:
@@ -184,26 +193,26 @@ class Connections:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def opened(self, connection: _Connection, transport: asyncio.Transport) -> None:
-        """Take a connection."""
-        if len(self.open) >= self.most:
-            self.refusals.note("too_many", connection.remote)
-            if not self._evict_idle():
-                next(iter(self.open.values())).abort()
-        self.open[transport] = connection
-
     def lost(self, transport: asyncio.Transport) -> None:
         """Forget a connection."""
         self.open.pop(transport, None)
         self._keep_spare()
 
-    def _evict_idle(self) -> bool:
-        """End the oldest connection that is not being answered, of whoever has most; False where there is none."""
+    def _evict(self, reason: str) -> bool:
+        """End the oldest idle connection of whoever has most, or the oldest one where each is being answered.
+
+        False where theirs have only just come: who has sent a request is to be read before it makes room.
+        """
         idle = [one for one in self.open.values() if not one.is_answering]
-        if not idle:
+        if idle:
+            most = Counter(one.remote for one in idle).most_common(1)[0][0]
+            found = next((one for one in idle if one.remote == most and one.is_settled), None)
+        else:
+            found = None if self._accepting else next(iter(self.open.values()), None)
+        if found is None:
             return False
-        most = Counter(one.remote for one in idle).most_common(1)[0][0]
-        next(one for one in idle if one.remote == most).abort()
+        self.refusals.note(reason, found.remote)
+        found.abort()
         return True
 
 
@@ -217,6 +226,9 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.remote: str | None = None
         self.is_answering = False
+        self.is_settled = False
+        self._settling: asyncio.TimerHandle | None = None
+        self._has_spoken = False
         self.head_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -224,11 +236,24 @@ class _Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.remote = str(peer[0]) if peer else None
         self._transport = transport
-        self._connections.opened(self, transport)
+        self._connections.open[transport] = self
+        self._settle()
         self.wait(FIRST_REQUEST_S, "no_request")
         self._inner.connection_made(transport)
 
+    def _settle(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = asyncio.get_running_loop().call_later(_SETTLED_S, self._settled)
+        self.is_settled = False
+
+    def _settled(self) -> None:
+        self.is_settled = True
+
     def data_received(self, data: bytes) -> None:
+        if not self._has_spoken:
+            self._has_spoken = True
+            self._settle()
         if not self.is_answering:
             self.head_bytes += len(data)
             if self.head_bytes > _HEAD_BYTES:
@@ -246,8 +271,9 @@ class _Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._settling):
+            if timer is not None:
+                timer.cancel()
         if self._transport is not None:
             self._connections.lost(self._transport)
         self._inner.connection_lost(exc)
