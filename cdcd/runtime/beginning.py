@@ -21,7 +21,7 @@ import structlog
 
 from cdcd.ack.group import Boundary
 from cdcd.config import Config
-from cdcd.errors import CdcdError
+from cdcd.errors import CdcdError, SlotActive
 from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity, Timelines
@@ -136,6 +136,11 @@ class Beginning:
                 if error is not None:
                     raise error
                 waits.stop_retrying(*one.answers)
+        except CdcdError as error:
+            # Who waits for another's slot does not know what that one has made durable since.
+            if self._known.stored is not None and not isinstance(error, SlotActive):
+                self._status.progress(self._known.stored)
+            raise
         finally:
             start_in_thread(self._known.close)  # behind a question that was cut off and still runs
         shared = self._known.shared

@@ -82,10 +82,10 @@ METRICS = {
     "cdcd_open_transactions": "- - 0 0 k - - 0 - 0 - 0",
     "cdcd_prepared_transactions": "- - - - - - - - - + - -",
     "cdcd_prepared_oldest_age_seconds": "- - - - - - - - - ^ - -",
-    "cdcd_buffer_bytes": "0 k 0 0 k 0 0 0 0 k 0 0",
-    "cdcd_spill_bytes": "0 0 0 0 0 0 0 0 0 0 0 0",
-    "cdcd_spill_limit_bytes": "+ + + + + + + + + + + +",
-    "cdcd_spill_files": "0 0 0 0 0 0 0 0 0 0 0 0",
+    "cdcd_buffer_bytes": "- k 0 0 k 0 - 0 0 k 0 0",
+    "cdcd_spill_bytes": "- 0 0 0 0 0 - 0 0 0 0 0",
+    "cdcd_spill_limit_bytes": "- + + + + + - + + + + +",
+    "cdcd_spill_files": "- 0 0 0 0 0 - 0 0 0 0 0",
     "cdcd_spilled_transactions_total": COUNTER,
     "cdcd_spilled_bytes_total": COUNTER,
     "cdcd_backpressure_active": "0 k 0 0 k 0 0 0 0 0 0 0",
@@ -510,3 +510,30 @@ def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growin
             eventually(
                 lambda: samples(daemon).get("cdcd_replication_lag_bytes") == 0, "bytes are known again"
             )
+
+
+def test_a_start_that_is_refused_says_what_is_durable(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """The progress record is read before the slot is found missing."""
+    run(postgres, database, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        truth = Truth(postgres, database, daemon.slot)
+        truth.commit()
+        caught_up(postgres, daemon)
+        before = samples(daemon)
+        durable = daemon.status()["durable"]
+        assert daemon.stop() == 0
+        postgres.execute("SELECT pg_drop_replication_slot(%s)", daemon.slot)
+        truth.committed_s = None
+        truth.commit()
+        daemon.start().wait_state("halted")
+        said = samples(daemon)
+        assert daemon.status()["durable"]["commit_lsn"] == durable["commit_lsn"]
+        assert said["cdcd_last_commit_timestamp_seconds"] == before["cdcd_last_commit_timestamp_seconds"]
+        asked_s = time.time()
+        lag_s = samples(daemon)["cdcd_replication_lag_seconds"]
+        assert isinstance(lag_s, float)
+        assert truth.committed_s is not None
+        assert lag_s >= asked_s - truth.committed_s
