@@ -51,10 +51,10 @@ COUNTER = "k k k k k k k k k k k k"
 BY_SLOT = "- k k k k - - k k k - k"
 
 METRICS = {
-    # how far behind
+    # how far behind; the server writes WAL of its own at any time
     "cdcd_replication_lag_seconds": "- ^ 0 ^ ^ ^ ? 0 ^ 0 ^ 0",
-    "cdcd_replication_lag_bytes": "- + 0 + + - - k + k - 0",
-    "cdcd_received_lag_bytes": "- + 0 + 0 - - k + 0 - 0",
+    "cdcd_replication_lag_bytes": "- + k + + - - k + k - k",
+    "cdcd_received_lag_bytes": "- + k + k - - k + k - k",
     "cdcd_last_commit_timestamp_seconds": "- - + + + + ? + + + + +",
     "cdcd_last_ack_timestamp_seconds": "- ? + + + + - ? + + + +",
     "cdcd_event_latency_seconds": "0 0 + + + + 0 0 ? + + +",
@@ -507,9 +507,7 @@ def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growin
             assert daemon.get("/livez")[0] == 200
             link.heal()
             caught_up(postgres, daemon)
-            eventually(
-                lambda: samples(daemon).get("cdcd_replication_lag_bytes") == 0, "bytes are known again"
-            )
+            eventually(lambda: "cdcd_replication_lag_bytes" in samples(daemon), "bytes are known again")
 
 
 def test_a_start_that_is_refused_says_what_is_durable(
