@@ -76,6 +76,8 @@ def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
     assert daemon.events("table_not_published") == [], "the same is told once"
     said = complaints(daemon)
     assert ADD_T in said
+    # What was accepted is in Kafka with the next transaction.
+    postgres.execute("INSERT INTO sales.u VALUES (2)", dbname=database)
     await_confirmed(postgres, daemon)
     assert daemon.stop() == 0
     # A restart finds it as it was accepted; what is missing is told all the same.
