@@ -40,7 +40,7 @@ from cdcd.runtime.asking import timelines_of
 from cdcd.runtime.binary import as_reason, text_columns
 from cdcd.runtime.exact_keys import inexact_keys
 from cdcd.runtime.parts import check_numbers, numbered_by
-from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
+from cdcd.runtime.recovery import Resume, Snapshot, Wanted, check_ours, verdict
 from cdcd.schema.book import Book
 from cdcd.schema.names import value_record
 from cdcd.schema.policy import Policy
@@ -246,6 +246,7 @@ def position(known: Known) -> Finding:
     known.timelines = timelines_of(known.source, known.server)
     try:
         if slot is not None and slot.active and not known.is_beside:
+            check_ours(slot, known.server, known.source.slot)
             raise slot_held(known.source.slot, slot.active_pid)
         known.verdict = decided(known, known.stored, slot)
     except OF_THE_SLOT as error:

@@ -111,7 +111,7 @@ def verdict(
     """
     check_primary(server)
     if slot is not None:
-        _check_ours(slot, server, wanted)
+        check_ours(slot, server, wanted.slot)
     if stored is not None:
         _check_source(stored, server)
         stored = on_timeline(stored, server.timeline, history or {})
@@ -195,12 +195,13 @@ def _check_free(slot: Slot, wanted: Wanted) -> None:
         raise SlotActive("another walsender holds the slot", slot=wanted.slot)
 
 
-def _check_ours(slot: Slot, server: Server, wanted: Wanted) -> None:
+def check_ours(slot: Slot, server: Server, name: str) -> None:
+    """Raise SlotUnusable for a slot that can never be ours, whoever holds it: waiting would not end (F80)."""
     if slot.plugin != "pgoutput" or slot.database != server.database:
         raise SlotUnusable(
             "the slot belongs to another plugin or database",
             hint="it is another program's: choose another source.slot.name",
-            slot=wanted.slot,
+            slot=name,
             plugin=slot.plugin,
             database=slot.database,
         )
