@@ -12,8 +12,8 @@ from typing import Any
 from cdcd.errors.tree import CdcdError, Retry
 
 GAP_OR_SNAPSHOT = (
-    "find the cause first. `cdcd resnapshot` copies the tables anew; `cdcd resume --accept-gap` goes on without what "
-    "is missing"
+    "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
+    "without the missing changes"
 )
 
 

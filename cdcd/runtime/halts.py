@@ -45,8 +45,8 @@ _BY_HALT: dict[type[CdcdError], frozenset[Way]] = {
     SourceBehind: frozenset(),  # its LSNs are those of other changes, which the topics have already
 }
 _WAYS = (
-    "find the cause first. `cdcd resnapshot` copies the tables anew; `cdcd resume --accept-gap` goes on without "
-    "what is missing. Both mark the gap in the topics: see README, 'When the slot is gone'"
+    "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
+    "without the missing changes; both mark the gap in the topics: see README, 'When the slot is gone'"
 )
 
 
@@ -58,7 +58,8 @@ def ways_on(halt: CdcdError) -> frozenset[Way]:
 def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     """The slot of the stored position is gone."""
     return SlotMissing(
-        "the slot of the stored position is gone; changes committed since cannot be read any more",
+        f'slot "{slot}" does not exist any more. Kafka holds changes up to {format_lsn(from_lsn)}; those committed '
+        "since then cannot be read",
         hint=_WAYS,
         slot=slot,
         from_lsn=from_lsn,
@@ -69,8 +70,8 @@ def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
 def slot_given_up(slot: str, why: str, holder: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     """The WAL guard gives the slot up, or has (F21)."""
     return SlotGivenUp(
-        f"the WAL guard gives the slot up to save the primary: {why}; held by {holder}. Changes committed since "
-        "from_lsn are lost to cdcd",
+        f'the WAL guard gives slot "{slot}" up to save the primary\'s disk: {why}; its WAL is held by {holder}. '
+        f"Changes committed since {format_lsn(from_lsn)} are lost",
         hint=_WAYS,
         slot=slot,
         from_lsn=from_lsn,
@@ -81,7 +82,8 @@ def slot_given_up(slot: str, why: str, holder: str, from_lsn: Lsn, to_lsn: Lsn) 
 def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     """The server has given the slot up (F23)."""
     return SlotLost(
-        "the server has invalidated the slot; changes committed since the stored position are lost to it (F23)",
+        f'the server has invalidated slot "{slot}" ({reason}). Kafka holds changes up to {format_lsn(from_lsn)}; '
+        "those committed since then are lost (F23)",
         hint=_WAYS,
         slot=slot,
         reason=reason,
@@ -93,9 +95,9 @@ def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError
 def slot_never_read(slot: str, reason: str) -> SourceError:
     """The slot cannot be read, and cdcd never has: the topics have nothing that a gap could be in."""
     return SlotUnusable(
-        "the slot cannot be read any more, and cdcd has written nothing of it",
+        f'slot "{slot}" cannot be read any more ({reason}), and cdcd has never read from it',
         hint="choose another source.slot.name; or, if no other program reads it, `cdcd drop-slot` and start again: "
-        "it is made anew, and what was committed before is not in "
+        "cdcd creates it anew; changes committed before are not in "
         "the stream, as with every first start",
         slot=slot,
         reason=reason,
@@ -105,7 +107,8 @@ def slot_never_read(slot: str, reason: str) -> SourceError:
 def slot_ahead(slot: str, from_lsn: Lsn, to_lsn: Lsn, *, how: str) -> SourceError:
     """The slot stands beyond what cdcd has written (F3, F10); `how` it came there."""
     return SlotAhead(
-        f"the slot stands beyond what cdcd has written: {how}; changes between the two may be missing",
+        f'slot "{slot}" is confirmed up to {format_lsn(to_lsn)}, but Kafka holds changes only up to '
+        f"{format_lsn(from_lsn)}: {how}. Changes in between may be missing",
         hint=_WAYS,
         slot=slot,
         from_lsn=from_lsn,
@@ -116,7 +119,8 @@ def slot_ahead(slot: str, from_lsn: Lsn, to_lsn: Lsn, *, how: str) -> SourceErro
 def slot_unsynchronised(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     """The promoted server's copy of the slot was not usable yet (F57)."""
     return SlotUnsynchronised(
-        "the server was promoted before its copy of the slot had caught up: it cannot be read (F57)",
+        f'the server was promoted before its copy of slot "{slot}" was synchronized, so the slot cannot be read '
+        f"(F57). Kafka holds changes up to {format_lsn(from_lsn)}",
         hint=_WAYS,
         slot=slot,
         from_lsn=from_lsn,
@@ -129,7 +133,7 @@ def other_source(name: str, was: object, now: object, from_lsn: Lsn) -> SourceEr
     return SourceMismatch(
         f"the stored position belongs to another server or database: {name} was {was}, is {now}",
         hint="point source.dsn at the one that was read before; or use another name, which gives new topics and a "
-        "new slot; or, if this one has replaced it and its WAL is further, `cdcd resnapshot`",
+        "new slot; or, if this server has replaced the other and its WAL is further, run `cdcd resnapshot`",
         from_lsn=from_lsn,
     )
 
@@ -137,10 +141,11 @@ def other_source(name: str, was: object, now: object, from_lsn: Lsn) -> SourceEr
 def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceError:
     """What cdcd wrote last never happened on the server's timeline (F58)."""
     return SourceTimeline(
-        f"the server left timeline {was} for {now} before the stored position: the topics have changes that are not "
-        "in its history, and others may take their LSNs (F58)",
-        hint="point source.dsn at the server whose history has them, if there is one; readers have to drop what "
-        f"came after switch_lsn; {_WAYS}",
+        f"the server switched from timeline {was} to {now} at {format_lsn(switch_lsn)}, before the stored position "
+        f"{format_lsn(from_lsn)}: Kafka holds changes that are not in the server's history, and other changes may "
+        "get their LSNs (F58)",
+        hint="point source.dsn at the server whose history has them, if there is one; readers have to drop the "
+        f"changes after switch_lsn; {_WAYS}",
         switch_lsn=switch_lsn,
         from_lsn=switch_lsn,
         to_lsn=from_lsn,
@@ -150,8 +155,8 @@ def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceE
 def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
     """The server's timeline does not come from that of the stored position (F58)."""
     return SourceTimeline(
-        f"the server's timeline {now} does not descend from {was}, that of the stored position (F58): it is a former "
-        "primary, was restored to a point in time, or has lost its timeline history",
+        f"timeline {now} of the server does not descend from timeline {was} of the stored position (F58): the "
+        "server is a former primary, was restored to a point in time, or has lost its timeline history",
         hint=f"point source.dsn at the server that was read before; {_WAYS}",
         from_lsn=from_lsn,
         to_lsn=None,
@@ -162,7 +167,8 @@ def timeline_twin(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> S
     """Another server was promoted to a timeline of the same number (F58)."""
     return SourceTimeline(
         f"timeline {number} of this server began at {format_lsn(began_lsn)}, that of the stored position at "
-        f"{format_lsn(was_lsn)}: two servers were promoted apart, and each has changes that the other lacks (F58)",
+        f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other lacks "
+        "(F58)",
         hint=f"point source.dsn at the server that was read before; {_WAYS}",
         from_lsn=min(was_lsn, began_lsn, from_lsn),
         to_lsn=None,
@@ -172,7 +178,8 @@ def timeline_twin(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> S
 def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
     """The slot stands before the point where cdcd made it: this server parted from the other one before (F62)."""
     return SourceBehind(
-        "the slot stands before the point where cdcd has made it: the server is a copy from before (F62)",
+        f'slot "{slot}" is confirmed only up to {format_lsn(confirmed_lsn)}, before {format_lsn(made_lsn)}, where '
+        "cdcd created it: the server is an older copy (F62)",
         hint="point source.dsn at the server that was read before, or use another name",
         slot=slot,
         made_lsn=made_lsn,
@@ -183,9 +190,10 @@ def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
 def server_behind(from_lsn: Lsn, server_lsn: Lsn) -> SourceError:
     """The server's WAL does not reach to the stored position (F62)."""
     return SourceBehind(
-        "the server is behind the stored position: it was restored or is another copy (F62)",
-        hint="point source.dsn at the server that was read before; a restored one gives other changes the LSNs that "
-        "the topics have already, so use another name: it gives new topics, a new slot and a new snapshot",
+        f"the server's WAL ends at {format_lsn(server_lsn)}, before the stored position {format_lsn(from_lsn)}: it "
+        "was restored, or is another copy (F62)",
+        hint="point source.dsn at the server that was read before; a restored server gives other changes the LSNs "
+        "that the topics have already, so use another name: it gives new topics, a new slot and a new snapshot",
         stored_lsn=from_lsn,
         server_lsn=server_lsn,
         from_lsn=server_lsn,

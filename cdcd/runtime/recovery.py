@@ -183,10 +183,10 @@ def _how_ahead(stored: Progress, slot: Slot) -> str:
     that of the slot which cdcd has read.
     """
     if slot.restart_lsn is not None and slot.restart_lsn < stored.end_lsn:
-        return "something else has read or advanced it"
+        return "another consumer has read or advanced it"
     if stored.identity.two_phase not in (None, slot.two_phase):
-        return "it was dropped and made again, with another two_phase"
-    return "it was dropped and made again, or something else has read or advanced it"
+        return "it was dropped and created again, with another two_phase"
+    return "it was dropped and created again, or another consumer has read or advanced it"
 
 
 def _check_free(slot: Slot, wanted: Wanted) -> None:
