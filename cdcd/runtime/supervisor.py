@@ -38,6 +38,7 @@ from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
+_HALTED_HINT = "`cdcd resume`, or SIGHUP, looks again; a change of the configuration takes a restart"
 TRIES = 3
 """So often an error of the class AGAIN is met at one place before it is believed."""
 STABLE_S = 60.0
@@ -181,7 +182,7 @@ class Supervisor:
 
     async def _halt(self, error: CdcdError) -> None:
         self._status.state("halted", error)
-        _LOG.error("halted", error=str(error), code=error.code, hint="`cdcd resume`, or SIGHUP, looks again")
+        _LOG.error("halted", error=str(error), code=error.code, hint=_HALTED_HINT)
         self.retry.clear()
         await self._either(self.retry, None)
         self._pending = None  # from before the halt; the next start looks again

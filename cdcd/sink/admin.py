@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from cdcd.errors import SinkAuthorization
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import error_of, making_client, translate
+from cdcd.sink.hints import hint_for
 from cdcd.sink.settings import SinkSettings, admin_properties
 
 __all__ = ["Admin"]
@@ -41,8 +42,8 @@ class Admin:
         """Return what the brokers say of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
         give_up_s = time.monotonic() + self._timeout_s
         patience_s = _FIRST_PATIENCE_S  # doubled, so that a slow answer comes through as well
+        self._told.clear()  # once: what a connection meets again and again is told by the client only the first time
         while True:
-            self._told.clear()
             left_s = give_up_s - time.monotonic()
             try:
                 return self.client.list_topics(asked, timeout=min(patience_s, max(left_s, 0.1)))
@@ -58,7 +59,9 @@ class Admin:
     def _cause(self, error: KafkaError) -> KafkaError:
         """Return what the connections met, where that tells more than that there was no answer."""
         told = [one for one in self._told if one.code() != KafkaError._ALL_BROKERS_DOWN]
-        return told[-1] if told and error.code() in _SILENCE else error
+        if not told or error.code() not in _SILENCE:
+            return error
+        return next((one for one in reversed(told) if hint_for(one)), told[-1])
 
     def _refusal(self, doing: str, **context: object) -> SinkAuthorization | None:
         self.client.poll(0)

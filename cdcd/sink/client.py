@@ -331,7 +331,9 @@ class Client:
         """
         if self.reports_all or found.retry is not Retry.OPERATOR:
             return found
-        return SinkUnavailable(found.message, hint="it is tried again, to be told of which record it is")
+        return SinkUnavailable(
+            found.message, hint="it is tried again: the next session finds which record it is"
+        )
 
     def _refused_batch(self, found: RecordTooLarge) -> SinkError:
         """Return what the refused batch's own report says: it comes behind those of what is dropped because of it."""

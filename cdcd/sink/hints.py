@@ -32,7 +32,7 @@ _BY_CODE: dict[int, str] = {
         f"of a table that has none): set it to delete, {_LOOK}"
     ),
     KafkaError.INVALID_TIMESTAMP: (
-        "the topic refuses the age of the record, which has the time of its commit: raise "
+        "the topic refuses the record's time, which is that of sending it: compare the clocks here and there, raise "
         "message.timestamp.before.max.ms and .after.max.ms of the topic (kafka-configs --alter), "
         f"or set its message.timestamp.type=LogAppendTime, {_LOOK}"
     ),

@@ -102,7 +102,7 @@ def refuse_second_owner(
     if owner != table:
         raise TopicMismatch(
             f"two would write to one topic: {'.'.join(owner)} and {'.'.join(table)}",
-            hint="change sink.topics.template",
+            hint="change sink.topics.template so that each table has a topic of its own, and restart cdcd",
             topic=topic,
         )
 

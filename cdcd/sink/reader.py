@@ -180,7 +180,8 @@ def _last_in(
         if remaining_s <= 0:
             raise SinkUnavailable(
                 "the progress topic could not be read to its end in time",
-                hint="another producer's open transaction in this topic may be in the way",
+                hint="another producer's open transaction in this topic may be in the way (kafka-transactions "
+                "find-hanging); it is tried again",
                 topic=settings.progress_topic,
                 reached=reached,
                 end=upper,

@@ -89,7 +89,8 @@ class SchemaTopic:
         if log.position < end or served.position < own_end:
             raise SinkUnavailable(
                 "the schema topic could not be read to its end in time",
-                hint="another producer's open transaction in this topic may be in the way",
+                hint="another producer's open transaction in this topic may be in the way (kafka-transactions "
+                "find-hanging); it is tried again",
                 topic=self._topic,
             )
         served.read(book, end, timeout_s, is_stable_enough=True)

@@ -21,6 +21,10 @@ _LOG = logging.getLogger("cdcd.sink.topics")
 _FOREVER = "-1"
 _NAMED = 3
 _DURABLE_HINT = "3 replicas, min.insync.replicas=2 and no unclean election keep what was acknowledged"
+_OLD_MS = 60_000
+_AGE_HINT = (
+    "raise it, or set message.timestamp.type=LogAppendTime: cdcd halts where a record waits, or clocks differ"
+)
 KEEP_HINT = "kafka-configs --alter --add-config cleanup.policy=compact on it"
 KEYLESS_HINT = (
     "set cleanup.policy=delete on it (sink.topics.properties for topics that are to be made); or give the table a "
@@ -51,6 +55,18 @@ def may_lose(configuration: Mapping[str, str], replicas: int) -> str:
     if configuration.get("unclean.leader.election.enable") == "true":
         reasons.append("unclean.leader.election.enable=true")
     return " and ".join(reasons)
+
+
+def refuses_age(configuration: Mapping[str, str]) -> str:
+    """Return which records the topic refuses for their age, "" where it takes those of a minute ago.
+
+    A record has the time of sending it: it may wait in the client, and clocks differ.
+    """
+    limit_ms = configuration.get("message.timestamp.before.max.ms", "")
+    is_own_time = configuration.get("message.timestamp.type") == "LogAppendTime"
+    if is_own_time or not limit_ms.isdecimal() or int(limit_ms) >= _OLD_MS:
+        return ""
+    return f"records older than {int(limit_ms) / 1000:g} s are refused (message.timestamp.before.max.ms)"
 
 
 def configurations(client: AdminClient, topics: Iterable[str], timeout_s: float) -> dict[str, dict[str, str]]:
@@ -121,10 +137,15 @@ def forgetting(name: str, why: str) -> TopicMismatch:
 
 
 def check_durability(client: AdminClient, replicas: Mapping[str, int], timeout_s: float) -> list[Finding]:
-    """Return which topics may lose records with a broker: `replicas` is the fewest of each by name."""
+    """Return which topics refuse records for their age, or may lose them with a broker.
+
+    `replicas`: the fewest of each by name.
+    """
     findings = []
     losing: dict[str, list[str]] = {}
     for name, configuration in configurations(client, replicas, timeout_s).items():
+        if refuses := refuses_age(configuration):
+            findings.append(Finding("warn", f"topic {name}", refuses, _AGE_HINT))
         if loses := may_lose(configuration, replicas[name]):
             losing.setdefault(loses, []).append(name)
     for loses, names in losing.items():

@@ -132,7 +132,14 @@ def shortfalls(server_version_num: int, options: StreamOptions, *, failover: boo
     major, asked = server_version_num // 10_000, options.protocol_version
     if asked not in PROTOCOL_SINCE_MAJOR:
         why = f"there are versions 1 to {max(PROTOCOL_SINCE_MAJOR)}"
-        return [Shortfall(f"protocol version {asked}", "source.protocol.version", why, "set it to auto")]
+        return [
+            Shortfall(
+                f"protocol version {asked}",
+                "source.protocol.version",
+                why,
+                "set it to auto, and restart cdcd",
+            )
+        ]
     wishes = (
         (True, f"protocol version {asked}", "protocol.version", PROTOCOL_SINCE_MAJOR[asked], 1),
         (options.streaming == "on", "streaming on", "protocol.streaming", 14, 2),
@@ -150,9 +157,22 @@ def shortfalls(server_version_num: int, options: StreamOptions, *, failover: boo
     ]
 
 
+_GRANTED_EVERYWHERE = {
+    "source.protocol.version": "auto",
+    "source.protocol.streaming": "auto",
+    "source.protocol.binary": "false",
+    "source.protocol.messages": "false",
+    "source.protocol.origin": "any",
+    "source.protocol.two_phase": "false",
+    "source.slot.failover": "false",
+}
+"""What each option may be on a server of any version."""
+
+
 def _shortfall(wish: str, option: str, since_major: int, since_protocol: int, major: int) -> Shortfall:
     if major < since_major:
-        why, mend = f"it needs PostgreSQL {since_major}, the server is {major}", f"change {option}"
+        why = f"it needs PostgreSQL {since_major}, the server is {major}"
+        mend = f"set {option}: {_GRANTED_EVERYWHERE[option]}, and restart cdcd"
         return Shortfall(wish, option, why, mend, is_left_out=wish == "messages")
     why = f"it needs protocol version {since_protocol}"
-    return Shortfall(wish, option, why, f"change {option}, or source.protocol.version: auto")
+    return Shortfall(wish, option, why, "set source.protocol.version: auto, and restart cdcd")

@@ -134,8 +134,7 @@ def _explained(settings: SourceSettings, connection: Connection, error: CdcdErro
     sqlstate = error.context.get("sqlstate")
     if slot.is_lost:
         reason = slot.invalidation_reason or "its WAL was removed"
-        mend = "only a new slot and a new snapshot mend it"
-        return SlotLost(f"slot {slot.name} was invalidated: {reason}", hint=mend, sqlstate=sqlstate)
+        return SlotLost(f"slot {slot.name} was invalidated: {reason}", sqlstate=sqlstate)
     if slot.slot_type != "logical" or slot.plugin != "pgoutput":
         return SlotUnusable(f"slot {slot.name} is not a logical slot of pgoutput", sqlstate=sqlstate)
     return error

@@ -51,14 +51,17 @@ def header_of(item: Run | Control) -> bytes:
     return _HEADER.pack(_STREAMED_RUN, crc, len(data), item.xid, item.count)
 
 
+_DISK_HINT = "look at the disk's health, then `cdcd resume`: the server sends the transactions again"
+
+
 def read_header(file: BinaryIO) -> Header:
     """Read the next piece's header. Raises SpillError when it is not whole or not known."""
     data = file.read(HEADER_BYTES)
     if len(data) != HEADER_BYTES:
-        raise SpillError("a segment ends inside a header")
+        raise SpillError("a segment ends inside a header", hint=_DISK_HINT)
     header = Header._make(_HEADER.unpack(data))
     if header.kind not in (_RUN, _STREAMED_RUN, _CONTROL):
-        raise SpillError("a segment holds a piece of an unknown kind")
+        raise SpillError("a segment holds a piece of an unknown kind", hint=_DISK_HINT)
     return header
 
 
@@ -66,7 +69,7 @@ def read_item(file: BinaryIO, header: Header) -> Run | Control:
     """Read the piece's bytes. Raises SpillError when they are not those that were written."""
     data = file.read(header.length)
     if len(data) != header.length or zlib.crc32(data) != header.crc:
-        raise SpillError("a segment does not hold what was written to it", hint="look at the disk's health")
+        raise SpillError("a segment does not hold what was written to it", hint=_DISK_HINT)
     if header.kind == _CONTROL:
         return Control(header.number, data)
     return Run(data, header.number, header.run_xid)

@@ -261,7 +261,9 @@ def _small_server(w: World, **settings: str) -> None:
     w.configure(source={"dsn": server.dsn()})
 
 
-@situation(SETUP, "an option that this version does not have", "change source.slot.failover")
+@situation(
+    SETUP, "an option that this version does not have", "set source.slot.failover: false, and restart cdcd"
+)
 def failover_too_early(w: World) -> Iterator[None]:
     server = w.servers(16)
     server.create_database(w.dbname)

@@ -28,6 +28,7 @@ from tests.support.ways_on import command
 Play = Callable[["World"], Iterator[str | None]]
 """Brings the situation about, yields (what was printed, if that is not in the daemon's log), follows the hint."""
 
+SHOWN_WITHIN_S = 120
 _ids = itertools.count(1_000)
 
 
@@ -179,7 +180,10 @@ def _printed(one: Situation, daemon: Daemon) -> str:
                 return str(found["error"])
         return ""
 
-    return str(eventually(said, f"{one.code} is {wanted}:\n{daemon.log()[-3000:]}", 60))
+    try:
+        return eventually(said, f"{one.code} is {wanted}", SHOWN_WITHIN_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
 
 
 def _assert_well(world: World) -> None:

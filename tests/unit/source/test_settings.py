@@ -69,7 +69,9 @@ def test_all_wishes_are_refused_at_once() -> None:
         choose_options(150_000, streaming="parallel", origin="none")
     assert "streaming parallel" in caught.value.message
     assert "origin none" in caught.value.message
-    assert caught.value.advice == "change source.protocol.streaming; change source.protocol.origin"
+    assert caught.value.advice == (
+        "set source.protocol.streaming: auto, and restart cdcd; set source.protocol.origin: any, and restart cdcd"
+    )
 
 
 def test_logical_messages_are_left_out_before_14_and_that_is_told() -> None:
