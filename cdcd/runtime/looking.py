@@ -65,7 +65,7 @@ from cdcd.source.preflight import (
     setup_findings,
     table_findings,
 )
-from cdcd.source.publication import PublishedTable, missing_publications, published_tables
+from cdcd.source.publication import LOCK_PATIENCE_MS, PublishedTable, missing_publications, published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState, read_slot
 from cdcd.source.start import quote_identifier
@@ -193,6 +193,9 @@ def _locked(look: Look, known: Known, error: CdcdError) -> Finding:
     holders = lock_holders(known.sql()) or f"{error.message}; nobody holds a lock any more"
     mend = "have whoever runs that transaction end it, or wait for it, then look again"
     message = f"could not be looked at within {known.lock_patience_ms} ms: {holders}"
+    # Whoever holds one for that long is not waited for as long by each look that follows.
+    known.lock_patience_ms = min(known.lock_patience_ms, LOCK_PATIENCE_MS)
+    set_lock_timeout(known.sql(), known.lock_patience_ms)
     return Finding("unknown", look.name, message, mend)
 
 
