@@ -468,6 +468,9 @@ def _transactions(known: Known) -> list[Finding]:
     assert known.sink is not None
     if not known.sink.is_exactly_once or not known.is_first:
         return []
+    used = "" if known.stored is None else known.stored.transactional_id
+    if used == known.sink.transactional_id and not known.is_beside:
+        return []  # the position was written under it; to find its coordinator may take half a second
     found = check_transactional_id(known.sink, known.topics.longest_transaction_ms(known.metadata))
     known.is_transaction_known = found is not None
     return [] if found is None else [found]
