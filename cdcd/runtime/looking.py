@@ -131,8 +131,8 @@ class Known:
 
     @property
     def is_anew(self) -> bool:
-        """Whether all tables are copied; also where that could not be found out."""
-        return not isinstance(self.verdict, Resume)
+        """Whether all tables are to be copied; also where that could not be found out."""
+        return self.config.snapshot.mode == "initial" and not isinstance(self.verdict, Resume)
 
     def policy_of(self, table: str) -> Policy:
         """What the configuration says of `schema.table`."""

@@ -27,7 +27,8 @@ _NOBODY = logging.getLogger("cdcd.sink.refused_on_purpose")
 _NOBODY.propagate = False
 _NOBODY.addHandler(logging.NullHandler())
 """The client calls the answer that is wanted here a fatal error."""
-_NEVER_ALLOWED_MS = 2**31 - 1
+_NEVER_ALLOWED_MS = 2**31 - 1 - 100
+"""librdkafka compares a `socket.timeout.ms` that is given with this and 100 more, as an int of 32 bits."""
 _LOOK_AGAIN_S = 1.0
 
 

@@ -214,7 +214,7 @@ def test_a_schema_that_is_not_registered_halts_and_is_printed(
             halted = daemon.events("halted")[-1]["error"]
             assert "auto_register is off" in halted
             subject = halted.partition("subject=")[2].partition("]")[0]
-            printed = halted.partition("under the subject: ")[2]
+            printed = halted.partition("then `cdcd resume`: ")[2]
             assert not any(one.method == "POST" and one.path.endswith("/versions") for one in door.asked)
             register(registry, subject, printed)
             daemon.reload()
