@@ -45,6 +45,8 @@ from cdcd.source.settings import StreamOptions, granted, shortfalls
 from cdcd.threads import in_thread, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
+_SERVE_WITHIN_S = 10.0
+"""How long a refused start may read the schema topic for its readers."""
 T = TypeVar("T")
 
 
@@ -140,12 +142,21 @@ class Beginning:
             # Who waits for another's slot does not know what that one has made durable since.
             if self._known.stored is not None and not isinstance(error, SlotActive):
                 self._status.progress(self._known.stored)
+            await self._serve_schemas()
             raise
         finally:
             start_in_thread(self._known.close)  # behind a question that was cut off and still runs
         shared = self._known.shared
         if shared is not None:
             _LOG.warning("topics_shared", said=shared.message, hint=shared.advice)
+
+    async def _serve_schemas(self) -> None:
+        """Have what is committed of the schemas for readers, also where this start goes no farther."""
+        if isinstance(self._schemas, SchemaTopic) and self._schemas.book is None:
+            try:
+                await in_thread(self._schemas.serve, self._config.sink_settings(), _SERVE_WITHIN_S)
+            except CdcdError as error:
+                _LOG.info("schemas_not_served", error=str(error))
 
     async def open(self) -> Begun:
         """Make what is missing in Kafka, fence, read again what is durable, decide again. Raises as `look` does."""

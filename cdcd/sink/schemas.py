@@ -78,6 +78,18 @@ class SchemaTopic:
             self._announced.clear()
             self._lock.notify_all()
 
+    def serve(self, settings: SinkSettings, timeout_s: float) -> None:
+        """Read what is committed without a session, for the readers of a daemon that is halted. Raises as `open`."""
+        log, book = SchemaLog(settings, self._topic, is_committed=True), Book()
+        try:
+            log.read(book, log.end(), timeout_s, is_stable_enough=True)
+        finally:
+            log.close()
+        with self._lock:
+            if self.book is None:
+                self.book = book
+                self._lock.notify_all()
+
     def _read_both(
         self, log: SchemaLog, claims: Book, served: SchemaLog, book: Book, timeout_s: float
     ) -> None:

@@ -16,6 +16,7 @@ from cdcd.spill.settings import SpillSettings
 
 _SUBJECT = "buffer.spill_dir"
 _GIB = 1 << 30
+_ANOTHER = "set buffer.spill_dir to another folder, and restart cdcd"
 
 
 def check_folder(settings: SpillSettings) -> Finding:
@@ -25,15 +26,13 @@ def check_folder(settings: SpillSettings) -> Finding:
     try:
         if not os.access(base, os.W_OK | os.X_OK):
             message = f"{base} is no folder that this user may write to"
-            return _refused(message, f"make it, for uid {os.geteuid()} to write")
+            return _refused(message, f"make it for uid {os.geteuid()} to write; or {_ANOTHER}")
         if own.is_symlink() or (own.exists() and not is_private(own.lstat())):
             message = f"{own} is not a folder of this user alone"
-            return _refused(
-                message, f"chmod 0700 {own}, if it is this user's; or choose another buffer.spill_dir"
-            )
+            return _refused(message, f"chmod 0700 {own}, if it is this user's; or {_ANOTHER}")
         free_bytes = shutil.disk_usage(base).free
     except OSError as error:
-        return _refused(f"{around}: {error.strerror}", "choose another folder")
+        return _refused(f"{around}: {error.strerror}", _ANOTHER)
     room = (
         f"{around} has {free_bytes / _GIB:.1f} GiB free, buffer.spill is {settings.disk_bytes / _GIB:.1f} GiB"
     )

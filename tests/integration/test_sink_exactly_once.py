@@ -411,7 +411,9 @@ def test_the_probe_of_the_transactional_id_fences_nobody(place: Place) -> None:
     found = check_transactional_id(place.settings(), 900_000)
     assert found is not None
     assert found.level == "ok"
-    slow = place.settings(properties={"socket.timeout.ms": "10000"})  # librdkafka holds it against the time-out
+    slow = place.settings(
+        properties={"socket.timeout.ms": "10000"}
+    )  # librdkafka holds it against the time-out
     found = check_transactional_id(slow, 900_000)
     assert found is not None
     assert found.level == "ok"
