@@ -93,7 +93,7 @@ def test_a_dsn_that_does_not_parse_is_a_setup_error() -> None:
 
 @pytest.mark.parametrize("piece", [b"R", b"N\0\0\0\x0fSWARNING\0\0"], ids=["half a message", "notices"])
 def test_a_server_that_drips_is_not_waited_for(piece: bytes) -> None:
-    """`connect_timeout` counts from the beginning to the end of the log-in; what no server says may end it at once."""
+    """`connect_timeout` counts from the beginning to the end of the log-in; nonsense may end it at once."""
     is_over, ended = threading.Event(), threading.Event()
 
     def serve() -> None:
