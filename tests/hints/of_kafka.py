@@ -221,7 +221,9 @@ def larger_and_marked(w: World) -> Iterator[None]:
 )
 def too_many_rows(w: World) -> Iterator[None]:
     w.stream(sink={"large_transactions": {"max_rows": 10}})
-    w.sql("INSERT INTO t SELECT g FROM generate_series(10001, 40000) g")  # more than one read: else it is whole
+    w.sql(
+        "INSERT INTO t SELECT g FROM generate_series(10001, 40000) g"
+    )  # more than one read: else it is whole
     yield
     w.start(sink={"large_transactions": {"max_rows": 100_000}})
 
