@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from cdcd.errors import SnapshotStale
 
-TRIES = 3
+TRIES = 8
 """So often a table is stale until the daemon halts."""
 _Table = TypeVar("_Table")
 
