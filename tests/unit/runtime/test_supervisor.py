@@ -197,6 +197,7 @@ async def test_a_table_that_makes_the_snapshot_stale_again_and_again_halts(
 ) -> None:
     """F81: although each attempt has a later consistent point, and is interrupted by what heals by itself."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    monkeypatch.setattr("cdcd.runtime.stale_tables.TRIES", 3)
     a, b = (SnapshotStale("another file", table=f"s.{name}") for name in "ab")
     gone, unnamed = SourceUnavailable("gone"), SnapshotStale("the exported snapshot ended")
     script = [
