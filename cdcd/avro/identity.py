@@ -10,6 +10,7 @@ from __future__ import annotations
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.tuple_data import Row
 from cdcd.errors import IdentityShort
+from cdcd.schema.identity import full_identity_sql
 
 
 def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
@@ -30,9 +31,8 @@ def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
 
 
 def _hint(plan: RelationPlan, short: tuple[str, ...]) -> str:
-    statements = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in short)
     named = "" if plan.key_indexes else "; or name the columns of a key in format.key_columns"
     return (
-        f"{statements}{named}. Changes that are in the WAL already stay as they are: `cdcd resnapshot` copies the "
-        "tables again and goes on behind them"
+        f"{full_identity_sql(short)}{named}. Changes that are in the WAL already stay as they are: "
+        "`cdcd resnapshot` copies the tables again and goes on behind them"
     )

@@ -45,3 +45,8 @@ def old_tuples(partitions: Iterable[PartitionIdentity], key: Collection[str]) ->
         return None
     short = sorted(one.name for one in partial if not key or not one.columns.issuperset(key))
     return OldTuples(frozenset(one.columns for one in partial), tuple(short))
+
+
+def full_identity_sql(names: Iterable[str]) -> str:
+    """Return the statements that make these tables' identities FULL; the names are quoted for SQL."""
+    return "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in names)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.model import ReplicaIdentity
-from cdcd.schema.identity import PartitionIdentity, old_tuples
+from cdcd.schema.identity import PartitionIdentity, full_identity_sql, old_tuples
 from cdcd.source.connection import fetch
 from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.start import quote_identifier
@@ -110,7 +110,7 @@ def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Short
     without = [one.name for one in partitions if not one.is_full and not one.columns]
     if without:
         message = f"PostgreSQL refuses UPDATE and DELETE in partition {_listed(without)}: no replica identity"
-        yield Shortfall(root.name, message, _full(without))
+        yield Shortfall(root.name, message, full_identity_sql(without))
     old = old_tuples(partitions, root.key)
     if old is None:
         return
@@ -122,20 +122,16 @@ def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Short
             f"its replica identity {key}, so the change does not name its row"
         )
         named = "" if root.key else "; or name the columns of a key in format.key_columns"
-        yield Shortfall(root.name, message, _full(old.short) + named)
+        yield Shortfall(root.name, message, full_identity_sql(old.short) + named)
     elif root.identity is ReplicaIdentity.FULL:
         message = (
             f"changes in partition {_listed(partial)} come without the old values of columns that are not in "
             "its replica identity: they are null in `before` and named in source.special as not_logged; and a "
             "change of the key comes without its unchanged TOASTed values"
         )
-        yield Shortfall(root.name, message, _full(partial))
+        yield Shortfall(root.name, message, full_identity_sql(partial))
 
 
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_SHOWN_PARTITIONS])
     return shown if len(names) <= _SHOWN_PARTITIONS else f"{shown} and {len(names) - _SHOWN_PARTITIONS} more"
-
-
-def _full(names: Sequence[str]) -> str:
-    return "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in names)
