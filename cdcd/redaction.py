@@ -36,8 +36,8 @@ __all__ = [
 STRUCK_OUT = "***"
 MAX_CHARACTERS = 32_768
 """Of one text that is shown: more than any traceback of ours."""
-MAX_SECRETS = 256
-"""Values that are remembered: a token that is renewed each hour makes one more each time."""
+MAX_RENEWED = 16
+"""Values that are remembered of a secret that is read again and again: each renewal makes one more."""
 _SHORTEST = 4
 _LONG_ENOUGH = 8
 _LONG = 12
@@ -53,7 +53,9 @@ _ASSIGNED = re.compile(
 _BEARER = re.compile(r"\b(Bearer|Basic)\s{1,9}[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 
 _lock = threading.Lock()
-_secrets: dict[str, tuple[str, ...]] = {}  # by value its forms, the one added last at the end
+_secrets: dict[str, tuple[str, ...]] = {}  # by value its forms
+_kept: set[str] = set()
+_renewed: dict[str, list[str]] = {}  # by what is renewed its values, the one read last at the end
 _forms: tuple[str, ...] = ()
 _pattern: re.Pattern[str] | None = None
 
@@ -61,36 +63,47 @@ _pattern: re.Pattern[str] | None = None
 # --- what is secret ------------------------------------------------------------------------------------------
 
 
-def add_secret(value: str | None) -> None:
-    """Strike this value out of every text from now on. Called where a secret is read or decoded."""
+def add_secret(value: str | None, *, renews: str | None = None) -> None:
+    """Strike this value out of every text from now on. Called where a secret is read or decoded.
+
+    `renews` names what is read again and again (a file, a token): its last values are remembered, and no others are
+    forgotten for them.
+    """
     if value and value != STRUCK_OUT:
-        _add(value, lambda: _forms_of(value))
+        _add(value, lambda: _forms_of(value), renews)
 
 
-def add_credentials(user: str, password: str) -> None:
+def add_credentials(user: str, password: str, *, renews: str | None = None) -> None:
     """Strike out a password, and `user:password` as HTTP's basic authentication sends it."""
-    add_secret(password)
+    add_secret(password, renews=renews)
     pair = f"{user}:{password}"
     if password:
-        _add(pair, lambda: {pair, *_percent(pair), *_base64(pair)})
+        _add(pair, lambda: {pair, *_percent(pair), *_base64(pair)}, renews and f"{renews}, with its user")
 
 
 def forget() -> None:
     """Forget every secret: for tests, each of which has its own."""
     global _forms, _pattern
     with _lock:
-        _secrets.clear()
+        for one in (_secrets, _kept, _renewed):
+            one.clear()
         _forms, _pattern = (), None
 
 
-def _add(value: str, forms: Callable[[], Iterable[str]]) -> None:
+def _add(value: str, forms: Callable[[], Iterable[str]], renews: str | None) -> None:
     global _forms, _pattern
     with _lock:
+        if renews is None:
+            _kept.add(value)
+        else:
+            earlier = [one for one in _renewed.get(renews, ()) if one != value]
+            _renewed[renews] = [*earlier, value][-MAX_RENEWED:]
         if value in _secrets:
             return
         _secrets[value] = tuple(forms())
-        while len(_secrets) > MAX_SECRETS:
-            del _secrets[next(iter(_secrets))]
+        in_use = _kept.union(*_renewed.values())
+        for one in _secrets.keys() - in_use:
+            del _secrets[one]
         found = {form for one in _secrets.values() for form in one}
         ordered = sorted(found, key=lambda form: (-len(form), form))
         pattern = re.compile("|".join(map(_matching, ordered))) if ordered else None
@@ -126,6 +139,10 @@ def _base64(value: str) -> Iterator[str]:
         if len(inner) >= _LONG_ENOUGH:
             yield inner
             yield inner.replace("+", "-").replace("/", "_")
+    alone = base64.b64encode(data).decode()  # its last characters, too
+    if len(alone) >= _LONG_ENOUGH:
+        yield alone
+        yield alone.replace("+", "-").replace("/", "_")
 
 
 def _matching(form: str) -> str:

@@ -217,7 +217,7 @@ def read_secret_file(path: Path) -> str:
     secret = text.rstrip("\r\n")
     if not secret:
         raise SecretUnreadable("a secret file is empty", file=path)
-    add_secret(secret)
+    add_secret(secret, renews=str(path))
     return secret
 
 
@@ -268,7 +268,7 @@ class Properties(dict[str, str]):
         super().__init__(properties)
         for name, value in self.items():
             if is_secret_property(name):
-                add_secret(value)
+                add_secret(value, renews=name)
 
     def __repr__(self) -> str:
         return repr(redacted(self))

@@ -76,15 +76,17 @@ def client_properties(settings: RegistrySettings) -> dict[str, object]:
     password, token = settings.read_password(), settings.read_token()
     if settings.username is not None:
         properties["basic.auth.user.info"] = f"{settings.username}:{password or ''}"
-        add_credentials(settings.username, password or "")
+        add_credentials(settings.username, password or "", renews="registry.password")
     for name in _SECRETS & properties.keys():
-        add_secret(str(properties[name]))
+        add_secret(str(properties[name]), renews=name)
     if "bearer.auth.client.secret" in properties:  # which the issuer is sent as basic authentication
         add_credentials(
-            str(properties.get("bearer.auth.client.id", "")), str(properties["bearer.auth.client.secret"])
+            str(properties.get("bearer.auth.client.id", "")),
+            str(properties["bearer.auth.client.secret"]),
+            renews="bearer.auth.client.secret",
         )
     if token is not None:
-        add_secret(token)
+        add_secret(token, renews="registry.token")
         properties |= {_SOURCE: "STATIC_TOKEN", "bearer.auth.token": token}
     if _SOURCE in properties:
         # The client insists on it, and only Confluent's own cloud has such a thing.

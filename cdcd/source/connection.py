@@ -148,7 +148,7 @@ def connection_parameters(settings: SourceSettings) -> dict[str, str]:
     for key, read in (("password", settings.read_password), ("sslpassword", settings.read_ssl_password)):
         secret = _secret(key, read)
         if secret is not None:
-            add_secret(secret)
+            add_secret(secret, renews=f"source {key}")
             parameters[key] = secret
     for key, value in _KEEPALIVES.items():
         parameters.setdefault(key, value)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cdcd.errors import CdcdError
 from cdcd.redaction import (
-    MAX_SECRETS,
+    MAX_RENEWED,
     add_credentials,
     add_secret,
     clean,
@@ -87,6 +87,13 @@ def test_a_short_password_is_struck_out_where_its_form_gives_it_away() -> None:
     assert strike(f"password=abc, {header}, me:abc") == "password=***, ***, ***"
 
 
+@pytest.mark.parametrize("password", ["canary-5f3a9", "canary-5f3a91", "canary-5f3a912"])
+def test_nothing_is_left_of_a_header_that_comes_back(password: str) -> None:
+    """Whatever the rest of its length by three: its last characters are of the password, too."""
+    add_credentials("me", password)
+    assert strike(f"you sent {base64.b64encode(f'me:{password}'.encode()).decode()}") == "you sent ***"
+
+
 def test_a_key_is_struck_out_line_by_line() -> None:
     line = "MIIEvQIBADANBgkqhkiG9w0BAQ"
     add_secret(f"-----BEGIN PRIVATE KEY-----\n{line}\n{line[::-1]}\n-----END PRIVATE KEY-----\n")
@@ -96,10 +103,21 @@ def test_a_key_is_struck_out_line_by_line() -> None:
 
 
 def test_tokens_that_are_renewed_again_and_again_take_no_more_memory() -> None:
-    for number in range(MAX_SECRETS + 10):
-        add_secret(f"token-{number:08}")
+    for number in range(MAX_RENEWED + 10):
+        add_secret(f"token-{number:08}", renews="a token")
     assert strike("token-00000000") == "token-00000000"
-    assert strike(f"token-{MAX_SECRETS + 9:08}") == "***"
+    assert strike(f"token-{MAX_RENEWED + 9:08}") == "***"
+
+
+def test_tokens_that_are_renewed_again_and_again_do_not_make_other_secrets_known() -> None:
+    """A password of the configuration is read once; one in a file is as old as the connection."""
+    add_secret("canary-5f3a91")
+    add_credentials("me", "canary-file", renews="a file")
+    for number in range(1_000):
+        add_secret(f"token-{number:08}", renews="a token")
+        add_secret("canary-5f3a91", renews="a token")
+    header = base64.b64encode(b"me:canary-file").decode()
+    assert strike(f"canary-5f3a91 canary-file {header}") == "*** *** ***"
 
 
 HOSTILE = {
