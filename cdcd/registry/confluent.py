@@ -430,7 +430,8 @@ def _refusal(error: Answered, operation: str, subject: str) -> CdcdError:
         return RegistryUnavailable(reason, status=status, subject=subject)
     if status == 409:
         return SchemaIncompatible(reason, status=status, error_code=code, subject=subject)
-    hint = _NO_SUCH_PATH_HINT if status == 404 and code // 100 != 404 else None
+    is_elsewhere = status < 400 or (status == 404 and code // 100 != 404)
+    hint = _NO_SUCH_PATH_HINT if is_elsewhere else None
     if status in _UNAUTHORISED:
         hint = (
             "correct the registry's credentials (username and password_file, token_file, or its properties), then "

@@ -64,11 +64,16 @@ _STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZe
 
 
 class Answered(Exception):
-    """An error that the registry answered: its HTTP status, its own code (-1: none), what it says."""
+    """An error that the registry answered: its HTTP status, its own code (-1: none), what it says.
 
-    def __init__(self, status: int, code: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+    `code` and `message` are as they came: whatever JSON has.
+    """
+
+    def __init__(self, status: int, code: object, message: object) -> None:
+        self.status = status
+        self.code = code if isinstance(code, int) else _UNTOLD
+        self.message = str(message) if message else f"HTTP status {status}"
+        super().__init__(self.message)
 
 
 class NoToken(Exception):
@@ -142,7 +147,7 @@ class RestClient:
         self._alone = threading.Lock()
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
-        numbers = [_whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
+        numbers = [whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
         if len(numbers) > MAX_VERSIONS:  # each of them may be asked for
             raise ValueError(f"more than {MAX_VERSIONS} versions")
         return numbers
@@ -181,7 +186,7 @@ class RestClient:
 
     def _send_schema(self, path: str, text: str, normalize: bool) -> int:
         body = {"schema": text, "schemaType": "AVRO"}
-        return _whole(self._ask("POST", f"{path}?normalize={str(normalize).lower()}", body)["id"])
+        return whole(self._ask("POST", f"{path}?normalize={str(normalize).lower()}", body)["id"])
 
     def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         """Return the answer's JSON. The next address is asked where one does not answer, or says to come again."""
@@ -275,12 +280,10 @@ def _json_of(status: int, content: bytes) -> Any:
     if 200 <= status < 300:
         return found
     told = found if isinstance(found, dict) else {}
-    code = told.get("error_code")
-    message = told.get("message") or f"HTTP status {status}"
-    raise Answered(status, code if isinstance(code, int) else _UNTOLD, str(message))
+    raise Answered(status, told.get("error_code"), told.get("message"))
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
     if not isinstance(value, int):
         raise TypeError("no whole number")
     return value

@@ -17,7 +17,7 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 
 from cdcd.redaction import add_credentials, add_secret
 from cdcd.registry.limits import limit_client
-from cdcd.registry.rest import MAX_VERSIONS, PROXIES, Answered, NoToken, Registered
+from cdcd.registry.rest import MAX_VERSIONS, PROXIES, Answered, NoToken, Registered, whole
 
 __all__ = ["ThroughConfluent"]
 
@@ -62,12 +62,12 @@ class ThroughConfluent:
 
         def noted(headers: dict[str, str]) -> None:
             handle(headers)
-            add_secret(headers.get("Authorization", "").removeprefix("Bearer "))
+            add_secret(headers.get("Authorization", "").removeprefix("Bearer "), renews="issuer")
 
         rest.handle_bearer_auth = noted
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
-        numbers = self._ask(lambda client: list(client.get_versions(subject)))
+        numbers = [whole(number) for number in self._ask(lambda client: client.get_versions(subject))]
         if len(numbers) > MAX_VERSIONS:
             raise ValueError(f"more than {MAX_VERSIONS} versions")
         return numbers

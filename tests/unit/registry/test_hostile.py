@@ -115,6 +115,24 @@ KINDS: dict[str, Kind] = {
         ],
         RegistryRefused,
     ),
+    "a message that is a list": (
+        lambda _s, _r: [whole(json.dumps({"error_code": 1, "message": [CANARY]}).encode(), 422)],
+        RegistryRefused,
+    ),
+    "a message that is a number": (
+        lambda _s, _r: [whole(json.dumps({"error_code": 1, "message": 5}).encode(), 500)],
+        RegistryUnavailable,
+    ),
+    "a code that is a text": (
+        lambda _s, _r: [whole(json.dumps({"error_code": CANARY, "message": "no"}).encode(), 404)],
+        RegistryRefused,
+    ),
+    "an error that is a list": (lambda _s, _r: [whole(b'["no"]', 422)], RegistryRefused),
+    "numbers that are texts": (lambda _s, _r: [whole(json.dumps([CANARY, None]).encode())], RegistryRefused),
+    "another address": (
+        lambda s, _r: [whole(b"", 307, f"Location: {s.url}/{CANARY}\r\n".encode())],
+        RegistryRefused,
+    ),
     "what it was sent": (lambda _s, request: [echo(request, 401)], RegistryRefused),
     "what it was sent, and ails": (lambda _s, request: [echo(request, 500)], RegistryUnavailable),
     "what it was sent, as no JSON": (lambda _s, request: [whole(request, 403)], RegistryRefused),
@@ -183,3 +201,14 @@ def test_whatever_a_registry_answers(client: str, kind: str, monkeypatch: pytest
     assert base64.b64encode(f"me:{CANARY}".encode()).decode()[:12] not in shown
     assert len(shown) < 1_500
     assert taken_bytes < MAX_ANSWER_BYTES + SOCKETS_BYTES
+
+
+@pytest.mark.parametrize("status", [301, 307])
+def test_where_another_address_is_named_the_url_is_to_be_corrected(status: int) -> None:
+    """It is not followed: the credentials are for who is configured."""
+    with HostileServer(lambda _request: [whole(b"", status, b"Location: /elsewhere\r\n")]) as server:
+        registry = Registry(RegistrySettings(server.url, read_properties=lambda: {"max.retries": "0"}))
+        with pytest.raises(RegistryRefused, match=r"correct registry\.url, its path too"):
+            registry.latest("shop-value")
+        registry.close()
+    assert len(server.asked) == 1
