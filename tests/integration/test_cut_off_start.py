@@ -25,7 +25,7 @@ from tests.support.stack import in_one_transaction
 
 TABLES = 40
 CUT_AT = 22
-"""Of a transaction that is not streamed, only what was read at once is known: how much that is, the socket decides."""
+"""Of a transaction that is not streamed, only what was read at once is known: the socket decides how much."""
 HOW: dict[str, dict[str, Any]] = {
     "snapshot": {},
     "whole": {"source": {"protocol": {"streaming": "off"}}},
@@ -97,7 +97,9 @@ def test_the_next_start_has_nothing_to_say(
     assert any(f"t{CUT_AT:03}-value" in path for path in subjects), "its values are registered"
     made = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics
     needed = topics_of(daemon)[: CUT_AT + 1] if how == "whole" else topics_of(daemon)
-    assert set(made).issuperset(needed), "topics are made before schemas, of all tables that are known by then"
+    assert set(made).issuperset(needed), (
+        "topics are made before schemas, of all tables that are known by then"
+    )
 
     daemon.log_path.unlink()
     daemon.start().wait_state("streaming")
