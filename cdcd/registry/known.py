@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -47,6 +48,7 @@ class Known:
     def __init__(self) -> None:
         self._ids: dict[str, Recent[bytes, int]] = {}
         self._meanings: Recent[int, bytes] = Recent(MEANINGS)
+        self._alone = threading.Lock()
 
     @property
     def subjects(self) -> list[str]:
@@ -61,9 +63,10 @@ class Known:
     def take(self, subject: str, text: str, schema_id: int) -> bool:
         """Keep a schema's id; False, and nothing is kept, where the id was given to another schema before."""
         meaning = _digest(json.dumps(_meaning(json.loads(text)), sort_keys=True))
-        if (self._meanings.get(schema_id) or meaning) != meaning:
-            return False
-        self._meanings.put(schema_id, meaning)
+        with self._alone:
+            if (self._meanings.get(schema_id) or meaning) != meaning:
+                return False
+            self._meanings.put(schema_id, meaning)
         self._ids.setdefault(subject, Recent(IDS_OF_A_SUBJECT)).put(_digest(text), schema_id)
         return True
 

@@ -2,8 +2,9 @@
 
 In: a request's values.  Out: what the registry answered, as plain values; `Answered` for an error that it told of.
 Invariant: a request is repeated only where no answer came or one that says so, `max.retries` times for each of the
-registry's addresses; one connection stays open between requests, and one thread at a time uses it. A request with its
-whole answer takes no longer than `timeout`, and an answer is limited in bytes (`limits`).
+registry's addresses; connections stay open between requests, as many as threads have asked at once, at most
+CONNECTIONS, and one thread at a time uses each. A request with its whole answer takes no longer than `timeout`, and
+an answer is limited in bytes (`limits`).
 Must not: keep anything of an answer, choose what an error means.
 Wire source: Confluent's schema registry API: /subjects, /config; errors are {"error_code": ..., "message": ...}.
 
@@ -14,6 +15,7 @@ only it can do is asked for, it is used (`through_confluent`).
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
@@ -22,7 +24,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
@@ -59,6 +61,7 @@ _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _JSON = "application/vnd.schemaregistry.v1+json"
 _UNTOLD = -1
 MAX_VERSIONS = 10_000
+CONNECTIONS = 8
 _STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a request meets on a connection that the other side has closed."""
 
@@ -143,8 +146,10 @@ class RestClient:
         has_tls = any(urlsplit(url).scheme == "https" for url in self._urls)
         self._tls = _tls(properties) if has_tls else None
         self._is_closed = False
-        self._connections: dict[str, http.client.HTTPConnection] = {}
+        self._connections: set[http.client.HTTPConnection] = set()
+        self._idle: dict[str, list[http.client.HTTPConnection]] = {url: [] for url in self._urls}
         self._alone = threading.Lock()
+        self._room = threading.BoundedSemaphore(CONNECTIONS)
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
         numbers = [whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
@@ -172,7 +177,9 @@ class RestClient:
 
     def close(self) -> None:  # noqa: D102
         self._is_closed = True
-        for connection in list(self._connections.values()):
+        with self._alone:
+            connections = list(self._connections)
+        for connection in connections:
             sock = connection.sock
             if sock is not None:
                 try:
@@ -216,13 +223,8 @@ class RestClient:
         raise AssertionError("the last try returns or raises")
 
     def _once(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
-        with self._alone:
-            if self._is_closed:
-                raise ConnectionError("the client was closed")
-            connection = self._connections.get(url)
-            if connection is None:
-                connection = self._connections[url] = self._connection(url)
-            target = f"{urlsplit(url).path}/{path}"
+        target = f"{urlsplit(url).path}/{path}"
+        with self._connected(url) as connection:
             is_kept = connection.sock is not None
             try:
                 try:
@@ -239,6 +241,22 @@ class RestClient:
                 if self._is_closed and isinstance(error, Exception):
                     raise ConnectionError("the client was closed") from error
                 raise
+
+    @contextlib.contextmanager
+    def _connected(self, url: str) -> Iterator[http.client.HTTPConnection]:
+        """Have a connection that nobody else uses meanwhile: the one that was used last, if one is free."""
+        with self._room:
+            with self._alone:
+                if self._is_closed:
+                    raise ConnectionError("the client was closed")
+                idle = self._idle[url]
+                connection = idle.pop() if idle else self._connection(url)
+                self._connections.add(connection)
+            try:
+                yield connection
+            finally:
+                with self._alone:
+                    idle.append(connection)
 
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, target: str, body: Mapping[str, str] | None

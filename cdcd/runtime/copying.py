@@ -99,7 +99,8 @@ class Snapshotter:
         self._counts.snapshot_started(len(tables))
         described = {relation.relid: relation for _, relation in tables}
         await self._plans.prepare(Ahead(set(described), described))
-        plans = [(table, await self._plans.plan(relation)) for table, relation in tables]
+        made = await self._plans.plan_all([relation for _, relation in tables])
+        plans = list(zip((table for table, _ in tables), made, strict=True))
         cleared = [plan for _, plan in plans if plan.topic in self._begun]
         if self._mark_first is not None:
             self._begun |= dict.fromkeys(plan.topic for _, plan in plans)

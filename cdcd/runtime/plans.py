@@ -2,14 +2,17 @@
 
 In: Relation messages (or the catalog's word, for a snapshot).  Out: `RelationPlan`s by relid.
 Invariant: a plan is made before the first row it reads and belongs to one session (F43); look-ups happen here,
-between items, never per row. Two relations never share a topic unawares.
+between items, never per row. Plans of several relations are made by several threads, each relation by one of them.
+Two relations never share a topic unawares.
 Must not: cache a relation across sessions.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import structlog
@@ -38,6 +41,7 @@ from cdcd.txn.events import LogicalMessage
 from cdcd.waits import Kind
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
+PLANNED_AT_ONCE = 4
 _PLANS_OF_A_TOPIC = 16
 """Who asks by which plan a record was encoded, asks of records that are not durable yet."""
 _KEYLESS_HINT = (
@@ -94,6 +98,15 @@ Waiting = Callable[[Kind, str], contextlib.AbstractContextManager[None]]
 """Around what may wait for a server."""
 
 
+Say = Callable[..., None]
+"""Takes an event and its fields."""
+
+
+def _warn(event: str, **fields: Any) -> None:
+    """Log it."""
+    _LOG.warning(event, **fields)
+
+
 def not_waiting(_kind: Kind, _what: str) -> contextlib.AbstractContextManager[None]:
     """Tell nobody."""
     return contextlib.nullcontext()
@@ -140,8 +153,11 @@ class Plans:
         subjects: Strategy = "topic_name",
         incompatible: Incompatible = "halt",
         waiting: Waiting = not_waiting,
+        say: Say = _warn,
     ) -> None:
+        """`say` hears what readers of a table's topic have to know."""
         self._waiting = waiting
+        self._say = say
         self.by_relid: dict[int, RelationPlan] = {}
         self.is_sure = True
         """Whether what describes tables may be believed: not while open transactions are streamed (`fallback`)."""
@@ -157,6 +173,7 @@ class Plans:
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
         self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
         self._own_topics: dict[str, _Place] = {}
+        self._one_topic = threading.Lock()
         self._prepared: dict[str, int] = {}
         """Partitions of topics that were just made for plans to come."""
         self._catalog = catalog
@@ -222,9 +239,33 @@ class Plans:
 
     async def ready(self, relids: Iterable[int]) -> None:
         """Make the plans of these relations if they were described; RelationUnknown is the encoder's to say."""
-        for relid in relids:
-            if relid not in self.by_relid and relid in self._described:
-                await self.plan(self._described[relid])
+        new = dict.fromkeys(
+            relid for relid in relids if relid not in self.by_relid and relid in self._described
+        )
+        await self.plan_all([self._described[relid] for relid in new])
+
+    async def plan_all(self, relations: Sequence[Relation]) -> list[RelationPlan]:
+        """Return the plans of relations, made several at a time: each waits for the registry most of its time.
+
+        Raises what one of them met; then no other is begun.
+        """
+        if len(relations) == 1:
+            return [await self.plan(relations[0])]
+        made: dict[int, RelationPlan] = {}
+        waiting = iter(relations)
+
+        async def work() -> None:
+            for relation in waiting:
+                made[relation.relid] = await self.plan(relation)
+
+        workers = [asyncio.ensure_future(work()) for _ in range(min(PLANNED_AT_ONCE, len(relations)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return [made[relation.relid] for relation in relations]
 
     async def prepare(self, ahead: Ahead) -> None:
         """Make the topics of relations that will need a plan, by one request; each plan is made in its turn.
@@ -244,12 +285,12 @@ class Plans:
         Raises KeyChanged and SchemaIncompatible as the policy has it.
         """
         self._described[relation.relid] = relation
-        plan = self.by_relid[relation.relid] = await in_thread(self._place, relation)
+        plan = self.by_relid[relation.relid] = await in_thread(self.place, relation)
         self._say_keyless(plan)
         return plan
 
-    def _place(self, relation: Relation) -> RelationPlan:
-        """Return the plan in the topic whose readers can read it."""
+    def place(self, relation: Relation) -> RelationPlan:
+        """Return the plan in the topic whose readers can read it; `plan`, but blocking and kept for no row."""
         topic = self._topic(relation)
         if self._incompatible == "new_topic":
             return self._among_topics(relation, topic)
@@ -258,8 +299,12 @@ class Plans:
         except SchemaIncompatible as refusal:
             if self._incompatible == "halt" or not self.is_sure:
                 raise
-            _say_incompatible(relation, topic, refusal)
+            self._say_incompatible(relation, topic, refusal)
             return self._in_topic(relation, topic, is_forced=True)
+
+    def _say_incompatible(self, relation: Relation, topic: str, refusal: CdcdError) -> None:
+        table = f"{relation.schema}.{relation.name}"
+        self._say("incompatible_schema", table=table, topic=topic, reason=refusal.message)
 
     def _topic(self, relation: Relation) -> str:
         return topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
@@ -281,7 +326,7 @@ class Plans:
         except (SchemaIncompatible, KeyChanged) as refusal:
             if not self.is_sure:
                 raise
-            _say_incompatible(relation, following, refusal)
+            self._say_incompatible(relation, following, refusal)
             return self._in_topic(relation, following)
 
     def _registered_value(self, topic: str, relation: Relation) -> dict[str, Any] | None:
@@ -343,7 +388,7 @@ class Plans:
             self._keyless.add(plan.relation.relid)
             flaw = self._flaws.get(plan.relation.relid)
             hint = _KEYLESS_HINT if flaw is None else _FLAWED_HINT.format(flaw=flaw)
-            _LOG.warning("relation_without_key", table=plan.table, topic=plan.topic, hint=hint)
+            self._say("relation_without_key", table=plan.table, topic=plan.topic, hint=hint)
 
     def _say_shared(self, relation: Relation, key: _Key, merged: tuple[str, ...]) -> None:
         """Say once in a session that rows may share the key, by the columns or the types that were chosen (F82)."""
@@ -352,9 +397,9 @@ class Plans:
         self._shared.add(relation.relid)
         table = f"{relation.schema}.{relation.name}"
         if not key.is_unique:
-            _LOG.warning("key_not_unique", table=table, key=list(key.columns), hint=_NOT_UNIQUE_HINT)
+            self._say("key_not_unique", table=table, key=list(key.columns), hint=_NOT_UNIQUE_HINT)
         if merged:
-            _LOG.warning("key_not_exact", table=table, columns=list(merged), hint=_NOT_EXACT_HINT)
+            self._say("key_not_exact", table=table, columns=list(merged), hint=_NOT_EXACT_HINT)
 
     def _key(self, relation: Relation, topic: str) -> _Key:
         record = key_record(self._name, relation.schema, relation.name)
@@ -427,9 +472,9 @@ class Plans:
         was = self._registered_key(topic, full_record_name(schema))
         number = self._schema_id(topic, "key", schema, is_forced)
         if was is not None and was["fields"] != schema["fields"]:
-            _LOG.warning("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
+            self._say("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
         elif was is None and had_values and self._has_records(topic):
-            _LOG.warning("key_added", topic=topic, schema_id=number, hint=_KEY_ADDED_HINT)
+            self._say("key_added", topic=topic, schema_id=number, hint=_KEY_ADDED_HINT)
         self._key_schemas[topic] = schema
         return number
 
@@ -445,15 +490,13 @@ class Plans:
             return self._registry.schema_id(subject, schema, is_forced=is_forced)
 
     def _ensured(self, topic: str) -> int:
-        with self._waiting("kafka", f"topic {topic}"):
+        with self._waiting("kafka", f"topic {topic}"), self._one_topic:
             return self._topics.ensure([topic])[topic]
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
         """Return the record of a logical message, in `<name>.message`."""
         topic = message_topic(self._name)
-        place = self._own_topics.get(topic) or await self._own_topic(
-            topic, message_key_schema(self._name), message_value_schema(self._name)
-        )
+        place = await self._own_place(topic, self.place_messages)
         return encode_logical_message(
             **place,
             prefix=message.prefix,
@@ -466,15 +509,26 @@ class Plans:
     async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record:
         """Return the transaction's BEGIN or END, in `<name>.transaction`."""
         topic = transaction_topic(self._name)
-        place = self._own_topics.get(topic) or await self._own_topic(
-            topic, metadata_key_schema(), metadata_value_schema()
-        )
+        place = await self._own_place(topic, self.place_transactions)
         return encode_metadata(tx, is_end=is_end, **place)
 
-    async def _own_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
+    async def _own_place(self, topic: str, make: Callable[[], _Place]) -> _Place:
         """Make a topic that is no table's ready, once in a session; return where its records go."""
-        place = self._own_topics[topic] = await in_thread(self._ready_topic, topic, key, value)
+        place = self._own_topics.get(topic)
+        if place is None:
+            place = self._own_topics[topic] = await in_thread(make)
         return place
+
+    def place_messages(self) -> _Place:
+        """Make the topic of logical messages ready (blocking). Raises what its schemas are refused with."""
+        key, value = message_key_schema(self._name), message_value_schema(self._name)
+        return self._ready_topic(message_topic(self._name), key, value)
+
+    def place_transactions(self) -> _Place:
+        """Make the topic of transactions ready, as above."""
+        return self._ready_topic(
+            transaction_topic(self._name), metadata_key_schema(), metadata_value_schema()
+        )
 
     def _ready_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
         return _Place(
@@ -483,13 +537,3 @@ class Plans:
             key_schema_id=self._schema_id(topic, "key", key),
             value_schema_id=self._schema_id(topic, "value", value),
         )
-
-
-def _say_incompatible(relation: Relation, topic: str, refusal: CdcdError) -> None:
-    """Say that readers of a table's topic have to do something."""
-    _LOG.warning(
-        "incompatible_schema",
-        table=f"{relation.schema}.{relation.name}",
-        topic=topic,
-        reason=refusal.message,
-    )

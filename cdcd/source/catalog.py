@@ -4,11 +4,13 @@ In: oids.  Out: `PgType`s closed over elements and base types, `TableKeys`, `Rel
 Invariant: `relation` says what pgoutput's Relation message says for the same table. Answers are of now, which
 may be later than the change being read (F44): types are cached by oid and asked for again only when unknown, but
 composite types at each look-up, because the stream does not say when one was altered.
+Several threads may ask; one question at a time is on its way.
 Must not: be called from the event loop's thread while the stream runs.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ from cdcd.errors import SnapshotStale, SourceUnavailable
 from cdcd.model import Attribute, Column, PgType, Relation, ReplicaIdentity
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.key_index import TableKeys, table_keys
+from cdcd.source.publication import PublishedTable
 from cdcd.source.settings import SourceSettings
 
 # A true array prints braces: int2vector and oidvector have elements too, but their own output function.
@@ -69,15 +72,19 @@ class Catalog:
         self._settings = settings
         self._connection: Connection | None = None
         self._types: dict[int, PgType] = {}
+        self._alone = threading.RLock()
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
         """Return the types of these oids and of all that they are made of, by oid.
 
         A type that is no longer there is left out (F44). Raises Source errors.
         """
+        with self._alone:
+            return self._found_types(set(oids))
+
+    def _found_types(self, wanted: set[int]) -> dict[int, PgType]:
         self._types = {oid: entry for oid, entry in self._types.items() if entry.kind != _COMPOSITE}
         found: dict[int, PgType] = {}
-        wanted = set(oids)
         while wanted:
             self._load_types(wanted - self._types.keys())
             known = [self._types[oid] for oid in wanted if oid in self._types]
@@ -103,15 +110,21 @@ class Catalog:
             raise SnapshotStale(f"relation {relid} is not in the catalog any more")
         schema, name, identity_letter = rows[0]
         identity = ReplicaIdentity(identity_letter)
-        keys = (self.keys(relid) or TableKeys()).sent(identity)
+        keys = self.keys(relid) or TableKeys()
         published = None if columns is None else set(columns)
-        described = tuple(
-            replace(column, is_key=identity is ReplicaIdentity.FULL or column.name in keys)
-            for column in self.columns(relid, published)
-        )
-        if published is not None and len(described) != len(published):
+        found = self.columns(relid, published)
+        if published is not None and len(found) != len(published):
             raise SnapshotStale(f"{schema}.{name} does not have all of the published columns any more")
-        return Relation(relid, schema, name, identity, described)
+        return described(relid, schema, name, identity, keys, found)
+
+    def relation_of(self, table: PublishedTable) -> Relation:
+        """Return the same of a table of which identity and keys are known. Raises SnapshotStale, as above."""
+        found = self.columns(table.relid, set(table.columns))
+        if len(found) != len(table.columns):
+            raise SnapshotStale(
+                f"{table.schema}.{table.name} does not have all of the published columns any more"
+            )
+        return described(table.relid, table.schema, table.name, table.identity, table.keys, found)
 
     def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:
         """Return the published columns of a table in its order, none where it is gone; nothing is said of the key."""
@@ -151,12 +164,23 @@ class Catalog:
 
     def _ask(self, ask: Callable[[Connection], _Answer]) -> _Answer:
         """Run a query, over a new connection when the kept one turns out to be broken."""
-        if self._connection is not None:
-            try:
-                return ask(self._connection)
-            except SourceUnavailable:
-                self.close()
-        return ask(self._connected())
+        with self._alone:
+            if self._connection is not None:
+                try:
+                    return ask(self._connection)
+                except SourceUnavailable:
+                    self.close()
+            return ask(self._connected())
+
+
+def described(
+    relid: int, schema: str, name: str, identity: ReplicaIdentity, keys: TableKeys, columns: Iterable[Column]
+) -> Relation:
+    """Return the relation with the columns flagged that the Relation message flags."""
+    sent = keys.sent(identity)
+    is_full = identity is ReplicaIdentity.FULL
+    flagged = tuple(replace(column, is_key=is_full or column.name in sent) for column in columns)
+    return Relation(relid, schema, name, identity, flagged)
 
 
 def _within(pg_type: PgType) -> tuple[int, ...]:

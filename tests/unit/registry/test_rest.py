@@ -12,10 +12,11 @@ import socketserver
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cdcd.registry.rest import Answered, RestClient, is_plain
+from cdcd.registry.rest import CONNECTIONS, Answered, RestClient, is_plain
 from cdcd.registry.settings import RegistrySettings, client_properties
 
 
@@ -291,3 +292,42 @@ def test_a_user_in_the_address_needs_confluents_client() -> None:
 def test_properties_that_do_not_fit_together_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r".+"):
         RestClient({"url": "http://registry", **wrong})
+
+
+def test_as_many_as_ask_at_once_are_answered_at_once() -> None:
+    """Up to a number of connections, which stay for whoever asks next."""
+    together = threading.Barrier(CONNECTIONS, timeout=30)
+    with play(lambda _: (200, b'{"id": %d}' % together.wait())) as server:
+        client = client_of(server)
+        with ThreadPoolExecutor(2 * CONNECTIONS) as threads:
+            asked = [
+                threads.submit(client.register, "s", '"int"', normalize=False) for _ in range(2 * CONNECTIONS)
+            ]
+            ids = sorted(one.result() for one in asked)
+        assert ids == sorted([*range(CONNECTIONS)] * 2), "each has an answer of its own"
+        assert len(client._connections) == CONNECTIONS
+        client.close()
+        with pytest.raises(ConnectionError):
+            client.level(None)
+
+
+def test_closing_ends_what_all_others_wait_for() -> None:
+    goes_on = threading.Event()
+    waiting = threading.Barrier(4, timeout=30)
+
+    def answer(_number: int) -> tuple[int, bytes]:
+        waiting.wait()
+        goes_on.wait(30)
+        return 200, b'{"id": 1}'
+
+    with play(answer) as server, ThreadPoolExecutor(3) as threads:
+        client = client_of(server)
+        asked = [threads.submit(client.register, "s", '"int"', normalize=False) for _ in range(3)]
+        waiting.wait()
+        client.close()
+        try:
+            for one in asked:
+                with pytest.raises(ConnectionError):
+                    one.result(30)
+        finally:
+            goes_on.set()

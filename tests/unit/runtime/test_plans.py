@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cdcd.errors import KeyChanged, SchemaIncompatible, TopicMismatch
+from cdcd.errors import KeyChanged, RegistryUnavailable, SchemaIncompatible, TopicMismatch
 from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
-from cdcd.runtime.plans import Incompatible, Plans
+from cdcd.runtime.plans import PLANNED_AT_ONCE, Incompatible, Plans
 from cdcd.schema.policy import Policies
 from cdcd.source.key_index import KeyIndex, TableKeys
 
@@ -233,3 +234,42 @@ async def test_the_plans_of_versions_that_have_passed_give_way() -> None:
 def with_column(number: int) -> Relation:
     described = relation("id")
     return replace(described, columns=(*described.columns, Column(f"c{number}", 25, -1, False)))
+
+
+class Together(Registry):
+    """Answers a look-up of values only once two are asked at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meeting = threading.Barrier(2, timeout=30)
+
+    def latest(self, subject: str) -> dict[str, Any] | None:
+        if subject.endswith("-value"):
+            self.meeting.wait()
+        return super().latest(subject)
+
+
+async def test_plans_of_several_relations_are_made_at_once_and_returned_in_order() -> None:
+    """A registry is waited for most of the time."""
+    one = plans()
+    one._registry = Together()
+    relations = [relation("id", name=f"t{number}", relid=number) for number in range(8)]
+    made = await one.plan_all(relations)
+    assert [plan.topic for plan in made] == [f"shop.s.t{number}" for number in range(8)]
+    assert sorted(one.by_relid) == list(range(8))
+
+
+async def test_where_one_plan_fails_no_other_is_begun() -> None:
+    one = plans()
+    registry = one._registry
+    asked: list[str] = []
+
+    def refused(subject: str) -> dict[str, Any] | None:
+        asked.append(subject)
+        raise RegistryUnavailable("away")
+
+    registry.latest = refused  # type: ignore[method-assign]
+    relations = [relation("id", name=f"t{number}", relid=number) for number in range(100)]
+    with pytest.raises(RegistryUnavailable):
+        await one.plan_all(relations)
+    assert len(asked) <= PLANNED_AT_ONCE
