@@ -3,8 +3,10 @@
 In: what a room found out about a server, a topic, a slot or a setting.
 Out: a plain value. `cdcd check` prints all of them and picks its exit status from the levels; the daemon's start goes
 through the same ones and raises the first that fails, so that both say the same.
-Invariant: a finding that is not "ok" says what to do. "fail": a start is refused, with `error`. "warn": a start goes
-on. "unknown": it could not be looked at, so nobody knows; a check fails for it, a start logs it and goes on.
+Invariant: a finding that is not "ok" says what to do. "fail": a start is refused, with `error`; where it is
+`at_row`, the start goes on and says it, and the first row that is concerned ends the session with `error`. "warn": a
+start goes on. "unknown": it could not be looked at, so nobody knows; a check fails for it, a start logs it and goes
+on.
 Must not: hold row values, passwords, or anything of a client library.
 """
 
@@ -34,6 +36,7 @@ class Finding:
     message: str
     mend: str = ""
     error: CdcdError | None = field(default=None, compare=False)
+    at_row: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a complaint without a remedy: an operator at night needs the next step."""
@@ -60,4 +63,5 @@ def failure(subject: str, error: CdcdError) -> Finding:
 
 def refusal(findings: Iterable[Finding]) -> CdcdError | None:
     """Return the error of the first finding that fails, None where a start goes on."""
-    return next((finding.refused for finding in findings if finding.level == "fail"), None)
+    failing = (one for one in findings if one.level == "fail" and not one.at_row)
+    return next((one.refused for one in failing), None)

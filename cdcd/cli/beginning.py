@@ -9,6 +9,7 @@ Must not: create, drop or advance anything.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 
 from cdcd.cli.published import asking_settings
 from cdcd.cli.renamed import compared
+from cdcd.cli.say import say
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SinkUnavailable, TopicMissing
 from cdcd.findings import Finding, refusal
@@ -55,6 +57,7 @@ def known_of(config: Config, *, create_slot: bool | None = None, timeout_s: floa
         is_beside=True,
         lock_patience_ms=LOCK_PATIENCE_MS,
         create_slot=config.source.slot.create if create_slot is None else create_slot,
+        report=_say_how_far,
     )
     try:
         yield known
@@ -62,6 +65,10 @@ def known_of(config: Config, *, create_slot: bool | None = None, timeout_s: floa
         known.close()
         if registry is not None:
             registry.close()
+
+
+def _say_how_far(done: int, topics: int) -> None:
+    say([f"schemas: {done} of {topics} topics looked at"], sys.stderr)
 
 
 def looked(known: Known) -> list[Finding]:

@@ -115,7 +115,7 @@ def _refused(config: Config) -> list[Step]:
 def _is_in_the_way(finding: Finding, config: Config) -> bool:
     if isinstance(finding.error, PublicationMissing) and config.source.publication.create:
         return False
-    return finding.level in ("fail", "unknown")
+    return finding.level in ("fail", "unknown") and not finding.at_row
 
 
 def _not_done(finding: Finding) -> Step:

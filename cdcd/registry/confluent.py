@@ -113,6 +113,23 @@ class Registry:
             self._known.forget(subject)
         return found
 
+    def newest(self, subject: str) -> dict[str, Any] | None:
+        """Return the newest schema under `subject` and keep nothing of it: who asks of all tables needs each once."""
+        return self._ask_latest(subject)
+
+    def judge(self, subject: str, schema: Mapping[str, Any], *, is_forced: bool = False) -> None:
+        """Raise what `schema_id` would be refused with, without changing anything in the registry."""
+        text = text_of(schema)
+        found, is_subject = self._found(subject, text)
+        if found is not None:
+            return
+        self._refuse_unregistered(subject, text)
+        if is_subject and not is_forced:
+            level = self._level(subject)
+            if level == "NONE" and self._settings.lets_through:
+                level = self._settings.compatibility  # as it is put back before a schema is registered
+            self._refuse_incompatible(subject, schema, level)
+
     def verify_next(self) -> None:
         """Look whether the registry still has a subject in use, another one each time.
 
@@ -218,40 +235,46 @@ class Registry:
         )
 
     def _find_or_register(self, subject: str, text: str, is_forced: bool) -> int:
-        missing: object = self._absent_code(subject)
-        if missing is None:
-            try:
-                return self._look_up(subject, text)
-            except RegistryRefused as refusal:
-                missing = refusal.context.get("error_code")
-                if missing not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
-                    raise
+        found, is_subject = self._found(subject, text)
+        self._absent_s.pop(subject, None)
+        if found is not None:
+            return found
+        self._refuse_unregistered(subject, text)
+        self.verify_next()
+        if not is_subject:
+            return self._create_subject(subject, text)
+        if is_forced:
+            return self._force(subject, text)
+        level = self._level(subject)
+        if level == "NONE" and self._settings.lets_through:
+            level = self._settings.compatibility  # a kill has kept it from being put back
+            self._set_level(subject, level)
+        self._refuse_incompatible(subject, json.loads(text), level)
+        return self._register(subject, text)
+
+    def _found(self, subject: str, text: str) -> tuple[int | None, bool]:
+        """Return the schema's id under the subject, None where it has none; and whether the subject is there."""
+        found_s = self._absent_s.get(subject)
+        if found_s is not None and time.monotonic() - found_s < _ABSENT_FOR_S:
+            return None, False
+        try:
+            return self._look_up(subject, text), True
+        except RegistryRefused as refusal:
+            code = refusal.context.get("error_code")
+            if code not in (_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND):
+                raise
+            return None, code == _SCHEMA_NOT_FOUND
+
+    def _refuse_unregistered(self, subject: str, text: str) -> None:
         if not self._settings.auto_register:
             raise RegistryRefused(
                 "the schema is not registered and registry.auto_register is off",
                 hint=f"register this Avro schema under the subject, then `cdcd resume`: {text}",
                 subject=subject,
             )
-        self.verify_next()
-        if missing == _SUBJECT_NOT_FOUND:
-            return self._create_subject(subject, text)
-        if is_forced:
-            return self._force(subject, text)
-        self._refuse_incompatible(subject, json.loads(text))
-        return self._register(subject, text)
 
-    def _absent_code(self, subject: str) -> int | None:
-        """Return that the subject is not there, where that was found a moment ago; None where it has to be asked."""
-        found_s = self._absent_s.pop(subject, None)
-        is_new = found_s is not None and time.monotonic() - found_s < _ABSENT_FOR_S
-        return _SUBJECT_NOT_FOUND if is_new else None
-
-    def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
+    def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any], level: str) -> None:
         """Ask before the registry does: it does not tell where, and lets through what it takes for the same type."""
-        level = self._level(subject)
-        if level == "NONE" and self._settings.lets_through:
-            level = self._settings.compatibility  # a kill has kept it from being put back
-            self._set_level(subject, level)
         if level == "NONE":
             return
         try:

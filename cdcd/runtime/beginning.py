@@ -29,7 +29,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
-from cdcd.runtime.looking import LOOKS, Known, asked, decided, slot_held
+from cdcd.runtime.looking import LOOKS, Known, asked, decided, slot_held, to_try_beside
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.recovery import Resume, Snapshot, on_timeline
 from cdcd.runtime.status import Status
@@ -40,7 +40,7 @@ from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.publication import LOCK_PATIENCE_MS
+from cdcd.source.publication import LOCK_PATIENCE_MS, PublishedTable
 from cdcd.source.settings import StreamOptions, granted, shortfalls
 from cdcd.threads import in_thread, start_in_thread
 
@@ -149,6 +149,11 @@ class Beginning:
         shared = self._known.shared
         if shared is not None:
             _LOG.warning("topics_shared", said=shared.message, hint=shared.advice)
+
+    @property
+    def to_try_beside(self) -> dict[str, PublishedTable | None]:
+        """The topics, each with its table, that rows may never come for: what would halt them is said beside."""
+        return to_try_beside(self._known)
 
     async def _serve_schemas(self) -> None:
         """Have what is committed of the schemas for readers, also where this start goes no farther."""

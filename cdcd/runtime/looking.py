@@ -31,7 +31,7 @@ from cdcd.errors import (
     SourceMismatch,
     TopicMissing,
 )
-from cdcd.findings import Finding, failure
+from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress, Timelines
 from cdcd.registry.confluent import Registry
@@ -41,6 +41,7 @@ from cdcd.runtime.binary import as_reason, text_columns
 from cdcd.runtime.exact_keys import inexact_keys
 from cdcd.runtime.parts import check_numbers, numbered_by
 from cdcd.runtime.recovery import Resume, Snapshot, Wanted, check_ours, verdict
+from cdcd.runtime.schema_trial import Report, Trial, unreported
 from cdcd.schema.book import Book
 from cdcd.schema.names import value_record
 from cdcd.schema.policy import Policy
@@ -48,7 +49,7 @@ from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
 from cdcd.sink.reader import peek, read_kept_topics
-from cdcd.sink.schema_log import SchemaLog
+from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES, Topics
 from cdcd.sink.transactional_id import check_transactional_id
@@ -99,6 +100,7 @@ class Known:
     is_beside: bool
     lock_patience_ms: int
     create_slot: bool
+    report: Report = unreported
     is_first: bool = True
     server: ServerIdentity | None = None
     sink: SinkSettings | None = None
@@ -111,6 +113,7 @@ class Known:
     verdict: Resume | Snapshot | None = None
     kept: KeptTopics | None = None
     tables: list[PublishedTable] | None = None
+    schemas: Registry | SchemaTopic | None = None
     is_transaction_known: bool = False
     shared: Owned | None = None
     text_columns: list[Any] = field(default_factory=list)
@@ -133,6 +136,11 @@ class Known:
     def is_anew(self) -> bool:
         """Whether all tables are to be copied; also where that could not be found out."""
         return self.config.snapshot.mode == "initial" and not isinstance(self.verdict, Resume)
+
+    @property
+    def is_written_at_once(self) -> bool:
+        """Whether a start makes the plan of each table before it streams: for the copy, or to mark a gap."""
+        return self.is_anew or (self.stored is not None and self.stored.gap is not None)
 
     def policy_of(self, table: str) -> Policy:
         """What the configuration says of `schema.table`."""
@@ -481,7 +489,7 @@ def _registry(known: Known) -> list[Finding]:
         where = known.config.schema_topic
         if where is None:
             return [Finding("ok", "registry", "it has answered before")]
-        _read_schemas(known, where)
+        known.schemas = _read_schemas(known, where)
         return [Finding("ok", "registry", f"none: schemas are kept in {where}, and served on admin.port")]
     names = _names(known, [])
     topic, table = next(iter(names.items()), (message_topic(known.config.name), None))
@@ -490,23 +498,47 @@ def _registry(known: Known) -> list[Finding]:
         policy = known.config.format.policies().table(f"{table.schema}.{table.name}")
         record = value_record(known.config.name, table.schema, table.name, is_flat=policy.value == "flat")
         subject = subject_of(known.config.registry.subjects, topic, "value", record)
-    return known.registry.check(subject)
+    findings = known.registry.check(subject)
+    error = refusal(findings)
+    if error is not None:
+        raise error
+    known.schemas = known.registry
+    return findings
 
 
-def _read_schemas(known: Known, topic: str) -> None:
-    """Raise SchemasUnreadable for what the schema topic holds, where it is there and Kafka answers."""
-    if (
-        known.sink is None
-        or known.metadata is None
-        or topic not in known.metadata.topics
-        or not known.is_first
-    ):
-        return
-    log = SchemaLog(known.sink, topic, is_committed=True)
-    try:
-        log.read(Book(), log.end(), known.sink.operation_timeout_s, is_stable_enough=True)
-    finally:
-        log.close()
+def _read_schemas(known: Known, topic: str) -> SchemaTopic | None:
+    """Return what the schema topic holds, None where that is not asked again. Raises SchemasUnreadable."""
+    if known.sink is None or known.metadata is None or not known.is_first:
+        return None
+    schemas = SchemaTopic(topic, known.source.slot, known.config.registry.compatibility)
+    if topic in known.metadata.topics:
+        schemas.serve(known.sink, known.sink.operation_timeout_s)
+    else:
+        schemas.book = Book()
+    return schemas
+
+
+def _schemas(known: Known) -> list[Finding]:
+    """Whether each table's records could be written, by key and schemas, as far as the catalog of now says.
+
+    Where a table is not written to before it gets a row, a start is not refused for it: it says so beside the stream
+    (`session`), and the row ends it.
+    """
+    if known.schemas is None or not (known.is_beside or (known.is_first and known.is_written_at_once)):
+        return []
+    topics, metadata = known.topics, known.metadata
+
+    def has_records(name: str) -> bool:
+        return topics is not None and name in metadata.topics and topics.has_records(name)
+
+    with contextlib.closing(Catalog(known.source)) as catalog:
+        trial = Trial(known.config, catalog, known.schemas, has_records)
+        return trial.run(_names(known, []), at_once=known.is_written_at_once, report=known.report)
+
+
+def to_try_beside(known: Known) -> dict[str, PublishedTable | None]:
+    """Return the topics, each with its table, about which a start has not asked: nobody waits for the answer."""
+    return _names(known, []) if known.is_first and not known.is_written_at_once else {}
 
 
 def _spill(known: Known) -> list[Finding]:
@@ -525,6 +557,7 @@ LOOKS: tuple[Look, ...] = (
     Look("topics", _topics, ("kafka",), "kafka"),
     Look("transactional id", _transactions, ("kafka",), "kafka"),
     Look("registry", _registry, (), "registry", ("registry",)),
+    Look("schemas", _schemas, ("tables", "registry"), "registry", ("registry",)),
     Look("spill folder", _spill),
 )
 """All of them, in the order of `start_order.ORDER`."""

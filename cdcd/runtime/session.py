@@ -43,6 +43,7 @@ from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.rotation import Rotation
+from cdcd.runtime.schemas_beside import say_what_would_halt
 from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
 from cdcd.runtime.waiting_for import own_topics
@@ -180,6 +181,7 @@ class Session:
                 self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
                 begun = await failing.unless(or_stop(beginning.open(), self._stop))
             self._status.is_slot_anothers = False
+            wanted = beginning.to_try_beside
             del beginning  # with what it has asked, which may be a lot
             self._database, self._timelines = begun.server.database, begun.timelines
             self._durable_us = 0 if begun.stored is None else begun.stored.commit_us
@@ -189,6 +191,7 @@ class Session:
                 self._writer.run(),
                 self._fail_when_told(),
                 watch(self._topics, self._schemas, self._plans),
+                say_what_would_halt(self._config, wanted, self._schemas, self._topics.has_records),
                 self._rotation.keep(self._writer, self._renew, self._status),
             ) as failing:
                 if begun.stored is not None and begun.stored.gap is not None:

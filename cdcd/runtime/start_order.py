@@ -14,6 +14,7 @@ from typing import Literal
 
 from cdcd.errors import (
     CdcdError,
+    KeyChanged,
     Owned,
     PartMissing,
     ProgressUnreadable,
@@ -21,6 +22,8 @@ from cdcd.errors import (
     PublicationMissing,
     RegistryRefused,
     RegistryUnavailable,
+    SchemaError,
+    SchemaIncompatible,
     SchemasUnreadable,
     SinkAuthorization,
     SinkError,
@@ -138,6 +141,14 @@ ORDER: tuple[Step, ...] = (
         "whether the registry answers and lets the client in, unless this process knows its schemas already; without "
         "a registry, whether the schema topic can be read",
         (RegistryUnavailable, RegistryRefused, SchemasUnreadable),
+    ),
+    Step(
+        "schemas",
+        "reads",
+        "where tables are to be copied, or a gap to be marked in them: whether each table has the key of its topic, "
+        "and its readers can read the schemas that it would get; elsewhere this is said beside the stream, and "
+        "refuses nothing before a row comes",
+        (KeyChanged, SchemaIncompatible, SchemaError, RegistryRefused),
     ),
     Step(
         "spill folder",

@@ -27,6 +27,7 @@ from tests.support.daemon import Daemon
 from tests.support.stack import PostgresServers, run_script, slot_is_active
 from tests.support.topics import create_topic, set_topic_config
 from tests.support.waiting import eventually
+from tests.support.ways_on import command
 
 
 @dataclass
@@ -578,6 +579,86 @@ def registry_elsewhere(world: World) -> None:
     world.daemon.config["registry"]["url"] += "/nothing/here"
 
 
+# --- keys and schemas that the topics' readers could not go on with ---
+
+
+def key_changed(world: World) -> None:
+    world.sql("ALTER TABLE t ALTER v SET NOT NULL")
+    world.run_once()
+    world.sql("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (v)")
+
+
+def type_changed(world: World) -> None:
+    world.run_once()
+    world.sql("ALTER TABLE t ALTER v TYPE int USING 1")
+
+
+def type_changed_and_let_through(world: World) -> None:
+    world.daemon.config["registry"]["incompatible"] = "register_with_none"
+    type_changed(world)
+
+
+def key_changed_and_a_new_topic(world: World) -> None:
+    world.daemon.config["registry"]["incompatible"] = "new_topic"
+    key_changed(world)
+
+
+def type_changed_without_a_registry(world: World) -> None:
+    world.daemon.config["registry"] = "none"
+    type_changed(world)
+
+
+def type_changed_and_back(world: World) -> None:
+    type_changed(world)
+    world.sql("ALTER TABLE t ALTER v TYPE text")
+
+
+def subject_of_something_else(world: World) -> None:
+    """A table of that name was in these topics before: another slot, another time."""
+    world.run_once()
+    world.drop_slot()
+    world.delete_topic(world.progress)
+    world.sql("ALTER TABLE t ALTER v TYPE int USING 1")
+
+
+def schemas_not_registered(world: World) -> None:
+    world.daemon.config["registry"]["auto_register"] = False
+
+
+def gap_accepted_and_type_changed(world: World) -> None:
+    """A gap is marked in each table's topic before anything streams."""
+    type_changed(world)
+    world.drop_slot()
+    ran = command(world.daemon, "resume", "--accept-gap")
+    assert ran.returncode == 0, (ran.stdout, ran.stderr)
+
+
+def key_of_no_column(world: World) -> None:
+    keyless(world)
+    world.daemon.config["format"] = {"overrides": [{"table": "public.k", "key_columns": ["gone"]}]}
+
+
+def published_in_part_and_by_roots(world: World) -> None:
+    """What the stream describes otherwise than the catalog: column lists, roots, identities, generated columns."""
+    name = world.daemon.slot
+    world.sql(
+        "CREATE TABLE p (a text, id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 (v text, id int NOT NULL, a text)",
+        "ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, v text)",
+        "CREATE TABLE f (id int PRIMARY KEY, v text)",
+        "ALTER TABLE f REPLICA IDENTITY FULL",
+        "CREATE TABLE x (id int, code text NOT NULL UNIQUE)",
+        "ALTER TABLE x REPLICA IDENTITY USING INDEX x_code_key",
+        "CREATE TABLE k (v text)",
+        f"DROP PUBLICATION {name}",
+        f"CREATE PUBLICATION {name} FOR TABLE t, p (v, id), g (v, id), f (id), x, k "
+        "WITH (publish_via_partition_root)",
+        "INSERT INTO p VALUES ('a', 1, 'v')",
+    )
+    world.run_once()
+
+
 def spill_folder_not_there(world: World) -> None:
     world.daemon.config["buffer"] = {"spill_dir": str(world.folder / "no" / "such" / "folder")}
 
@@ -596,6 +677,7 @@ def admin_port_in_use(world: World) -> None:
 
 
 SETUP, UNUSABLE = "CDCD-SOURCE-SETUP", "CDCD-SLOT-UNUSABLE"
+INCOMPATIBLE = "CDCD-SCHEMA-INCOMPATIBLE"
 MISMATCH, MISSING = "CDCD-TOPIC-MISMATCH", "CDCD-TOPIC-MISSING"
 SETUPS = (
     Setup("nothing is wrong, first start", fine),
@@ -671,6 +753,22 @@ SETUPS = (
     Setup("registry does not answer", registry_away, "CDCD-REGISTRY-UNAVAILABLE"),
     Setup("registry.url is no registry's", registry_elsewhere, "CDCD-REGISTRY-REFUSED"),
     Setup("schema topic that nobody can read", schemas_unreadable, "CDCD-SCHEMA-TOPIC"),
+    Setup("key changed since", key_changed, check="CDCD-KEY-CHANGED", daemon=""),
+    Setup("key changed since, new_topic", key_changed_and_a_new_topic),
+    Setup("column's type changed since", type_changed, check=INCOMPATIBLE, daemon=""),
+    Setup("column's type changed since, let through", type_changed_and_let_through),
+    Setup(
+        "column's type changed since, no registry",
+        type_changed_without_a_registry,
+        check=INCOMPATIBLE,
+        daemon="",
+    ),
+    Setup("column's type changed and changed back", type_changed_and_back),
+    Setup("first start, other schemas in the subjects", subject_of_something_else, INCOMPATIBLE),
+    Setup("type changed, and a gap to be marked", gap_accepted_and_type_changed, INCOMPATIBLE),
+    Setup("schemas not registered, auto_register off", schemas_not_registered, "CDCD-REGISTRY-REFUSED"),
+    Setup("format.key_columns that is not there", key_of_no_column, "CDCD-SCHEMA"),
+    Setup("column lists, roots, generated columns, a run before", published_in_part_and_by_roots),
     Setup("spill folder's parent not there", spill_folder_not_there, "CDCD-SPILL"),
     Setup("spill folder open to others", spill_folder_of_others, "CDCD-SPILL"),
     Setup("admin.port in use on this machine", admin_port_in_use, check="", daemon="exit 78"),

@@ -1,0 +1,248 @@
+"""Whether each published table's records could be written now: key, Avro schemas, and what readers of its topic say.
+
+In: the published tables, the catalog, what answers for the registry, a limit of time.  Out: findings.
+Invariant: the judgement is that of a row (`plans`), by the same code and under the same policy; nothing is
+registered, made or altered. What is judged is the table as the catalog has it now: of rows that are in the WAL
+already, and of what is altered later, nothing is said. Tables are asked about by several threads; who does not answer
+in time ends it, and what was not asked is said.
+Must not: end a start by itself (`looking` knows whether a table is written to at once), keep a table's schemas.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cdcd.config import Config
+from cdcd.errors import CdcdError, RegistryUnavailable, SnapshotStale, SourceUnavailable
+from cdcd.findings import Finding, failure
+from cdcd.registry.confluent import Registry
+from cdcd.runtime.plans import Plans
+from cdcd.sink.names import message_topic
+from cdcd.sink.schemas import SchemaTopic
+from cdcd.source.catalog import Catalog
+from cdcd.source.key_index import TableKeys
+from cdcd.source.publication import PublishedTable
+
+THREADS = 8
+LIMIT_S = 60.0
+_REPORTED_EVERY_S = 5.0
+_LOOK_AGAIN = "run `cdcd check` again, once the registry answers as fast as it does otherwise"
+_KEY_EVENTS = {
+    "key_schema_changed": "with its next row the topic's key gets another schema",
+    "key_added": "its next row is the topic's first with a key",
+}
+
+HasRecords = Callable[[str], bool]
+Report = Callable[[int, int], None]
+"""Hears from time to time how many tables have been looked at, and of how many."""
+
+
+def unreported(_done: int, _all: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(slots=True)
+class Tried:
+    """One topic. `said`: events of `Plans`, with their fields. `is_of_messages`: nobody may ever write one."""
+
+    subject: str
+    error: CdcdError | None = None
+    said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    is_of_messages: bool = False
+
+
+class _Asked:
+    """A registry that is only asked, as `Plans` use it."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._newest: dict[str, dict[str, Any] | None] = {}
+
+    def latest(self, subject: str) -> dict[str, Any] | None:
+        self._newest[subject] = found = self._registry.newest(subject)
+        return found
+
+    def knows(self, subject: str, schema: Any) -> bool:
+        return self._newest.get(subject) == schema or self._registry.knows(subject, schema)
+
+    def schema_id(self, subject: str, schema: Any, *, is_forced: bool = False) -> int:
+        if self._newest.get(subject) != schema:
+            self._registry.judge(subject, schema, is_forced=is_forced)
+        return 0
+
+
+class _Listed:
+    """The catalog, as `Plans` ask it, for one table whose keys are known."""
+
+    def __init__(self, catalog: Catalog, table: PublishedTable | None) -> None:
+        self.types = catalog.types
+        self._table = table
+
+    def keys(self, _relid: int) -> TableKeys | None:
+        return None if self._table is None else self._table.keys
+
+
+class _NoTopics:
+    """Topics of which the look at the topics has said all that there is to say."""
+
+    def __init__(self, has_records: HasRecords) -> None:
+        self.has_records = has_records
+
+    def ensure(self, names: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(names, 1)
+
+    ensure_new = ensure
+
+
+class Trial:
+    """Judges tables, one after the other in each of its threads."""
+
+    def __init__(
+        self, config: Config, catalog: Catalog, schemas: Registry | SchemaTopic, has_records: HasRecords
+    ) -> None:
+        """`schemas`: a SchemaTopic is one that nobody writes by; what is claimed in it comes to nothing."""
+        self._config = config
+        self._policies = config.format.policies()
+        self._catalog = catalog
+        self._schemas = schemas
+        self._topics = _NoTopics(has_records)
+        self._given_up = threading.Event()
+        self._alone = threading.Lock()
+        self._unforeseen: BaseException | None = None
+        self._unavailable: CdcdError | None = None
+        self._done: list[Tried] = []
+        self._gone = 0
+
+    def run(
+        self,
+        wanted: Mapping[str, PublishedTable | None],
+        *,
+        at_once: bool,
+        threads: int = THREADS,
+        limit_s: float = LIMIT_S,
+        report: Report = unreported,
+        pause_s: float = 0.0,
+    ) -> list[Finding]:
+        """Judge topics, each with its table (None: cdcd's own); return what was found, of those asked in time.
+
+        `at_once`: a start writes to all of them. `pause_s`: after each, where others wait for the same servers.
+        """
+        waiting = iter(wanted.items())
+        workers = [
+            threading.Thread(target=self._work, args=(waiting, pause_s), name="cdcd-schemas", daemon=True)
+            for _ in range(max(1, min(threads, len(wanted))))
+        ]
+        for worker in workers:
+            worker.start()
+        self._await(workers, len(wanted), limit_s, report)
+        if self._unforeseen is not None:
+            raise self._unforeseen
+        return self._findings(len(wanted) - self._gone, limit_s, at_once=at_once)
+
+    def give_up(self) -> None:
+        """Ask about no further table."""
+        self._given_up.set()
+
+    # --- inside ---
+
+    def _await(self, workers: list[threading.Thread], tables: int, limit_s: float, report: Report) -> None:
+        ends_s = time.monotonic() + limit_s
+        told_s = time.monotonic()
+        for worker in workers:
+            while worker.is_alive() and (left_s := ends_s - time.monotonic()) > 0:
+                worker.join(min(left_s, _REPORTED_EVERY_S))
+                if worker.is_alive() and time.monotonic() - told_s >= _REPORTED_EVERY_S:
+                    told_s = time.monotonic()
+                    report(len(self._done), tables)
+        self.give_up()
+
+    def _work(self, waiting: Iterator[tuple[str, PublishedTable | None]], pause_s: float) -> None:
+        while not self._given_up.is_set():
+            with self._alone:
+                topic, table = next(waiting, ("", None))
+            if not topic:
+                return
+            try:
+                self._done.append(self._tried(topic, table))
+            except SnapshotStale:
+                self._gone += 1  # dropped since it was listed
+            except (RegistryUnavailable, SourceUnavailable) as error:
+                self._unavailable = error
+                self.give_up()
+            except BaseException as error:  # noqa: BLE001 - raised by `run`
+                self._unforeseen = error
+                self.give_up()
+            self._given_up.wait(pause_s)
+
+    def _tried(self, topic: str, table: PublishedTable | None) -> Tried:
+        subject = f"topic {topic}" if table is None else f"table {table.schema}.{table.name}"
+        tried = Tried(subject, is_of_messages=topic == message_topic(self._config.name))
+        plans = self._plans(tried, table)
+        try:
+            if table is not None:
+                plans.place(self._catalog.relation_of(table))
+            elif tried.is_of_messages:
+                plans.place_messages()
+            else:
+                plans.place_transactions()
+        except (RegistryUnavailable, SourceUnavailable, SnapshotStale):
+            raise
+        except CdcdError as error:
+            tried.error = error
+        return tried
+
+    def _plans(self, tried: Tried, table: PublishedTable | None) -> Plans:
+        schemas = self._schemas
+        return Plans(
+            _Listed(self._catalog, table),
+            self._topics,
+            _Asked(schemas) if isinstance(schemas, Registry) else schemas,
+            name=self._config.name,
+            template=self._config.sink.topics.template,
+            policies=self._policies,
+            subjects=self._config.registry.subjects,
+            incompatible=self._config.registry.incompatible,
+            say=lambda event, **fields: tried.said.append((event, fields)),
+        )
+
+    def _findings(self, topics: int, limit_s: float, *, at_once: bool) -> list[Finding]:
+        done = sorted(self._done, key=lambda one: one.subject)
+        found = [finding for one in done for finding in _findings_of(one, at_once=at_once)]
+        left = topics - len(done)
+        if self._unavailable is not None:
+            said, mend = self._unavailable.said, self._unavailable.advice or _LOOK_AGAIN
+            found.append(
+                Finding("unknown", "schemas", f"{left} of {topics} topics not looked at: {said}", mend)
+            )
+        elif left:
+            said = f"{left} of {topics} topics could not be looked at within {limit_s:g} s"
+            found.append(Finding("unknown", "schemas", said, _LOOK_AGAIN))
+        return found or [Finding("ok", "schemas", f"the records of {topics} topics can be written")]
+
+
+def _findings_of(tried: Tried, *, at_once: bool) -> Iterator[Finding]:
+    if tried.error is not None:
+        found = failure(tried.subject, tried.error)
+        if tried.is_of_messages:
+            mend = f"{found.mend}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
+            yield Finding(
+                "warn", found.subject, f"{found.message}; the first logical message would halt cdcd", mend
+            )
+        elif at_once:
+            yield found
+        else:
+            yield replace(found, message=f"{found.message}; the next row would halt cdcd", at_row=True)
+        return
+    for event, fields in tried.said:
+        if event == "incompatible_schema":
+            message = f"{fields['reason']}; the next row goes to {fields['topic']} under its new schema all the same"
+            yield Finding(
+                "warn", tried.subject, message, "have its readers go on there, or take the change back"
+            )
+        elif event in ("key_schema_changed", "key_added"):
+            message = _KEY_EVENTS[event]
+            yield Finding("warn", tried.subject, message, str(fields["hint"]))

@@ -1,0 +1,67 @@
+"""Which tables' next row would halt the daemon, said while it streams: a start is not refused for them.
+
+In: the tables that a start has looked at.  Out: `table_will_halt` in the log, once for each, at most MOST_LINES.
+Invariant: nothing waits for it, and it asks slowly, over connections of its own, so that who streams is not held up.
+Must not: end the session for what a row has not met yet, keep a table's schemas in the daemon's own cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+
+import structlog
+
+from cdcd.config import Config
+from cdcd.findings import Finding
+from cdcd.registry.confluent import Registry
+from cdcd.runtime.schema_trial import HasRecords, Trial
+from cdcd.sink.schemas import SchemaTopic
+from cdcd.source.catalog import Catalog
+from cdcd.source.publication import PublishedTable
+from cdcd.threads import in_thread
+
+MOST_LINES = 50
+_PAUSE_S = 0.02
+_LIMIT_S = 3600.0
+_LOG = structlog.stdlib.get_logger("cdcd.schemas")
+
+
+async def say_what_would_halt(
+    config: Config,
+    wanted: Mapping[str, PublishedTable | None],
+    own: Registry | SchemaTopic,
+    has_records: HasRecords,
+) -> None:
+    """Ask about topics, each with its table, once. `own`: what the daemon writes by, which is left alone."""
+    if not wanted:
+        return
+    with contextlib.ExitStack() as closing:
+        catalog = closing.enter_context(contextlib.closing(Catalog(config.source_settings())))
+        trial = Trial(config, catalog, _apart(config, own, closing), has_records)
+        closing.callback(trial.give_up)
+        ask = partial(trial.run, wanted, at_once=False, threads=1, limit_s=_LIMIT_S, pause_s=_PAUSE_S)
+        findings = await in_thread(ask)
+    _say([one for one in findings if one.level == "fail"])
+    for one in findings:
+        if one.level == "unknown":
+            _LOG.info("could_not_look", subject=one.subject, said=one.message, hint=one.mend)
+
+
+def _apart(
+    config: Config, own: Registry | SchemaTopic, closing: contextlib.ExitStack
+) -> Registry | SchemaTopic:
+    if isinstance(own, Registry):
+        return closing.enter_context(contextlib.closing(Registry(config.registry_settings())))
+    apart = SchemaTopic(str(config.schema_topic), config.source.slot.name, config.registry.compatibility)
+    apart.book = own.book
+    return apart
+
+
+def _say(failing: list[Finding]) -> None:
+    for one in failing[:MOST_LINES]:
+        _LOG.warning("table_will_halt", subject=one.subject, code=one.code, said=one.message, hint=one.mend)
+    if len(failing) > MOST_LINES:
+        more = len(failing) - MOST_LINES
+        _LOG.warning("tables_will_halt", more=more, hint="`cdcd check` names all of them")
