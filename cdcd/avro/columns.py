@@ -66,10 +66,8 @@ def mark_unlogged(plan: RelationPlan, row: Row, extras: Extras) -> None:
     A row with other columns than those of such an identity came from a partition that is FULL: its nulls are NULL.
     """
     assert plan.old_tuples is not None
-    if (
-        frozenset(c.name for c, raw in zip(plan.columns, row, strict=True) if raw is not None)
-        not in plan.old_tuples.partial
-    ):
+    logged = frozenset(c.name for c, raw in zip(plan.columns, row, strict=True) if raw is not None)
+    if plan.old_tuples.is_sure and logged not in plan.old_tuples.partial:
         return
     for column, raw in zip(plan.columns, row, strict=True):
         if raw is None:

@@ -1,4 +1,4 @@
-"""Does a change name its row? Asked where a partition's replica identity may lack the record's key (F78).
+"""Does a change name its row? Asked where the replica identity that formed it may lack the record's key (F78).
 
 In: a plan with `old_tuples`, the raw old row or None.  Out: nothing, or IdentityShort.
 Invariant: a key is built only from values that are there; an UPDATE without an old tuple left the columns of the
@@ -10,13 +10,15 @@ from __future__ import annotations
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.tuple_data import Row
 from cdcd.errors import IdentityShort
-from cdcd.schema.identity import full_identity_sql
+from cdcd.schema.identity import OldTuples, full_identity_sql
+
+_NAMED = "; or name the columns of a key in format.key_columns"
 
 
 def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
     """Raise IdentityShort where the row before the change is not known by its key, or, without one, by any column."""
-    short = () if plan.old_tuples is None else plan.old_tuples.short
-    if not short:
+    lacking = plan.old_tuples
+    if lacking is None or (not lacking.short and (lacking.is_sure or old is None)):
         return
     if old is not None:
         is_there = [old[i] is not None for i in plan.key_indexes or range(len(old))]
@@ -24,15 +26,17 @@ def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
             return
     key = ", ".join(plan.columns[i].name for i in plan.key_indexes)
     lacks = f"does not include the key ({key})" if key else "is not FULL, and the records have no key"
+    whose = ", ".join(lacking.short) or "one of its partitions, as it was then,"
     raise IdentityShort(
-        f"an UPDATE or DELETE does not name its row: the replica identity of partition {', '.join(short)} {lacks}",
-        hint=_hint(plan, short),
+        f"an UPDATE or DELETE does not name its row: the replica identity of {whose} {lacks}",
+        hint=_hint(plan, lacking),
     )
 
 
-def _hint(plan: RelationPlan, short: tuple[str, ...]) -> str:
-    named = "" if plan.key_indexes else "; or name the columns of a key in format.key_columns"
+def _hint(plan: RelationPlan, lacking: OldTuples) -> str:
+    by_hand = "make the replica identities of its partitions FULL where they do not include the key"
+    named = "" if plan.key_indexes or not any(lacking.partial) else _NAMED
     return (
-        f"{full_identity_sql(short)}{named}. Changes that are in the WAL already stay as they are: "
-        "`cdcd resnapshot` copies the tables again and goes on behind them"
+        f"{full_identity_sql(lacking.short) or by_hand}{named}. Changes that are in the WAL already stay as they "
+        "are: `cdcd resnapshot` copies the tables again and goes on behind them"
     )

@@ -29,7 +29,7 @@ class KeyChanged(SchemaError):
 
 
 class IdentityShort(CdcdError):
-    """A change of a partition that does not name its row: the partition's replica identity lacks the key (F78)."""
+    """A change that does not name its row: the replica identity, of a partition or the table, lacks the key (F78)."""
 
     code = "CDCD-REPLICA-IDENTITY"
     hint = (

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import structlog
@@ -164,6 +165,7 @@ class Plans:
         self._described: dict[int, Relation] = {}
         self._partitions: dict[int, dict[int, Relation]] = {}
         self._root_of: dict[int, int] = {}
+        self._identities: dict[int, PartitionIdentity] = {}
         self._made: dict[tuple[int, str], tuple[Relation, _Key, OldTuples | None, RelationPlan]] = {}
         self._by_header: dict[str, Recent[bytes, RelationPlan]] = {}
         self._keyless: set[int] = set()
@@ -200,6 +202,7 @@ class Plans:
         self._described.clear()
         self._partitions.clear()
         self._root_of.clear()
+        self._identities.clear()
         self.is_sure = is_sure
 
     def of_record(self, record: Record) -> RelationPlan | None:
@@ -222,6 +225,10 @@ class Plans:
                 was=was.identity.name,
                 now=relation.identity.name,
             )
+        if was != relation:
+            # The server describes a root again with each of its partitions.
+            for relid in (relation.relid, *self._partitions.get(relation.relid, ())):
+                self._identities.pop(relid, None)
         self._described[relation.relid] = relation
         self.by_relid.pop(relation.relid, None)
         self._note_partition(relation)
@@ -359,28 +366,37 @@ class Plans:
         return made[3]
 
     def _old_tuples(self, relation: Relation, key: _Key) -> OldTuples | None:
-        partitions = [
-            self._identity_of(one, relation) for one in self._partitions.get(relation.relid, {}).values()
-        ]
-        return old_tuples(partitions, key.columns)
+        partitions = self._partitions.get(relation.relid)
+        if partitions:
+            return old_tuples([self._identity_of(one, relation) for one in partitions.values()], key.columns)
+        # A key on a generated column, which up to PostgreSQL 17 is not sent: the same for the table itself.
+        own = old_tuples([_described_identity(relation)], key.columns)
+        return own if own is not None and own.short else None
 
     def _identity_of(self, partition: Relation, root: Relation) -> PartitionIdentity:
-        """Return a partition's identity, as the stream describes it or, where it cannot, as the catalog has it now.
+        """Return a partition's identity, as the stream describes it or, where it cannot, as the catalog had it when
+        it was first asked.
 
         PostgreSQL 15 to 18 describe a partition by the attribute numbers of its root's column list, which are other
-        columns where the two have them in another order.
+        columns where the two have them in another order. Of those that it shows the description is right.
         """
-        columns = frozenset(column.name for column in partition.columns if column.is_key)
-        is_indexed = partition.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX)
+        found = self._identities.get(partition.relid)
+        if found is None:
+            found = self._identities[partition.relid] = self._looked_up(partition, root)
+        return found
+
+    def _looked_up(self, partition: Relation, root: Relation) -> PartitionIdentity:
+        described = _described_identity(partition)
         names = {column.name for column in partition.columns}
-        if is_indexed and names != {column.name for column in root.columns}:
-            keys = self._catalog.keys(partition.relid) or TableKeys()
-            columns = frozenset(keys.sent(partition.identity))
-        return PartitionIdentity(
-            f"{quote_identifier(partition.schema)}.{quote_identifier(partition.name)}",
-            partition.identity is ReplicaIdentity.FULL,
-            columns if is_indexed else frozenset(),
-        )
+        is_all_shown = names == {column.name for column in root.columns}
+        if described.columns is None or (is_all_shown and described.columns):
+            return described
+        keys = self._catalog.keys(partition.relid) or TableKeys()
+        if is_all_shown:
+            return described if keys.of(partition.identity) is not None else replace(described, columns=None)
+        now = frozenset(keys.sent(partition.identity))
+        is_as_shown = now and now & names == described.columns
+        return replace(described, columns=now if is_as_shown else described.columns, is_sure=False)
 
     def _say_keyless(self, plan: RelationPlan) -> None:
         """Say once in a session that a table's records have a null key (F45)."""
@@ -537,3 +553,12 @@ class Plans:
             key_schema_id=self._schema_id(topic, "key", key),
             value_schema_id=self._schema_id(topic, "value", value),
         )
+
+
+def _described_identity(relation: Relation) -> PartitionIdentity:
+    is_indexed = relation.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX)
+    return PartitionIdentity(
+        f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}",
+        relation.identity is ReplicaIdentity.FULL,
+        frozenset(column.name for column in relation.columns if column.is_key) if is_indexed else None,
+    )

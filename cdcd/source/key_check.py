@@ -73,12 +73,16 @@ def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> 
 
 def _keyless(table: PublishedTable, subject: str) -> Finding:
     alter = _alter(table)
-    if table.has_key:
+    if table.has_key and table.identity is ReplicaIdentity.FULL:
         why = "no primary key" if table.key is None else "a primary key that is not published"
         mend = f"{alter} ADD PRIMARY KEY (...)" if table.key is None else "publish its key columns"
-        if table.identity is ReplicaIdentity.FULL:
-            mend += f", {_CHOOSE}"
-        return Finding("warn", subject, f"{_identity(table)} and {why}: {_NULL_KEY}", mend)
+        return Finding("warn", subject, f"{_identity(table)} and {why}: {_NULL_KEY}", f"{mend}, {_CHOOSE}")
+    if table.has_key:
+        message = f"replica identity {table.identity.name} with columns that are not published: {_NULL_KEY}"
+        if table.needs_identity and not table.comes_from_partitions:
+            message += "; UPDATE and DELETE fail in PostgreSQL, or halt cdcd (CDCD-REPLICA-IDENTITY)"
+        mend = f"publish its key columns, or {alter} REPLICA IDENTITY FULL"
+        return Finding("warn", subject, message, mend)
     mend = f"{alter} ADD PRIMARY KEY (...)"
     if table.identity is ReplicaIdentity.NOTHING:
         mend = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"

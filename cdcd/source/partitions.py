@@ -81,7 +81,7 @@ def shortfalls(connection: Connection, roots: Sequence[Root]) -> list[Shortfall]
     ):
         is_full = ReplicaIdentity(identity) is ReplicaIdentity.FULL
         quoted = f"{quote_identifier(schema)}.{quote_identifier(name)}"
-        found[root].append(PartitionIdentity(quoted, is_full, frozenset() if is_full else frozenset(columns)))
+        found[root].append(PartitionIdentity(quoted, is_full, frozenset(columns) if columns else None))
     return [one for root in roots for one in judge(root, found[root.relid])]
 
 
@@ -107,14 +107,14 @@ def roots_among(connection: Connection, relids: Collection[int]) -> list[Root]:
 def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Shortfall]:
     """Yield what may be missing of changes in these partitions of a root whose updates and deletes are published."""
     partitions = sorted(partitions, key=lambda one: one.name)
-    without = [one.name for one in partitions if not one.is_full and not one.columns]
+    without = [one.name for one in partitions if not one.is_full and one.columns is None]
     if without:
         message = f"PostgreSQL refuses UPDATE and DELETE in partition {_listed(without)}: no replica identity"
         yield Shortfall(root.name, message, full_identity_sql(without))
     old = old_tuples(partitions, root.key)
     if old is None:
         return
-    partial = [one.name for one in partitions if not one.is_full and one.columns]
+    partial = [one.name for one in partitions if not one.is_full and one.columns is not None]
     if old.short:
         key = f"does not include the record's key ({', '.join(root.key)})" if root.key else "is not FULL"
         message = (

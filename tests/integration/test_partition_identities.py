@@ -286,7 +286,7 @@ def _is_its(record: Decoded, key: Any, row: dict[str, Any], before: Any, value: 
     if record.key is not None:
         return bool(record.key == key)
     special = value["source"]["special"] or {}
-    known = [column for column in COLUMNS if f"before.{column}.not_logged" not in special]
+    known = [column for column in before or () if f"before.{column}.not_logged" not in special]
     return bool(before) and all(row[column] == before[column] for column in known)
 
 

@@ -256,6 +256,18 @@ def test_every_table_without_a_key_is_named_with_what_follows(postgres: Postgres
         assert "table public.full_none" not in given
 
 
+def test_a_key_that_is_not_sent_whole_is_named_with_what_follows(pg_server: PostgresServers) -> None:
+    """F78: up to PostgreSQL 17 nobody refuses the change, and it comes without the generated column."""
+    with source_database(
+        pg_server(17),
+        "CREATE TABLE public.t (id int, g int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY)",
+        "CREATE PUBLICATION pub FOR TABLE public.t",
+    ) as settings:
+        (found,) = (one for one in preflight(settings) if one.level != "ok")
+        assert "halt cdcd (CDCD-REPLICA-IDENTITY)" in found.message
+        assert found.mend.endswith('ALTER TABLE "public"."t" REPLICA IDENTITY FULL')
+
+
 def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: PostgresServers) -> None:
     """F82: at the end of the statement is too late, in a partition too."""
     with source_database(

@@ -162,3 +162,26 @@ def test_a_null_is_known_where_the_row_has_other_columns_than_an_identity_that_i
         ("d", row(1, None, 5), None, None, []),
         ("d", row(1, None, None), None, None, []),
     ]
+
+
+UNSURE = OldTuples(frozenset({ID_ONLY}), (), is_sure=False)
+
+
+def test_where_an_identity_may_have_been_another_each_null_is_marked() -> None:
+    one = table(FULL, old=UNSURE)
+    assert story(one, ("D", delete(old=["1", None, "5"]))) == [
+        ("d", row(1, None, 5), None, {"before.v.not_logged": "true"}, [])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("D", delete(key=[None, "a", "1"])), ("U", update(["1", "a", None], key=[None, "a", None]))],
+)
+def test_where_an_identity_may_have_been_another_an_old_row_without_the_key_halts(
+    kind: str, message: bytes
+) -> None:
+    one = table(DEFAULT, old=UNSURE)
+    assert story(one, ("U", update(["1", "a", None]))) == [("u", None, row(1, "a", None), None, [])]
+    with pytest.raises(IdentityShort, match="as it was then"):
+        one.encode((kind, message))
