@@ -531,9 +531,8 @@ def _schemas(known: Known) -> list[Finding]:
     def has_records(name: str) -> bool:
         return topics is not None and name in metadata.topics and topics.has_records(name)
 
-    with contextlib.closing(Catalog(known.source)) as catalog:
-        trial = Trial(known.config, catalog, known.schemas, has_records)
-        return trial.run(_names(known, []), at_once=known.is_written_at_once, report=known.report)
+    trial = Trial(known.config, known.schemas, has_records)
+    return trial.run(_names(known, []), at_once=known.is_written_at_once, report=known.report)
 
 
 def to_try_beside(known: Known) -> dict[str, PublishedTable | None]:

@@ -102,12 +102,20 @@ class Trial:
     """Judges tables, one after the other in each of its threads."""
 
     def __init__(
-        self, config: Config, catalog: Catalog, schemas: Registry | SchemaTopic, has_records: HasRecords
+        self,
+        config: Config,
+        schemas: Registry | SchemaTopic,
+        has_records: HasRecords,
+        closes: Callable[[], None] = lambda: None,
     ) -> None:
-        """`schemas`: a SchemaTopic is one that nobody writes by; what is claimed in it comes to nothing."""
+        """`schemas`: a SchemaTopic is one that nobody writes by; what is claimed in it comes to nothing.
+
+        `closes` is called when the last thread has ended, which may be after `run` has given up.
+        """
         self._config = config
         self._policies = config.format.policies()
-        self._catalog = catalog
+        self._catalog = Catalog(config.source_settings())
+        self._closes = closes
         self._schemas = schemas
         self._topics = _NoTopics(has_records)
         self._given_up = threading.Event()
@@ -116,6 +124,7 @@ class Trial:
         self._unavailable: CdcdError | None = None
         self._done: list[Tried] = []
         self._gone = 0
+        self._working = 0
 
     def run(
         self,
@@ -136,6 +145,7 @@ class Trial:
             threading.Thread(target=self._work, args=(waiting, pause_s), name="cdcd-schemas", daemon=True)
             for _ in range(max(1, min(threads, len(wanted))))
         ]
+        self._working = len(workers)
         for worker in workers:
             worker.start()
         self._await(workers, len(wanted), limit_s, report)
@@ -161,6 +171,17 @@ class Trial:
         self.give_up()
 
     def _work(self, waiting: Iterator[tuple[str, PublishedTable | None]], pause_s: float) -> None:
+        try:
+            self._try_each(waiting, pause_s)
+        finally:
+            with self._alone:
+                self._working -= 1
+                is_last = self._working == 0
+            if is_last:  # who is still asking would open what is closed under him again
+                self._catalog.close()
+                self._closes()
+
+    def _try_each(self, waiting: Iterator[tuple[str, PublishedTable | None]], pause_s: float) -> None:
         while not self._given_up.is_set():
             with self._alone:
                 topic, table = next(waiting, ("", None))

@@ -7,7 +7,6 @@ Must not: end the session for what a row has not met yet, keep a table's schemas
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from functools import partial
 
@@ -18,7 +17,6 @@ from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.schema_trial import HasRecords, Trial
 from cdcd.sink.schemas import SchemaTopic
-from cdcd.source.catalog import Catalog
 from cdcd.source.publication import PublishedTable
 from cdcd.threads import in_thread
 
@@ -37,23 +35,22 @@ async def say_what_would_halt(
     """Ask about topics, each with its table, once. `own`: what the daemon writes by, which is left alone."""
     if not wanted:
         return
-    with contextlib.ExitStack() as closing:
-        catalog = closing.enter_context(contextlib.closing(Catalog(config.source_settings())))
-        trial = Trial(config, catalog, _apart(config, own, closing), has_records)
-        closing.callback(trial.give_up)
-        ask = partial(trial.run, wanted, at_once=False, threads=1, limit_s=_LIMIT_S, pause_s=_PAUSE_S)
+    apart = _apart(config, own)
+    trial = Trial(config, apart, has_records, apart.close)
+    ask = partial(trial.run, wanted, at_once=False, threads=1, limit_s=_LIMIT_S, pause_s=_PAUSE_S)
+    try:
         findings = await in_thread(ask)
+    finally:
+        trial.give_up()
     _say([one for one in findings if one.level == "fail"])
     for one in findings:
         if one.level == "unknown":
             _LOG.info("could_not_look", subject=one.subject, said=one.message, hint=one.mend)
 
 
-def _apart(
-    config: Config, own: Registry | SchemaTopic, closing: contextlib.ExitStack
-) -> Registry | SchemaTopic:
+def _apart(config: Config, own: Registry | SchemaTopic) -> Registry | SchemaTopic:
     if isinstance(own, Registry):
-        return closing.enter_context(contextlib.closing(Registry(config.registry_settings())))
+        return Registry(config.registry_settings())
     apart = SchemaTopic(str(config.schema_topic), config.source.slot.name, config.registry.compatibility)
     apart.book = own.book
     return apart

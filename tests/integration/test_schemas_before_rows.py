@@ -24,7 +24,6 @@ from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.looking import topic_names
 from cdcd.runtime.schema_trial import Trial
-from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import published_tables
 from tests.integration.conftest import NewDaemon
@@ -169,12 +168,11 @@ def trial(world: World) -> Iterator[Callable[..., list[Finding]]]:
         config = world.config
         with (
             contextlib.closing(connect_sql(config.source_settings())) as connection,
-            contextlib.closing(Catalog(config.source_settings())) as catalog,
             contextlib.closing(Registry(config.registry_settings())) as registry,
         ):
             tables = published_tables(connection, config.source.publication.names)
             topics = topic_names(config, tables, connection.server_version)
-            asking = Trial(config, catalog, registry, lambda _name: False)
+            asking = Trial(config, registry, lambda _name: False)
             return asking.run(topics, at_once=True, **limits)
 
     return tried
@@ -193,3 +191,5 @@ def test_what_could_not_be_asked_is_unknown(
         "unknown",
         True,
     )
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+    eventually(lambda: world.server.execute(ours, world.database) == [(0,)], "who still asked has closed all")
