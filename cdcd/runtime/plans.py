@@ -178,6 +178,8 @@ class Plans:
         self._one_topic = threading.Lock()
         self._prepared: dict[str, int] = {}
         """Partitions of topics that were just made for plans to come."""
+        self._asked_for: set[str] = set()
+        """Topics that `prepare` has seen to."""
         self._catalog = catalog
         self._topics = topics
         self._registry = registry
@@ -274,6 +276,11 @@ class Plans:
             await asyncio.gather(*workers, return_exceptions=True)
         return [made[relation.relid] for relation in relations]
 
+    def has_prepared(self, relids: Iterable[int]) -> bool:
+        """Return whether `prepare` has seen to the topics of all of these that were described."""
+        relations = (self._described.get(relid) for relid in relids)
+        return all(one is None or self._topic(one) in self._asked_for for one in relations)
+
     async def prepare(self, ahead: Ahead) -> None:
         """Make the topics of relations that will need a plan, by one request; each plan is made in its turn.
 
@@ -281,7 +288,8 @@ class Plans:
         """
         relids = ahead.relids - self.by_relid.keys()
         relations = [ahead.described.get(relid) or self._described.get(relid) for relid in relids]
-        topics = {self._topic(relation) for relation in relations if relation is not None}
+        topics = {self._topic(relation) for relation in relations if relation is not None} - self._asked_for
+        self._asked_for |= topics
         if len(topics) > 1:
             with self._waiting("kafka", "the topics of new tables"):
                 self._prepared |= await in_thread(self._topics.ensure_new, topics)

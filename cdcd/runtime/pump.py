@@ -61,6 +61,7 @@ class Plans(Protocol):
 
     def describe(self, relation: Relation) -> None: ...  # noqa: D102
     async def ready(self, relids: Iterable[int]) -> None: ...  # noqa: D102
+    def has_prepared(self, relids: Iterable[int]) -> bool: ...  # noqa: D102
     async def prepare(self, ahead: Ahead) -> None: ...  # noqa: D102
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record: ...  # noqa: D102
     async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record: ...  # noqa: D102
@@ -216,9 +217,14 @@ class Pump:
         return self._ahead.popleft() if self._ahead else next(self._events, None)
 
     async def _ready(self, relids: Collection[int]) -> None:
-        """Make the plans of these relations; where one is missing, the topics of those that follow as well."""
+        """Make the plans of these relations; where one's topic is missing, the topics of those that follow as well.
+
+        What was found ahead once is not looked for again: each of many tables has the others ahead of it, and the
+        server describes a root anew with each of its partitions.
+        """
         if not self._plans.by_relid.keys() >= set(relids):
-            await self._plans.prepare(self._look_ahead(relids))
+            if not self._plans.has_prepared(relids):
+                await self._plans.prepare(self._look_ahead(relids))
             await self._plans.ready(relids)
 
     def _look_ahead(self, relids: Collection[int]) -> Ahead:

@@ -117,6 +117,9 @@ class RealPlans:
             if relid not in self.by_relid and relid in self._described:
                 self._plan(self._described[relid])
 
+    def has_prepared(self, relids: Iterable[int]) -> bool:
+        return bool(self.ahead) and self.ahead[-1].relids.issuperset(relids)
+
     async def prepare(self, ahead: Ahead) -> None:
         self.ahead.append(ahead)
 
