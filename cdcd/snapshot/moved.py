@@ -76,6 +76,28 @@ _MOVED = """
       AND (c.relfilenode <> pg_relation_filenode(c.oid) OR t.relfilenode IS DISTINCT FROM pg_relation_filenode(t.oid))
 """
 
+# Both are of tables that the snapshot knows; pg_partition_tree answers for now. What was dropped has no rows.
+_REGROUPED = """
+    WITH RECURSIVE before(relid) AS (
+        SELECT %(relid)s::oid
+        UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN before ON i.inhparent = before.relid),
+    now(relid) AS (SELECT relid::oid FROM pg_partition_tree(%(relid)s::oid))
+    SELECT EXISTS (
+        SELECT FROM pg_class c
+        WHERE c.relkind = 'r' AND pg_relation_filenode(c.oid) IS NOT NULL
+          AND (c.oid IN (SELECT relid FROM before)) <> (c.oid IN (SELECT relid FROM now)))
+"""
+
+
+def is_regrouped(cursor: Any, relid: int) -> bool:
+    """Return whether a table was attached to this root, or detached from it, since. Raises psycopg2 errors.
+
+    A copy reads the partitions of now: it would lack the rows of one that is away for a moment, and have those alone
+    of a new one that the snapshot sees.
+    """
+    cursor.execute(_REGROUPED, {"relid": relid})
+    return bool(cursor.fetchone()[0])
+
 
 def moved_files(cursor: Any, relid: int, *, is_partitioned: bool) -> list[MovedFile]:
     """Return those of a table's files that are others by now. Raises psycopg2 errors.

@@ -28,7 +28,7 @@ from cdcd.model import Run
 from cdcd.ops.notices import hear
 from cdcd.snapshot.copy_text import run_of
 from cdcd.snapshot.marks import publication_marks
-from cdcd.snapshot.moved import Fate, fate_of, moved_files
+from cdcd.snapshot.moved import Fate, fate_of, is_regrouped, moved_files
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
@@ -139,6 +139,7 @@ class SnapshotReader:
             _IS_THERE, {"quoted": name, **{key: getattr(table, key) for key in ("relid", "schema", "name")}}
         )
         ((is_there,),) = cursor.fetchall()
+        is_there = is_there and not (table.is_partitioned and is_regrouped(cursor, table.relid))
         moved = moved_files(cursor, table.relid, is_partitioned=table.is_partitioned) if is_there else ()
         fate = fate_of(moved) if is_there else Fate.STALE
         if fate is Fate.STALE:
@@ -225,7 +226,8 @@ def _source(table: CopiedTable) -> sql.Composable:
 
 def _stale(table: CopiedTable) -> SnapshotStale:
     return SnapshotStale(
-        "the table got another file or another name after the snapshot was taken, which may not see all of its rows",
+        "the table got another file, another name or other partitions after the snapshot was taken, which may not "
+        "see all of its rows",
         table=f"{table.schema}.{table.name}",
     )
 

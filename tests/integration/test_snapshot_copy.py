@@ -467,7 +467,8 @@ def test_a_file_that_was_swapped_in_makes_the_snapshot_stale(
         (("VACUUM FULL public.t",), [("1", "1"), ("11", "11")]),
         (("TRUNCATE public.t_high",), [("1", "1")]),
         (("TRUNCATE public.t",), []),
-        (("ALTER TABLE public.t DETACH PARTITION public.t_high",), [("1", "1")]),
+        (("ALTER TABLE public.t DETACH PARTITION public.t_high",), None),
+        (("ALTER TABLE public.t DETACH PARTITION public.t_high", "DROP TABLE public.t_high"), [("1", "1")]),
         (
             ("CREATE TABLE public.t_new PARTITION OF public.t FOR VALUES FROM (20) TO (30)",),
             [("1", "1"), ("11", "11")],
@@ -604,3 +605,50 @@ def test_a_snapshot_that_is_gone_is_begun_anew(pg_server: PostgresServers) -> No
             reader = SnapshotReader(lambda: connect_sql(settings), translate, name)
             with contextlib.closing(reader), pytest.raises(SnapshotStale):
                 copied(reader, published(settings)["t"])
+
+
+ROOT = (
+    "CREATE TABLE public.t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    "CREATE TABLE public.a PARTITION OF public.t FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE public.m PARTITION OF public.t FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id)",
+    "CREATE TABLE public.b PARTITION OF public.m FOR VALUES FROM (10) TO (20)",
+    "CREATE TABLE public.n (id int PRIMARY KEY)",
+    "INSERT INTO public.t VALUES (1), (11)",
+    "CREATE PUBLICATION pub FOR TABLE public.t WITH (publish_via_partition_root = true)",
+)
+ATTACH = "ALTER TABLE public.t ATTACH PARTITION public.n FOR VALUES FROM (20) TO (30)"
+
+
+@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize(
+    ("statements", "is_stale"),
+    [
+        (("ALTER TABLE public.t DETACH PARTITION public.a",), True),
+        (("ALTER TABLE public.m DETACH PARTITION public.b",), True),
+        (("INSERT INTO public.n VALUES (21)", ATTACH), True),
+        (("DROP TABLE public.a",), False),
+        (("CREATE TABLE public.c PARTITION OF public.t FOR VALUES FROM (20) TO (30)",), False),
+        (
+            (
+                "ALTER TABLE public.t DETACH PARTITION public.a",
+                "ALTER TABLE public.t ATTACH PARTITION public.a FOR VALUES FROM (0) TO (10)",
+            ),
+            False,
+        ),
+    ],
+    ids=["detached", "detached below", "attached", "dropped", "made", "back again"],
+)
+def test_other_partitions_make_the_snapshot_stale(
+    pg_server: PostgresServers, major: int, statements: tuple[str, ...], is_stale: bool
+) -> None:
+    """F81: what is attached or detached is not in the stream, and a copy reads the partitions of now."""
+    with source_database(pg_server(major), *ROOT) as settings:
+        table = published(settings)["t"]
+        with snapshot_of(settings) as reader:
+            run_script(plain(settings), *statements)
+            if is_stale:
+                with pytest.raises(SnapshotStale, match="other partitions"):
+                    copied(reader, table)
+                return
+            left = {row[0] for row in selected(settings, "SELECT id::text FROM public.t")}
+            assert {row[0] for row in copied(reader, table)} == left
