@@ -21,6 +21,8 @@ from cdcd.source.start import quote_identifier
 
 _SHOWN_PARTITIONS = 3
 
+# What `key_index.table_keys(...).sent(identity)` says, without looking for flaws below each index, which the look
+# every ten seconds does not need: of 2,000 partitions 0.05 s and not 1.5 s.
 _IDENTITY_COLUMNS = """
     ARRAY(SELECT a.attname::text FROM pg_index i
           CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
