@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cdcd.cli.published import asking_settings
+from cdcd.cli.published import LOCK_PATIENCE_MS, asking_settings
 from cdcd.cli.renamed import compared
 from cdcd.cli.say import say
 from cdcd.config import Config
@@ -30,9 +30,6 @@ from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.reader import peek
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topics import Topics
-
-LOCK_PATIENCE_MS = 4000
-"""For each of the looks that read a published table; who holds it is then named."""
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdcd.cli.beginning import LOCK_PATIENCE_MS, ask, known_of, looked
-from cdcd.cli.published import asking_settings, published_topics
+from cdcd.cli.beginning import ask, known_of, looked
+from cdcd.cli.published import LOCK_PATIENCE_MS, asking_settings, published_topics
 from cdcd.cli.slot_made import slot_made
 from cdcd.config import Config
 from cdcd.errors import CdcdError, PublicationMissing, SlotMissing
@@ -25,8 +25,9 @@ from cdcd.findings import Finding
 from cdcd.ops.notices import hear
 from cdcd.runtime.looking import own_topic_properties
 from cdcd.sink.topics import Topics
+from cdcd.source.blockers import AGAINST_ALTERING
 from cdcd.source.connection import connect_sql, translated
-from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
+from cdcd.source.locks import holders_named
 from cdcd.source.publication import create_publication_sql, missing_publications
 from cdcd.source.slot import read_slot
 
@@ -127,18 +128,16 @@ def _publication(config: Config) -> list[Step]:
     wanted, steps = config.source.publication, []
     with contextlib.closing(connect_sql(config.source_settings())) as connection:
         missing = missing_publications(connection, wanted.names)
-        set_lock_timeout(connection, LOCK_PATIENCE_MS)  # it locks the tables that it names
         for name in wanted.names:
             if name not in missing:
                 steps.append(Step(f"exists   publication {name}"))
                 continue
-            try:
-                with translated(), connection.cursor() as cursor:
-                    cursor.execute(create_publication_sql(name, wanted.tables))
-            except CdcdError as error:
-                if is_lock_timeout(error):
-                    error.context["locked"] = lock_holders(connection) or "nobody any more"
-                raise
+            with (  # it locks the tables that it names
+                holders_named(connection, LOCK_PATIENCE_MS, AGAINST_ALTERING),
+                translated(),
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(create_publication_sql(name, wanted.tables))
             hear(connection.notices)
             steps.append(Step(f"created  publication {name}"))
     # What it publishes is known only now: two tables in one topic, or one that nobody may read.

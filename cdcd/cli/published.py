@@ -2,7 +2,7 @@
 
 Comes in: a configuration.  Goes out: settings; topic names, asked from the source's catalog at this moment.
 Invariant: the topics are those of a start (`runtime.looking`), so `resnapshot` and `init` speak of its topics.
-Must not: create anything.
+Must not: create anything, or wait long for a lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from cdcd.config import Config
 from cdcd.runtime.looking import topic_names
 from cdcd.sink.settings import SinkSettings
 from cdcd.source.connection import connect_sql
+from cdcd.source.locks import holders_named
 from cdcd.source.publication import published_tables
+
+LOCK_PATIENCE_MS = 4000
+"""For each question that reads a published table; who holds it is then named."""
 
 
 def asking_settings(config: Config, *, timeout_s: float = 10.0) -> SinkSettings:
@@ -33,6 +37,7 @@ def published_topics(config: Config) -> list[str]:
     Raises Source and Sink errors.
     """
     with contextlib.closing(connect_sql(config.source_settings())) as connection:
-        tables = published_tables(connection, config.source.publication.names)
+        with holders_named(connection, LOCK_PATIENCE_MS):
+            tables = published_tables(connection, config.source.publication.names)
         version = connection.server_version
     return list(topic_names(config, tables, version))

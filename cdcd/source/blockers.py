@@ -9,6 +9,7 @@ Must not: read the text of a query, end anybody.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
@@ -19,6 +20,16 @@ from cdcd.waits import Blocker, Seen
 _STANDBY_EVENT = "WaitForStandbyConfirmation"
 _DEEPEST = 8
 """A queue for a lock: each waits for the one before it."""
+
+AGAINST_READING = ("AccessExclusiveLock",)
+AGAINST_ALTERING = (
+    "ShareUpdateExclusiveLock",
+    "ShareLock",
+    "ShareRowExclusiveLock",
+    "ExclusiveLock",
+    "AccessExclusiveLock",
+)
+"""What the lock that adds a table to a publication waits for."""
 
 _SESSION = "SELECT backend_type, wait_event_type, wait_event, query FROM pg_stat_activity WHERE pid = %s"
 
@@ -78,8 +89,8 @@ _HOLDER = """
 
 _TABLE_LOCKS = """
     SELECT h.pid, a.datname::text, a.usename::text, a.application_name, a.state, p.gid,
-           extract(epoch FROM coalesce(a.xact_start, p.prepared))::float8,
-           string_agg(DISTINCT format('%I.%I', n.nspname, c.relname), ', ')
+           extract(epoch FROM coalesce(a.xact_start, p.prepared))::float8, h.granted, h.mode,
+           string_agg(DISTINCT format('%%I.%%I', n.nspname, c.relname), ', ')
     FROM pg_locks h
     JOIN pg_class c ON c.oid = h.relation AND c.relkind IN ('r', 'p')
     JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -87,10 +98,10 @@ _TABLE_LOCKS = """
     LEFT JOIN pg_locks x ON h.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid'
          AND x.virtualtransaction = h.virtualtransaction
     LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
-    WHERE h.locktype = 'relation' AND h.granted AND h.mode = 'AccessExclusiveLock'
+    WHERE h.locktype = 'relation' AND h.mode = ANY(%s)
           AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())
           AND h.relation >= 16384 AND h.pid IS DISTINCT FROM pg_backend_pid()
-    GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 7
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY 8 DESC, 7
 """
 
 _STANDBYS = """
@@ -138,14 +149,20 @@ def holders(connection: Connection, pids: list[int]) -> tuple[Blocker, ...]:
     )
 
 
-def table_lockers(connection: Connection) -> tuple[Blocker, ...]:
-    """Return who holds tables of this database so that nobody can read them. Raises Source errors."""
-    found = []
-    for *session, tables in fetch(connection, _TABLE_LOCKS):
+def table_lockers(connection: Connection, modes: Sequence[str] = AGAINST_READING) -> tuple[Blocker, ...]:
+    """Return who holds locks of these modes on tables of this database, and who waits for one and for whom.
+
+    Whoever comes later stands behind the one that waits. Raises Source errors.
+    """
+    found: dict[str, Blocker] = {}
+    for *session, is_granted, mode, tables in fetch(connection, _TABLE_LOCKS, (list(modes),)):
         one = _of_session(*session)
-        doing = f"{one.doing}, holds AccessExclusiveLock on {tables}".removeprefix(", ")
-        found.append(replace(one, doing=doing))
-    return tuple(found)
+        doing = f"{one.doing}, {'holds' if is_granted else 'waits for'} {mode} on {tables}".removeprefix(", ")
+        found.setdefault(one.who, replace(one, doing=doing))
+        if not is_granted and one.pid is not None:
+            for other in _blocking(connection, one.pid):
+                found.setdefault(other.who, other)
+    return tuple(found.values())
 
 
 def standbys_behind(connection: Connection) -> tuple[Blocker, ...]:

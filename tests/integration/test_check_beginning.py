@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -297,7 +299,34 @@ def locked_by_a_prepared_transaction(dsn: str) -> Iterator[str]:
     run_script(dsn, "ROLLBACK PREPARED 'migrating'")
 
 
-@pytest.mark.parametrize("locked", [locked_by_a_session, locked_by_a_prepared_transaction])
+@contextlib.contextmanager
+def locked_by_a_queue(dsn: str) -> Iterator[str]:
+    """A reader alone is in nobody's way, but who reads now stands behind the one that waits for it."""
+    with (
+        contextlib.closing(psycopg2.connect(dsn, application_name="report")) as reader,
+        contextlib.closing(psycopg2.connect(dsn, application_name="migration")) as waiting,
+        contextlib.closing(psycopg2.connect(dsn)) as asking,
+    ):
+        reader.cursor().execute("SELECT FROM t")
+        alter = threading.Thread(target=waiting.cursor().execute, args=("ALTER TABLE t ADD v int",))
+        asking.autocommit = True
+        alter.start()
+        try:
+            eventually(lambda: waits(asking, waiting.info.backend_pid), "it waits")
+            yield f"pid {reader.info.backend_pid} of postgres in database {reader.info.dbname} (report)"
+        finally:
+            reader.rollback()
+            alter.join(60)
+
+
+def waits(connection: Any, pid: int) -> bool:
+    """Whether that session waits for a lock."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_locks WHERE pid = %s AND NOT granted", (pid,))
+        return bool(cursor.rowcount)
+
+
+@pytest.mark.parametrize("locked", [locked_by_a_session, locked_by_a_prepared_transaction, locked_by_a_queue])
 def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_is_missing(
     locked: Callable[[str], contextlib.AbstractContextManager[str]],
     postgres: PostgresServer,
@@ -313,13 +342,14 @@ def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_i
         assert (status, failed(found)) == (1, [])
         ((level, message, mend),) = found["tables"]
         assert level == "unknown"
-        assert "holds AccessExclusiveLock on public.t, since 20" in message
+        assert re.search("(holds|waits for) AccessExclusiveLock on public.t, since 20", message)
         assert holder in message
         assert mend
         assert found.keys() >= {one for one in before if not one.startswith("topic")}
-        ended = cdcd(daemon, "init")
-        assert ended.returncode == 1
-        assert holder in ended.stdout
+        for words in (("init",), ("init", "--dry-run")):
+            ended = cdcd(daemon, *words)
+            assert ended.returncode == 1
+            assert holder in ended.stdout + ended.stderr, words
     assert check(daemon)[0] == 0
 
 
