@@ -214,9 +214,9 @@ class Metrics:
         """A group was given up."""
         self._kafka_transactions.labels("aborted").inc()
 
-    def producer_rebuilt(self) -> None:
-        """A new producer took the place of one whose secrets or certificates were changed on disk."""
-        self._producer_rebuilds.inc()
+    def producer_rebuilt(self, reason: str) -> None:
+        """A new producer took the place of another, without a new session."""
+        self._producer_rebuilds.labels(reason).inc()
 
     def registry_request(self, operation: str, code: str) -> None:
         """A request to the schema registry was answered; fits `Registry`'s observer."""
@@ -419,8 +419,12 @@ class Metrics:
         )
         self._producer_rebuilds = self._counter(
             "producer_rebuilds_total",
-            "Producers made anew because secrets or certificates were changed on disk.",
+            "Producers made anew within a session: secrets or certificates were changed on disk (files), or a request "
+            "of a Kafka transaction may still arrive (late_request).",
+            ("reason",),
         )
+        for reason in ("files", "late_request"):
+            self._producer_rebuilds.labels(reason)
         self._kafka_duration = self._histogram(
             "kafka_transaction_duration_seconds", "How long the commit of a group took.", _DURATION_BUCKETS
         )

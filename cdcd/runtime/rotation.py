@@ -79,5 +79,5 @@ class Rotation:
         while True:
             files = await self.changed()
             await writer.between_groups(renew)
-            status.metrics.producer_rebuilt()
+            status.metrics.producer_rebuilt("files")
             _LOG.info("producer_rebuilt", files=[str(file) for file in files])

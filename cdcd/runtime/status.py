@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+import structlog
+
 from cdcd.ack.group import Boundary
 from cdcd.avro.encode import Encoded, taken_tally
 from cdcd.errors import CdcdError
@@ -32,6 +34,7 @@ from cdcd.txn.waiting import Held
 from cdcd.version import __version__
 from cdcd.waits import Kind
 
+_LOG = structlog.get_logger(__name__)
 _WAITS_BY_CAUSE: dict[str, Kind] = {"producer": "back_pressure", "spill": "disk"}
 _WORKING = ("streaming", "snapshot", "halted", "stopping")
 _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
@@ -250,6 +253,11 @@ class Status:
     def given_up(self) -> None:
         """A group was aborted."""
         self.metrics.group_aborted()
+
+    def epoch_renewed(self, doubt: str, seconds: float) -> None:
+        """A request of the last group may still arrive, so there is a new producer epoch (F77)."""
+        self.metrics.producer_rebuilt("late_request")
+        _LOG.warning("producer_epoch_renewed", reason=doubt, seconds=round(seconds, 3))
 
     def dead_letter(self, table: str) -> None:
         """A row that is too large for Kafka is in the topic of dead letters."""

@@ -67,6 +67,9 @@ class Sink(Protocol):
     def send_now(self, timeout_s: float) -> None: ...  # noqa: D102
     def commit_soon(self) -> None: ...  # noqa: D102
     def commit(self, progress: Progress) -> Progress: ...  # noqa: D102
+    @property
+    def doubt(self) -> str: ...  # noqa: D102
+    def renew_epoch(self) -> None: ...  # noqa: D102
     def abort(self) -> None: ...  # noqa: D102
 
 
@@ -91,6 +94,7 @@ class Observer(Protocol):
 
     def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None: ...  # noqa: D102
     def given_up(self) -> None: ...  # noqa: D102
+    def epoch_renewed(self, doubt: str, seconds: float) -> None: ...  # noqa: D102
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...  # noqa: D102
 
 
@@ -261,8 +265,17 @@ class Writer:
 
     def _mark(self, boundary: Boundary) -> None:
         self._sink.begin()
-        self._sink.commit(self.progress(boundary))
+        self._make_durable(self.progress(boundary))
         self._phase = boundary.phase
+
+    def _make_durable(self, progress: Progress) -> None:
+        """Commit the open group. Where a request of it may still arrive, the next one has another epoch (F77)."""
+        self._sink.commit(progress)
+        self._is_open = False  # whatever comes of what follows, there is nothing to abort
+        if doubt := self._sink.doubt:
+            began_us = self._clock_us()
+            self._sink.renew_epoch()
+            self._observer.epoch_renewed(doubt, (self._clock_us() - began_us) / 1e6)
 
     async def between_groups(self, work: Callable[[], None]) -> None:
         """Wait until `work` was done, in a thread, while no group is open. What it raises is raised by `run`."""
@@ -409,7 +422,7 @@ class Writer:
             self._sink.begin()
         self._is_open = True
         started_us = self._clock_us()
-        self._commit = self._start(self._sink.commit, self.progress(boundary))
+        self._commit = self._start(self._make_durable, self.progress(boundary))
         with self._waiting():
             await asyncio.shield(self._commit)
         reach("committed")

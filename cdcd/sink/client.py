@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.errors.frames import drop_frames
+from cdcd.sink.attempts import Attempts, transaction_log
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.limits import Limits
@@ -33,6 +34,7 @@ _REPORT_WITHIN_S = 1.0
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _LOOK_AGAIN_S = 1.0
 _STATE_WITHIN_S = 1.0
+_GIVEN_UP = "it was aborted, and what it was aborted for may have kept its requests as well"
 _TORN_HINT = "the sink is opened again and the progress topic decides"
 
 
@@ -68,8 +70,13 @@ class Client:
         and the next client, which begins with the same records again, tells which of them it was: so it is each
         one's until a commit has come behind which the next client would begin.
         """
+        self.doubt = ""
+        """Why a request of the last transaction may still arrive: nothing is to be begun then (F77)."""
+        self._attempts = Attempts(CLIENT_LOG.log, properties)
+        if settings.is_exactly_once:
+            properties = transaction_log(properties)
         with making_client():
-            self._producer = Producer({**properties, "error_cb": self._errored}, logger=CLIENT_LOG)
+            self._producer = Producer({**properties, "error_cb": self._errored}, logger=self._attempts)
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -138,6 +145,13 @@ class Client:
         producer = self.usable()
         self.forget()
         if self._settings.is_exactly_once:
+            if self.doubt:
+                raise SinkUnavailable(
+                    f"a request of the last Kafka transaction may still arrive: {self.doubt}",
+                    hint="nothing: a new producer is made",
+                )
+            self._serve(producer.poll, 0)  # what is still to be told is of before
+            self._attempts.begun()
             try:
                 producer.begin_transaction()
             except KafkaException as failure:
@@ -163,9 +177,13 @@ class Client:
                 raise self._timed_out(f"{doing}: {left} records were not delivered in time")
 
     def commit(self) -> None:
-        """Commit the transaction. When the result is unknown the client is torn from then on (F76)."""
+        """Commit the transaction. When the result is unknown the client is torn from then on (F76).
+
+        When it is known, `doubt` says whether something of it may still arrive.
+        """
+        producer = self.usable()
         try:
-            self.usable().commit_transaction(self._settings.operation_timeout_s)
+            producer.commit_transaction(self._settings.operation_timeout_s)
         except KafkaException as failure:
             error = error_of(failure)
             cause = self.translated(failure, "committing a Kafka transaction")
@@ -176,6 +194,8 @@ class Client:
                     cause.advice = _TORN_HINT
             raise cause from failure
         self._is_begun = False
+        self._serve(producer.poll, 0)
+        self.doubt = self._attempts.doubt()
         self.raise_kept()
 
     def abort(self) -> None:
@@ -192,6 +212,8 @@ class Client:
         except KafkaException as failure:
             self._torn_error = self.translated(failure, "aborting a Kafka transaction")
             raise self._torn_error from failure
+        if self._settings.is_exactly_once:
+            self.doubt = _GIVEN_UP
         self.forget()
         self._is_begun = False
 

@@ -99,6 +99,8 @@ class KafkaSink:
             self.begin()
             progress = self.commit(last.progress)
             last = Last(self.progress_offset, dump(progress))
+            if self.doubt:
+                self.renew_epoch()
         return last
 
     def _fence(self, other: str) -> None:
@@ -121,10 +123,36 @@ class KafkaSink:
         """
         self._opened().usable()
         self._settings, self._properties = settings, producer_properties(settings)
+        self._go_on_anew()
+
+    @property
+    def doubt(self) -> str:
+        """Why a request of the last group may still arrive (F77): then `renew_epoch` comes first; else empty."""
+        return "" if self._client is None else self._client.doubt
+
+    def renew_epoch(self) -> None:
+        """Go on as a producer of a new epoch: the broker refuses what comes late of the one before. No group is open.
+
+        What became of the last commit is read back (F76). Raises what `renew` does, and SinkUnavailable where the
+        commit is not there.
+        """
+        self._go_on_anew()
+
+    def _go_on_anew(self) -> None:
         self.initialise_only()
-        last = read_last(settings) if settings.is_exactly_once else None
-        if last is not None and last.offset > self.progress_offset:
+        if not self._settings.is_exactly_once:
+            return
+        last = read_last(self._settings)
+        offset = -1 if last is None else last.offset
+        if offset > self.progress_offset:
             raise SinkFenced("another producer has written while this one was made anew")
+        if offset < self.progress_offset:
+            raise SinkUnavailable(
+                "Kafka has reported a commit that cannot be read back",
+                hint="nothing: the next session begins behind what can be read",
+                topic=self._settings.progress_topic,
+                offset=self.progress_offset,
+            )
 
     def close(self) -> None:
         """Give up whatever is open and let the producer go. Never raises; may be called at any time."""
@@ -215,7 +243,8 @@ class KafkaSink:
     def commit(self, progress: Progress) -> Progress:
         """Make the group durable with its progress record; return the progress with the group's offsets.
 
-        Raises before anything is visible, except when the result is unknown; then the sink is torn (F76).
+        Raises before anything is visible, except when the result is unknown; then the sink is torn (F76). Who goes on
+        asks `doubt` before.
         """
         client = self._opened()
         client.usable()

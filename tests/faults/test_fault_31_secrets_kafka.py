@@ -26,7 +26,7 @@ def test_a_password_is_changed_under_load(by_password: ByPassword) -> None:
     access.assert_all_there(rows)
     (rebuilt,) = daemon.events("producer_rebuilt")
     assert rebuilt["files"] == [str(access.secret)]
-    assert "cdcd_producer_rebuilds_total 1.0" in daemon.get("/metrics")[1]
+    assert 'cdcd_producer_rebuilds_total{reason="files"} 1.0' in daemon.get("/metrics")[1]
     assert len(daemon.events("streaming")) == 1
     assert not daemon.events("retrying")
     assert daemon.stop() == 0

@@ -58,6 +58,7 @@ def test_who_comes_second_writes_nothing_and_then_knows_whose_it_is(
     with pytest.raises(SinkUnavailable, match=f"slot {first.settings.slot} claims {first.topic}"):
         second.write()
     second.sink.abort()
+    second.sink.renew_epoch()
     with pytest.raises(Owned, match=f"slot {first.settings.slot} of database shop"):
         second.look()
     first.write()
@@ -74,8 +75,10 @@ def test_a_claim_that_is_not_decided_counts_until_it_is_taken_back(
     first.sink.write_ahead(first.settings.progress_topic, [record], "claiming")
     with pytest.raises(SinkUnavailable, match="at the same moment"):
         second.write()
-    second.sink.abort()
-    first.sink.abort()
+    for one in (second, first):
+        one.sink.abort()
+    for one in (second, first):
+        one.sink.renew_epoch()
     second.look()
     second.write()
     assert committed_values(kafka.bootstrap, first.topic, 1) == [second.settings.slot.encode()]

@@ -124,6 +124,7 @@ def test_an_aborted_group_leaves_nothing_and_the_next_one_is_whole(place: Place)
     sink.begin()
     produce_all(sink, records(place.topic, 10))
     sink.abort()
+    sink.renew_epoch()
     sink.begin()
     produce_all(sink, records(place.topic, 2, start=100))
     sink.commit(progress(place.slot))
@@ -351,12 +352,25 @@ def test_a_partition_that_is_not_there_stops_the_group(place: Place) -> None:
     assert place.committed() == []
 
 
+def test_nothing_is_begun_in_the_epoch_of_what_was_given_up(place: Place) -> None:
+    """F77: an abort that arrives late, or again, would end it too."""
+    sink = place.opened()
+    sink.begin()
+    produce_all(sink, records(place.topic, 1))
+    sink.abort()
+    with pytest.raises(SinkUnavailable, match="may still arrive"):
+        sink.begin()
+    sink.renew_epoch()
+    sink.begin()
+
+
 def test_a_full_queue_takes_a_part_and_loses_nothing(place: Place) -> None:
     sink = place.opened(properties={"queue.buffering.max.messages": "10"})
     batch = records(place.topic, 100)
     sink.begin()
     assert 0 < sink.produce(batch, 0) < 100
     sink.abort()
+    sink.renew_epoch()
     sink.begin()
     produce_all(sink, batch)
     wait_delivered(sink)
@@ -530,6 +544,7 @@ def test_what_is_told_of_and_given_up_is_not_there(place: Place) -> None:
     produce_all(sink, records(place.topic, 2))
     sink.commit_soon()
     sink.abort()
+    sink.renew_epoch()
     sink.begin()
     write(sink, records(place.topic, 1), progress(place.slot, 0x300))
     assert len(place.committed(1)) == 1

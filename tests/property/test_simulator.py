@@ -13,7 +13,7 @@ import pytest
 
 from cdcd.ack.group import Boundary, Group, SafeLsn
 from cdcd.errors import SinkUnavailable
-from cdcd.model import PreparedBefore
+from cdcd.model import PreparedBefore, Progress
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.writer import Writer
 from cdcd.txn.events import TransactionBegun
@@ -90,6 +90,10 @@ async def _write_again(self: Pump, event: TransactionBegun) -> None:
     self._commit_lsn = commit_lsn
 
 
+def _same_epoch(self: Writer, progress: Progress) -> None:
+    self._sink.commit(progress)
+
+
 _commit_group, _begun = Writer._commit_group, Pump._begun
 
 
@@ -105,6 +109,7 @@ _commit_group, _begun = Writer._commit_group, Pump._begun
         pytest.param(
             Writer, "_commit_group", _take_for_committed, False, id="F76: unknown is taken for done"
         ),
+        pytest.param(Writer, "_make_durable", _same_epoch, False, id="F77: the next one has the same epoch"),
         pytest.param(Pump, "_begun", _write_again, False, id="F4: the last one is written again"),
         pytest.param(
             Group, "_must_close", lambda *_: True, False, id="a group that never grows stands still"

@@ -139,6 +139,7 @@ class _Writer(Writer):
 
     def __init__(self, sink: Sink, *arguments: Any, **named: Any) -> None:
         self._start = sink.start
+        sink.committing = self._make_durable
         super().__init__(sink, *arguments, **named)
 
     def progress(self, boundary: Boundary) -> Any:

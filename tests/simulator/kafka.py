@@ -4,7 +4,8 @@ In: the calls of `runtime.writer.Writer`, a seeded `random.Random`.  Out: `Kafka
 in which they became durable, and the last progress record.
 What may happen: the queue takes a part of what it is given; a record or a transaction is refused, and the transaction
 aborted; nobody knows whether a commit has happened (F76), or it happens after its process has died; an older process
-writes on after a newer one has begun (F64), and is refused.
+writes on after a newer one has begun (F64), and is refused; a request to commit is sent twice, and the first one comes
+when a later transaction is open (F77), which it ends if its epoch is the same.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Kafka:
     epoch: int = 0
     in_flight: Callable[[], None] | None = None
     """A commit that was sent by a process that is no more."""
+    late_epoch: int | None = None
+    """Of a request to commit that is still on its way, though its transaction is committed."""
+    late_requests: int = 0
+    """How many of them have come while a transaction was open."""
 
     def initialise(self, random: Random) -> int:
         """A new producer: whatever the one before has sent is decided now; its epoch."""
@@ -44,6 +49,18 @@ class Kafka:
             in_flight()
         self.epoch += 1
         return self.epoch
+
+    def late_arrives(self, records: Sequence[Any]) -> bool:
+        """Whether the request that is on its way ends the open transaction, of which these records are there."""
+        epoch, self.late_epoch = self.late_epoch, None
+        self.late_requests += epoch is not None
+        if epoch != self.epoch:
+            return False
+        begun: set[object] = set()
+        for info, what in records:
+            if info is not LOOSE:
+                self._take(info, what, begun)
+        return True
 
     def commit(self, records: Sequence[Any], progress: Boundary) -> None:
         """Take one Kafka transaction: whole PostgreSQL transactions, maybe a part of one, and a progress record."""
@@ -80,6 +97,7 @@ class Odds:
     refused: float = 0.0
     aborted: float = 0.0
     unknown: float = 0.0
+    twice: float = 0.0
     commit_s: float = 0.0
 
     @classmethod
@@ -88,7 +106,7 @@ class Odds:
         commit_s = random.choice([0.0, 0.001, 0.02])
         if random.random() < 0.6:
             return cls(commit_s=commit_s)
-        return cls(*(random.choice([0.0, 0.02, 0.2]) for _ in range(3)), commit_s=commit_s)
+        return cls(*(random.choice([0.0, 0.02, 0.2]) for _ in range(4)), commit_s=commit_s)
 
 
 class Sink:
@@ -101,6 +119,9 @@ class Sink:
         self._epoch = kafka.initialise(random)
         self._open: list[Any] | None = None
         self._torn: SinkUnavailable | None = None
+        self.doubt = ""
+        self.committing: Callable[..., None] | None = None
+        """What the writer calls to commit."""
 
     def begin(self) -> None:
         """Begin a Kafka transaction."""
@@ -118,7 +139,15 @@ class Sink:
             raise SinkUnavailable("a record is refused")
         taken = records[start : start + self._random.choice([1, 5, 1000])]
         opened += taken
+        self._meet_late(opened)
         return start + len(taken)
+
+    def _meet_late(self, records: Sequence[Any]) -> None:
+        if self._kafka.late_epoch is None or self._random.random() < 0.5:
+            return
+        if self._kafka.late_arrives(records):
+            self._torn = SinkUnavailable("the transaction is in another state")
+            raise self._torn
 
     def poll(self, _timeout_s: float) -> None:
         """Nothing to tell."""
@@ -136,6 +165,7 @@ class Sink:
             raise SinkFenced("a newer process has begun")
         if self._random.random() < self._odds.aborted:
             raise SinkUnavailable("the transaction is aborted")
+        self._meet_late(records)
         is_unknown = self._random.random() < self._odds.unknown
         if not is_unknown or self._random.random() < 0.5:
             self._kafka.commit(records, boundary)
@@ -143,7 +173,16 @@ class Sink:
             self._torn = SinkUnavailable("nobody knows whether it is committed")
             raise self._torn
         self._open = None
+        if self._random.random() < self._odds.twice:
+            self._kafka.late_epoch, self.doubt = self._epoch, "the request was sent twice"
         return progress
+
+    def renew_epoch(self) -> None:
+        """A new producer, between two transactions."""
+        assert self._open is None, "a new producer within a transaction"
+        if self._random.random() < self._odds.refused:
+            raise SinkUnavailable("no new producer is to be had")
+        self._epoch, self.doubt = self._kafka.initialise(self._random), ""
 
     def sent(self, progress: Progress) -> None:
         """The request to commit is on its way; its process may not be there when it is answered."""
@@ -165,7 +204,7 @@ class Sink:
         """In place of a thread: `call` happens after a while of the virtual clock, at once as seen from elsewhere."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        if call == self.commit:
+        if call == self.committing:
             self.sent(*arguments)
 
         def happen() -> None:  # what is wrong ends the loop by `clock`'s exception handler

@@ -12,32 +12,40 @@ from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.late import LateDoor
 from tests.support.proxy import Proxy
 
 
 class KafkaDoors:
-    """One proxy for each broker. Made before the brokers' first start."""
+    """One proxy for each broker. Made before the brokers' first start.
 
-    def __init__(self, kafka: KafkaBroker | KafkaCluster) -> None:
+    `keeps_requests`: and a `LateDoor` in front of each, which can keep one request back.
+    """
+
+    def __init__(self, kafka: KafkaBroker | KafkaCluster, *, keeps_requests: bool = False) -> None:
         brokers = kafka.brokers if isinstance(kafka, KafkaCluster) else [kafka]
         self.proxies: list[Proxy] = []
+        self.late: list[LateDoor] = []
         for broker in brokers:
             port = free_port()
             proxy = Proxy(port)
-            broker.add_listener("PROXIED", port, advertised_port=proxy.port, moved=proxy.point_to)
+            door: Proxy | LateDoor = proxy
+            if keeps_requests:
+                self.late.append(door := LateDoor(proxy.port))
+            broker.add_listener("PROXIED", port, advertised_port=door.port, moved=proxy.point_to)
             self.proxies.append(proxy)
 
     @property
     def bootstrap(self) -> str:
         """The addresses for `bootstrap.servers`."""
-        return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
+        return ",".join(f"127.0.0.1:{door.port}" for door in self.late or self.proxies)
 
     def __enter__(self) -> KafkaDoors:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        for proxy in self.proxies:
-            proxy.close()
+        for door in (*self.late, *self.proxies):
+            door.close()
 
 
 def through(dsn: str, server: PostgresServer, proxy: Proxy) -> str:

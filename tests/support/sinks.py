@@ -37,11 +37,11 @@ def sink_settings(bootstrap: str, **changes: Any) -> SinkSettings:
     return dataclasses.replace(settings, **changes)
 
 
-def make_topics(settings: SinkSettings) -> str:
+def make_topics(settings: SinkSettings, copies: int = 1) -> str:
     """The progress topic, and one for rows, of one partition: its name."""
     topic = new_name("rows")
-    create_topic(settings.bootstrap_servers, topic)
-    Topics(settings, TopicSettings(True, 1, 1)).ensure_progress(settings.progress_topic)
+    create_topic(settings.bootstrap_servers, topic, copies=copies)
+    Topics(settings, TopicSettings(True, 1, copies)).ensure_progress(settings.progress_topic)
     return topic
 
 

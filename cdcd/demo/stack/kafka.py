@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from cdcd.demo.stack.artefacts import Cache
-from cdcd.demo.stack.packages import java, kafka_artefact, run
+from cdcd.demo.stack.packages import KAFKA_VERSION, java, kafka_artefact, run
 from cdcd.demo.stack.ports import accepts_connections, free_port
 from cdcd.demo.stack.process import ServerProcess
 from cdcd.demo.stack.server import STOP_WITHIN_S, LocalServer
@@ -43,7 +43,10 @@ class KafkaBroker(LocalServer):
         jvm_flags: Sequence[str] = SMALL_JVM,
         node_id: int = 1,
         outlives_parent: bool = False,
+        version: str = KAFKA_VERSION,
+        features: Sequence[str] = (),
     ) -> None:
+        """`features`: those that are formatted at another level than the version's own ("transaction.version=1")."""
         super().__init__()
         self.folder = folder
         self.node_id = node_id
@@ -52,7 +55,8 @@ class KafkaBroker(LocalServer):
         self.voters = f"{node_id}@127.0.0.1:{self.controller_port}"
         self.copies = 1
         self.cluster_id: str | None = None
-        self._jars = (cache or Cache()).get(kafka_artefact())
+        self._jars = (cache or Cache()).get(kafka_artefact(version))
+        self._features = tuple(features)
         self._settings = dict(settings or {})
         self._more_listeners: dict[str, tuple[int, str, int]] = {}
         self._moved: dict[str, Callable[[int], None]] = {}
@@ -126,6 +130,7 @@ class KafkaBroker(LocalServer):
         if self.cluster_id is None:
             self.cluster_id = new_cluster_id()
         command = [*self._java(), "kafka.tools.StorageTool", "format"]
+        command += [part for feature in self._features for part in ("--feature", feature)]
         run(
             [*command, "--cluster-id", self.cluster_id, "--config", str(properties)],
             "formatting the log folder failed",

@@ -35,11 +35,6 @@ NPM_POSTGRES = {
 }
 WHEEL_POSTGRES = {16: "pginstall", 18: "pginstall18"}
 
-KAFKA_MODULES = (
-    f'<dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default->default"/>'
-    # Without a binding the broker logs nothing.
-    '<dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>'
-)
 REGISTRY_MODULES = (
     f'<dependency org="io.apicurio" name="apicurio-registry-app" rev="{REGISTRY_VERSION}" transitive="false"'
     ' conf="default->master"><artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz"'
@@ -47,11 +42,16 @@ REGISTRY_MODULES = (
 )
 
 
-def kafka_artefact() -> Artefact:
+def kafka_artefact(version: str = KAFKA_VERSION) -> Artefact:
     """The jars of a Kafka broker, all in one folder."""
+    modules = (
+        f'<dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>'
+        # Without a binding the broker logs nothing.
+        '<dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>'
+    )
 
     def fill(folder: Path) -> None:
-        ivy_retrieve(KAFKA_MODULES, folder, types=("jar", "bundle"))
+        ivy_retrieve(modules, folder, types=("jar", "bundle"))
 
     def probe(folder: Path) -> None:
         run(
@@ -59,7 +59,7 @@ def kafka_artefact() -> Artefact:
             "the Kafka jars do not run",
         )
 
-    return Artefact(f"kafka-{KAFKA_VERSION}", fill, probe)
+    return Artefact(f"kafka-{version}", fill, probe)
 
 
 def registry_artefact() -> Artefact:

@@ -44,9 +44,14 @@ class MemorySink:
         self.commit_error: Exception | None = None
         self.produce_error: Exception | None = None
         self.commit_threads: set[int] = set()
+        self.doubts: list[str] = []
+        """Of the commits to come."""
+        self.doubt = ""
+        self.renewal_error: Exception | None = None
 
     def begin(self) -> None:
         assert self.open is None, "begin in an open transaction"
+        assert not self.doubt, "begin in an epoch of which something may still arrive"
         self.open = []
 
     def arranged(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -83,7 +88,15 @@ class MemorySink:
             raise self.commit_error
         self.groups.append((self.open, progress))
         self.open = None
+        self.doubt = self.doubts.pop(0) if self.doubts else ""
         return progress
+
+    def renew_epoch(self) -> None:
+        assert self.open is None, "a new producer inside a transaction"
+        assert self.doubt, "for nothing"
+        if self.renewal_error is not None:
+            raise self.renewal_error
+        self.doubt = ""
 
     def abort(self) -> None:
         assert self.open is not None, "abort outside a transaction"
@@ -148,6 +161,7 @@ class World:
         self.reports: list[tuple[int, int, int]] = []
         self.blocked: list[bool] = []
         self.given_up_groups = 0
+        self.renewed: list[tuple[str, int]] = []
         self.changed = asyncio.Event()
         self.writer = Writer(
             self.sink,
@@ -174,6 +188,9 @@ class World:
 
     def given_up(self) -> None:
         self.given_up_groups += 1
+
+    def epoch_renewed(self, doubt: str, seconds: float) -> None:
+        self.renewed.append((doubt, len(self.confirmed)))
 
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
         self.blocked.append(is_blocked)
@@ -538,6 +555,38 @@ async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once(is_
 
 
 # --- failures ---
+
+
+async def test_what_may_still_arrive_of_a_commit_is_shut_out_before_anything_follows_it() -> None:
+    """F77: also before it is confirmed, because what became of it is read back then (F76)."""
+    async with world() as one:
+        one.sink.doubts = ["EndTxn was sent twice", "", "the coordinator is down"]
+        for end_lsn in (108, 116, 124):
+            await one.transaction(end_lsn - 8, b"k%d" % end_lsn)
+            await one.until_confirmed(end_lsn)
+        assert one.sink.keys == [[b"k108"], [b"k116"], [b"k124"]]
+        assert one.renewed == [("EndTxn was sent twice", 0), ("the coordinator is down", 2)]
+
+
+async def test_where_that_fails_nothing_is_confirmed_and_nothing_more_is_written() -> None:
+    """F77: the next session reads back what is durable."""
+    async with world() as one:
+        one.sink.doubts, one.sink.renewal_error = ["the coordinator is down"], SinkUnavailable("no answer")
+        await one.transaction(100, b"a")
+        with pytest.raises(SinkUnavailable):
+            await one.task
+        await one.writer.close()
+        assert one.confirmed == []
+        assert one.sink.keys == [[b"a"]]
+        assert one.sink.aborted == []
+
+
+async def test_a_mark_too_is_followed_by_nothing_of_its_epoch() -> None:
+    """F77: the position of a snapshot is committed like any other."""
+    async with world() as one:
+        one.sink.doubts = ["EndTxn was sent twice"]
+        await one.writer.mark(Boundary(100, 104, 0))
+        assert one.renewed == [("EndTxn was sent twice", 0)]
 
 
 async def test_a_failed_commit_ends_run_and_confirms_nothing() -> None:

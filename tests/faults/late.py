@@ -1,0 +1,205 @@
+"""Some Kafka transactions by cdcd's own sink, one request of which arrives late, and what readers see meanwhile.
+
+In: a broker behind a `LateDoor`, which request is kept back and when it arrives.  Out: what was seen: each value that
+read_committed readers were given, in order, and what went wrong with it.
+The client that loses the request's connection sends it again over a new one, as Kafka's client does by itself, and goes
+on. What ends the sink is taken as the daemon takes it: a new one reads back what is durable and writes the rest.
+The judge knows which transaction each value belongs to, and nothing of how cdcd does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from cdcd.errors import SinkError
+from cdcd.model import Progress, Record
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.settings import SinkSettings
+from tests.support.late import Api, Kept, LateDoor
+from tests.support.sinks import make_topics, progress, sink_settings
+from tests.support.topics import committed_values
+from tests.support.waiting import eventually
+
+TRANSACTIONS = 4
+ROWS = 3
+MOMENTS = ("at once", "amid", "before its end", "behind its end", "behind the next")
+"""When it arrives: before the first record of the transaction after its own, behind one of its records, behind all of
+them, behind its commit, behind the commit of the one after that."""
+MOST_SESSIONS = 6
+
+
+class Unfenced(KafkaSink):
+    """As cdcd was before F77, and as Kafka's client alone is: it goes on under the same producer epoch."""
+
+    def commit(self, progress: Progress) -> Progress:
+        """Nobody doubts."""
+        done = super().commit(progress)
+        self._opened().doubt = ""
+        return done
+
+    def abort(self) -> None:
+        """Likewise."""
+        super().abort()
+        self._opened().doubt = ""
+
+
+@dataclass
+class Seen:
+    """What came of it. `wrong`: what a reader must never see."""
+
+    sessions: int = 1
+    epochs: int = 0
+    answer: bytes = b""
+    wrong: list[str] = field(default_factory=list)
+
+
+class Play:
+    """One run. `aborted`: the transaction whose end is kept back was given up, and nothing is begun anew then."""
+
+    def __init__(
+        self, bootstrap: str, direct: str, doors: list[LateDoor], sink: type[KafkaSink], *, copies: int = 1
+    ) -> None:
+        """`bootstrap` leads through the doors; `direct`, for readers, does not."""
+        self._settings: SinkSettings = sink_settings(direct, operation_timeout_s=20.0)
+        self._topic = make_topics(self._settings, copies)
+        self._settings = replace(self._settings, bootstrap_servers=bootstrap)
+        self._direct, self._doors, self._class = direct, doors, sink
+        self._sink = sink(self._settings)
+        self._kept: Kept | None = None
+        self._committed = 0
+        self.seen = Seen()
+
+    def run(
+        self,
+        api: Api,
+        moment: str,
+        *,
+        is_abort: bool = False,
+        once_kept: Callable[[], None] = lambda: None,
+        before_delivery: Callable[[], None] = lambda: None,
+    ) -> Seen:
+        """Keep the first such request of the first transaction back (of its start, for InitProducerId)."""
+        self._before_delivery = before_delivery
+        self._keep(api, Api.INIT_PRODUCER_ID)
+        self._open()
+        if is_abort:
+            self._give_up(api)
+        else:
+            self._keep(api, Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN)
+        self._write(1, lambda _moment: None)
+        self._take()
+        once_kept()
+        due = (3, MOMENTS[-2]) if moment == MOMENTS[-1] else (2, moment)
+        for number in range(2, TRANSACTIONS + 1):
+            self._write(number, lambda now, at=number: self._deliver() if (at, now) == due else None)
+        self._sink.close()
+        self._judge_all()
+        return self.seen
+
+    # --- the request ---
+
+    def _keep(self, api: Api, *if_one_of: Api) -> None:
+        if api in if_one_of:
+            for door in self._doors:
+                door.keep(api)
+
+    def _take(self) -> None:
+        found = [door.kept_now() for door in self._doors]
+        self._kept = next(kept for kept in found if kept is not None)
+
+    def _deliver(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._before_delivery()
+            self.seen.answer = kept.deliver()
+            self._look()
+
+    def _give_up(self, api: Api) -> None:
+        """Write something that is aborted; its end is what is kept back."""
+        self._sink.begin()
+        self._sink.produce([Record(self._topic, 0, b"k", b"0.0")], 0)
+        self._sink.send_now(10)
+        self._keep(api, Api.END_TXN)
+        self._sink.abort()
+        if self._class is not Unfenced:
+            self._open()
+
+    # --- the daemon's part ---
+
+    def _open(self) -> Progress | None:
+        self._sink.close()
+        self._sink = self._class(self._settings)
+        return self._sink.open()
+
+    def _write(self, number: int, at: Callable[[str], None]) -> None:
+        """Write a transaction; what fails is begun anew from what is durable."""
+        at("at once")
+        while self._committed < number:
+            try:
+                self._transaction(self._committed + 1, at)
+            except SinkError:
+                self._begin_anew()
+        at("behind its end")
+
+    def _transaction(self, number: int, at: Callable[[str], None]) -> None:
+        self._sink.begin()
+        for row in range(ROWS):
+            value = f"{number}.{row}".encode()
+            assert self._sink.produce([Record(self._topic, 0, b"k", value)], 0) == 1
+            self._sink.send_now(10)
+            if row == 0:
+                at("amid")
+        at("before its end")
+        self._sink.commit(progress(self._settings.slot, number * 0x100))
+        if self._sink.doubt:
+            self._sink.renew_epoch()
+            self.seen.epochs += 1
+        self._committed = number
+        self._look()
+
+    def _begin_anew(self) -> None:
+        self.seen.sessions += 1
+        assert self.seen.sessions <= MOST_SESSIONS, "it comes to no end"
+        stored = eventually(self._opened, "the broker takes a new producer")
+        durable = 0 if stored[0] is None else stored[0].end_lsn // 0x100
+        if durable < self._committed:
+            self.seen.wrong.append(f"confirmed early: {self._committed}, durable {durable}")
+        self._committed = durable
+
+    def _opened(self) -> tuple[Progress | None] | None:
+        try:
+            return (self._open(),)
+        except SinkError:
+            return None
+
+    # --- the readers' ---
+
+    def _values(self) -> list[str]:
+        values = committed_values(self._direct, self._topic)
+        return [(value or b"").decode() for value in values]
+
+    def _look(self) -> None:
+        """Whatever is visible now is whole transactions, none of them unheard of."""
+        values = self._values()
+        for number in {value.split(".")[0] for value in values}:
+            rows = [value for value in values if value.startswith(f"{number}.")]
+            if len(rows) < ROWS:
+                self._note(f"torn: {', '.join(rows)} of transaction {number} alone")
+            if int(number) > self._committed:
+                self._note(f"seen before it was committed: transaction {number}")
+
+    def _judge_all(self) -> None:
+        values = self._values()
+        wanted = [f"{number}.{row}" for number in range(1, TRANSACTIONS + 1) for row in range(ROWS)]
+        for value in wanted:
+            if (times := values.count(value)) != 1:
+                self._note(f"{'lost' if not times else 'repeated'}: {value}")
+        if "0.0" in values:
+            self._note("given up, and there: 0.0")
+        if sorted(values) == sorted(wanted) and values != wanted:
+            self._note("another order")
+
+    def _note(self, what: str) -> None:
+        if what not in self.seen.wrong:
+            self.seen.wrong.append(what)

@@ -1,0 +1,214 @@
+"""Fault 36: a request of a Kafka transaction arrives when its client has sent it again and gone on (F77).
+
+Kafka's first transaction protocol, which is all that librdkafka has, tells transactions apart by the producer's epoch
+alone, so an EndTxn that comes late ends whatever is open then: a commit makes a part of it visible, an abort drops it.
+Brokers of each kind have this hole; what cdcd does about it is a new epoch, wherever a request may still arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.sink.producer import KafkaSink
+from tests.faults.late import MOMENTS, Play, Unfenced
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
+from tests.support.doors import KafkaDoors
+from tests.support.late import Api
+from tests.support.reader import Reader, assert_each_once
+from tests.support.waiting import eventually
+
+BROKERS: dict[str, dict[str, Any]] = {
+    "4.3.0": {},
+    "4.3.0, transaction.version=1": {"features": ["transaction.version=1"]},
+    "3.9.2": {"version": "3.9.2"},
+}
+"""4.3.0 has transaction.version 2 where nothing is said. All of them verify partitions, which is their default."""
+
+
+class Request(NamedTuple):
+    """What is kept back; `is_abort`: of a transaction that is given up, and the next one is begun behind it."""
+
+    api: Api
+    is_abort: bool = False
+
+
+COMMIT, ABORT = Request(Api.END_TXN), Request(Api.END_TXN, is_abort=True)
+OTHERS = [Request(Api.ADD_PARTITIONS_TO_TXN), Request(Api.PRODUCE), Request(Api.INIT_PRODUCER_ID)]
+WITHOUT_FENCE = {
+    (COMMIT, "amid"): ["torn", "seen before it was committed", "repeated"],
+    (COMMIT, "before its end"): ["seen before it was committed"],
+    (ABORT, "before its end"): ["lost"],
+}
+"""What readers see of the next transaction where it has the same epoch; of all others nothing is wrong."""
+
+
+class Place(NamedTuple):
+    """A broker behind doors."""
+
+    broker: KafkaBroker
+    doors: KafkaDoors
+
+    def play(self, sink: type[KafkaSink]) -> Play:
+        """Some transactions by such a sink."""
+        return Play(self.doors.bootstrap, self.broker.bootstrap, self.doors.late, sink)
+
+
+@pytest.fixture(scope="module")
+def place(
+    request: pytest.FixtureRequest, artefacts: Cache, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("late")
+    broker = KafkaBroker(folder / "kafka", cache=artefacts, **BROKERS[request.param])
+    with KafkaDoors(broker, keeps_requests=True) as doors, broker:
+        yield Place(broker, doors)
+
+
+NEWEST = pytest.mark.parametrize("place", ["4.3.0"], indirect=True, scope="module")
+EACH = pytest.mark.parametrize("place", BROKERS, indirect=True, scope="module")
+
+
+@NEWEST
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("request_", [COMMIT, ABORT], ids=["commit", "abort"])
+def test_an_end_that_comes_late_finds_nobody(place: Place, request_: Request, moment: str) -> None:
+    """F77: nothing is lost, repeated, torn or seen before its time, and the session goes on."""
+    seen = place.play(KafkaSink).run(request_.api, moment, is_abort=request_.is_abort)
+    assert seen.wrong == []
+    assert (seen.sessions, seen.epochs) == (1, 0 if request_.is_abort else 1)
+    assert seen.answer, "it has really come"
+
+
+@NEWEST
+@pytest.mark.parametrize(("request_", "moment"), WITHOUT_FENCE, ids=lambda value: str(value).replace(" ", "_"))
+def test_without_a_new_epoch_it_would_be_seen(place: Place, request_: Request, moment: str) -> None:
+    """The judge sees what Kafka's client alone would let happen."""
+    seen = place.play(Unfenced).run(request_.api, moment, is_abort=request_.is_abort)
+    assert {what.split(":")[0] for what in seen.wrong} == set(WITHOUT_FENCE[request_, moment])
+
+
+@NEWEST
+@pytest.mark.parametrize("moment", ["amid", "behind its end"])
+@pytest.mark.parametrize("request_", OTHERS, ids=lambda request_: request_.api.name)
+def test_others_that_come_late_do_no_harm(place: Place, request_: Request, moment: str) -> None:
+    """F77: sequence numbers refuse rows, and what takes the epoch away costs a session."""
+    seen = place.play(KafkaSink).run(request_.api, moment)
+    assert seen.wrong == []
+    assert seen.answer, "it has really come"
+
+
+@pytest.mark.long
+@EACH
+def test_each_request_at_each_moment_on_each_kind_of_broker(
+    place: Place, request: pytest.FixtureRequest
+) -> None:
+    """Prints the table of docs/failure-modes.md."""
+    kind = request.node.callspec.params["place"]
+    red = {}
+    for asked in (COMMIT, ABORT, *OTHERS):
+        for moment in MOMENTS:
+            without = place.play(Unfenced).run(asked.api, moment, is_abort=asked.is_abort)
+            fenced = place.play(KafkaSink).run(asked.api, moment, is_abort=asked.is_abort)
+            assert fenced.wrong == [], (asked, moment)
+            assert without.answer and fenced.answer, "it has really come, both times"
+            red[asked, moment] = sorted({what.split(":")[0] for what in without.wrong})
+            name = "EndTxn, abort" if asked.is_abort else asked.api.name
+            print(f"{kind} | {name} | {moment} | {', '.join(red[asked, moment]) or '-'} | -", flush=True)
+    assert {key: what for key, what in red.items() if what} == {
+        key: sorted(what) for key, what in WITHOUT_FENCE.items()
+    }
+
+
+@NEWEST
+def test_a_daemon_goes_on_under_a_new_epoch_and_says_so(
+    place: Place, postgres: PostgresServer, database: str, new_daemon: NewDaemon, registry: SchemaRegistry
+) -> None:
+    """F77: one warning and a count; nobody is disturbed, and each row is there once."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    sink = {"bootstrap_servers": place.doors.bootstrap}
+    (door,) = place.doors.late
+    reader = Reader(place.broker.bootstrap, registry.url)
+    with new_daemon(postgres, database, sink=sink) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
+        await_confirmed(postgres, daemon)
+        for turn in range(1, 4):
+            door.keep(Api.END_TXN)
+            postgres.execute("INSERT INTO t VALUES (%s)", turn, dbname=database)
+            kept = door.kept()
+            await_confirmed(postgres, daemon)
+            postgres.execute("INSERT INTO t VALUES (%s)", 10 + turn, dbname=database)
+            kept.deliver()
+            await_confirmed(postgres, daemon)
+        renewed = daemon.events("producer_epoch_renewed")
+        assert [line["level"] for line in renewed] == ["warning"] * 3
+        assert all("EndTxn was sent 2 times" in line["reason"] for line in renewed)
+        assert 'cdcd_producer_rebuilds_total{reason="late_request"} 3.0' in daemon.get("/metrics")[1]
+        assert len(daemon.events("streaming")) == 1
+        assert daemon.stop() == 0
+        events = reader.read(topic)
+        assert sorted(event.value["after"]["id"] for event in events) == [0, 1, 2, 3, 11, 12, 13]
+        assert_each_once(events)
+
+
+@pytest.fixture
+def three(artefacts: Cache, tmp_path: Path) -> Iterator[tuple[KafkaCluster, KafkaDoors]]:
+    cluster = KafkaCluster(tmp_path / "cluster", cache=artefacts)
+    with KafkaDoors(cluster, keeps_requests=True) as doors, cluster:
+        yield cluster, doors
+
+
+def coordinator(cluster: KafkaCluster) -> int:
+    """Who leads the one partition of the transactions."""
+    topic = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics("__transaction_state", 30).topics
+    return int(topic["__transaction_state"].partitions[0].leader)
+
+
+def elect_preferred(cluster: KafkaCluster) -> None:
+    """Give the coordinator's place to the first of its replicas."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    place = TopicPartition("__transaction_state", 0)
+    eventually(
+        lambda: admin.elect_leaders(ElectionType.PREFERRED, [place]).result(30)[place] is None,
+        "it is in sync again",
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sink", [KafkaSink, Unfenced])
+def test_a_coordinator_that_moves_away_and_back_knows_the_request_still(
+    three: tuple[KafkaCluster, KafkaDoors], sink: type[KafkaSink]
+) -> None:
+    """F77: the one it is on its way to is the coordinator again when it arrives."""
+    cluster, doors = three
+    play = Play(doors.bootstrap, cluster.bootstrap, doors.late, sink, copies=3)
+    play.run(Api.PRODUCE, "behind the next")  # makes the coordinator's topic
+    first = next(broker for broker in cluster.brokers if broker.node_id == coordinator(cluster))
+    first.stop()
+    eventually(lambda: coordinator(cluster) not in (first.node_id, -1), "another takes its place")
+    second = coordinator(cluster)
+    first.start()
+
+    def away() -> None:
+        elect_preferred(cluster)
+        assert coordinator(cluster) == first.node_id
+
+    def back() -> None:
+        first.stop()
+        eventually(lambda: coordinator(cluster) == second, "the second has its place again")
+
+    play = Play(doors.bootstrap, cluster.bootstrap, doors.late, sink, copies=3)
+    seen = play.run(Api.END_TXN, "amid", once_kept=away, before_delivery=back)
+    assert seen.answer, "it has really come"
+    assert bool(seen.wrong) == (sink is Unfenced), seen.wrong
