@@ -128,7 +128,7 @@ def scene_of(seed: int, major: int, delivery: str = "exactly_once") -> Iterator[
     folder = make_run_folder("cdcd-faults-", account)
     settings = {"logical_decoding_work_mem": "64kB", "wal_sender_timeout": f"{WAL_SENDER_TIMEOUT_S}s"}
     kafka = KafkaCluster(folder / "kafka", cache=cache)
-    doors = KafkaDoors(kafka)
+    doors = KafkaDoors(kafka, keeps_requests=True)
     server = PostgresServer(major, programs_from_npm(major, cache), folder / "postgres", settings=settings)
     registry = SchemaRegistry(folder / "registry", cache=cache)
     with contextlib.ExitStack() as stack:

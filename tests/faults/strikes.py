@@ -8,6 +8,7 @@ has not struck.
 from __future__ import annotations
 
 import os
+import queue
 import random
 import signal
 import time
@@ -21,6 +22,7 @@ import psycopg2
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors
+from tests.support.late import Api
 from tests.support.proxy import Proxy
 from tests.support.stack import SLOT_OWNER, confirmed_position, wal_position
 
@@ -62,6 +64,8 @@ class Scene:
 
     def heal(self) -> None:
         """Every server is there, and every link open."""
+        for door in self.doors.late:
+            door.let_through()
         for link in self.links():
             link.heal()
             link.accept()
@@ -210,6 +214,29 @@ def refused(scene: Scene) -> bool:
     return True
 
 
+def late_request(scene: Scene) -> bool:
+    """A request of a Kafka transaction that the client sends again, and that comes when it has gone on (F77)."""
+    api = scene.dice.choices((Api.END_TXN, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE), (8, 1, 1))[0]
+    doors = scene.doors.late
+    for door in doors:
+        door.keep(api)
+    end_s = time.monotonic() + WITHIN_S
+    while not (kept := [one for door in doors if (one := door.kept_now()) is not None]):
+        if time.monotonic() > end_s:
+            break
+        time.sleep(0.002)
+    for door in doors:
+        door.let_through()
+    if not kept:
+        return False
+    time.sleep(scene.dice.choice((0.0, 0.1, 0.3, 1.0, 2.0)))
+    try:
+        kept[0].deliver()
+    except (OSError, queue.Empty):
+        return False  # its connection was ended by another fault
+    return True
+
+
 # --- the servers ---------------------------------------------------------------------------------------------
 
 
@@ -286,6 +313,7 @@ STRIKES: dict[Callable[[Scene], bool], int] = {
     held_for_long: 1,
     lost: 3,
     refused: 3,
+    late_request: 6,
     walsender_ended: 6,
     postgres_crashed: 1,
     postgres_restarted: 1,

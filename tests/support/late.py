@@ -90,7 +90,7 @@ class LateDoor:
         return self._kept
 
     def kept_now(self) -> Kept | None:
-        """Return what was kept back so far."""
+        """Return what was kept back so far, None where nothing was."""
         return self._kept
 
     def let_through(self) -> None:
