@@ -419,8 +419,8 @@ class Metrics:
         )
         self._producer_rebuilds = self._counter(
             "producer_rebuilds_total",
-            "Producers made anew within a session: secrets or certificates were changed on disk (files), or a request "
-            "of a Kafka transaction may still arrive (late_request).",
+            "Producers made anew within a session: what they read on disk was changed (files), or a request of a "
+            "Kafka transaction may still arrive (late_request).",
             ("reason",),
         )
         for reason in ("files", "late_request"):

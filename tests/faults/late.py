@@ -2,8 +2,8 @@
 
 In: a broker behind a `LateDoor`, which request is kept back and when it arrives.  Out: what was seen: each value that
 read_committed readers were given, in order, and what went wrong with it.
-The client that loses the request's connection sends it again over a new one, as Kafka's client does by itself, and goes
-on. What ends the sink is taken as the daemon takes it: a new one reads back what is durable and writes the rest.
+Kafka's client, which loses the request's connection, sends it again over a new one by itself, and goes on. What ends
+the sink is taken as the daemon takes it: a new one reads back what is durable and writes the rest.
 The judge knows which transaction each value belongs to, and nothing of how cdcd does it.
 """
 

@@ -4,8 +4,8 @@ In: the calls of `runtime.writer.Writer`, a seeded `random.Random`.  Out: `Kafka
 in which they became durable, and the last progress record.
 What may happen: the queue takes a part of what it is given; a record or a transaction is refused, and the transaction
 aborted; nobody knows whether a commit has happened (F76), or it happens after its process has died; an older process
-writes on after a newer one has begun (F64), and is refused; a request to commit is sent twice, and the first one comes
-when a later transaction is open (F77), which it ends if its epoch is the same.
+writes on after a newer one has begun (F64), and is refused; a request to commit is sent twice, and the first one
+comes when a later transaction is open (F77), which it ends if its epoch is the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A link to a broker that keeps one request back and delivers it later, when its client has long gone on without it.
 
-In: where the broker is; which request to keep.  Out: the request as it was sent, and what the broker says to it when it
-comes at last, over the connection on which it was under way.
+In: where the broker is; which request to keep.  Out: the request as it was sent, and what the broker says to it when
+it comes at last, over the connection on which it was under way.
 Invariant: everything else arrives whole and in order. The client whose request is kept loses its connection at once;
 the broker's end of it stays open, as behind a middlebox that has forgotten one side.
 """
