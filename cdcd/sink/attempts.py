@@ -1,10 +1,10 @@
 """Whether a request of a producer may still be on its way when its transaction has ended (F77).
 
 In: what the producer's client logs of its transactions.  Out: why one may be, None where each was answered.
-Kafka's first transaction protocol, the only one that librdkafka has, tells a transaction by its producer's epoch alone:
-an EndTxn that comes late ends whatever transaction is open then. A request whose answer does not come is sent again by
-the client, which reports a success when the second one is answered. That it did so is told in its log alone, under
-`debug=eos`: a line for each outcome of an EndTxn, and one when it loses the coordinator.
+Kafka's first transaction protocol, the only one that librdkafka has, tells a transaction by its producer's epoch
+alone: an EndTxn that comes late ends whatever transaction is open then. A request whose answer does not come is sent
+again by the client, which reports a success when the second one is answered. That it did so is told in its log alone,
+under `debug=eos`: a line for each outcome of an EndTxn, and one when it loses the coordinator.
 Invariant: a transaction is above doubt only where exactly one outcome was told, and a good one. A client that tells
 nothing, or in other words, is never taken for one that has nothing to tell.
 Must not: decide what is done about it.
