@@ -39,17 +39,27 @@ class Beside:
         self._tasks = tasks
 
     async def unless(self, work: Awaitable[T]) -> T:
-        """Await `work`, or raise what a task beside it failed with, whichever comes first."""
+        """Await `work`, or raise what a task beside it failed with, whichever comes first.
+
+        A task that ends without a failure leaves the others to be heeded.
+        """
         doing = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([doing, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-            if not doing.done():
-                for task in self._tasks:
-                    if task.done():
-                        task.result()
-            return await doing
+            running = self._running()
+            while not doing.done():
+                await asyncio.wait([doing, *running], return_when=asyncio.FIRST_COMPLETED)
+                if not doing.done():
+                    running = self._running()
+            return doing.result()
         finally:
             await _ended(doing)
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        """Return those that have not ended. Raises what one has failed with."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        return [task for task in self._tasks if not task.done()]
 
 
 @contextlib.asynccontextmanager
