@@ -126,10 +126,10 @@ def _drop_slot(options: argparse.Namespace) -> int:
 def _capture(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.capture import run
-    from cdcd.ops.log import configure
+    from cdcd.cli.logged import logged
 
-    configure("warning", "console")
-    return run(config, options.output, seconds=options.seconds, messages=options.messages)
+    with logged(config, "warning"):
+        return run(config, options.output, seconds=options.seconds, messages=options.messages)
 
 
 def _decode(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
-from cdcd.findings import Finding, failure
+from cdcd.findings import Finding, failure, refusal
 from cdcd.sink.admin import Admin
 from cdcd.sink.claims import Claims
 from cdcd.sink.faults import error_of, kafka_errors, translate
@@ -323,6 +323,10 @@ class Topics:
         )
 
     def _create(self, missing: list[NewTopic]) -> None:
+        # Asked for in one request Kafka makes both of two that collide; one after the other it refuses the second.
+        error = refusal(_collisions(topic.topic for topic in missing))
+        if error is not None:
+            raise error
         timeout_s = self._settings.operation_timeout_s
         futures = self._admin.client.create_topics(
             missing, operation_timeout=timeout_s, request_timeout=timeout_s

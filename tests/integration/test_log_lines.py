@@ -47,6 +47,13 @@ def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
         checked = command(daemon, "check")
         assert checked.returncode == 0, checked.stdout
         assert {one["event"] for one in lines(checked.stderr)} == {"server_notice"}
+        captured = command(
+            daemon, "capture", "--output", str(daemon.config_path) + ".frames", "--seconds", "0.1"
+        )
+        assert captured.returncode == 0, captured.stderr
+        raw = [line for line in captured.stderr.splitlines() if not line.startswith("cdcd: ")]
+        assert {one["event"] for one in lines("\n".join(raw))} == {"server_notice"}
+        assert len(raw) < len(captured.stderr.splitlines()), "what it says itself is said as it is"
         with daemon.start():
             daemon.wait_state("streaming")
             server.execute("INSERT INTO public.t VALUES (2, '2024-02-02')", dbname=dbname)

@@ -51,6 +51,22 @@ def test_missing_topics_are_made_with_their_settings(bootstrap: str) -> None:
     assert config_of(bootstrap, names[0])["retention.ms"] == "12345678"
 
 
+@pytest.mark.parametrize("how", ["ensure", "ensure_new"])
+def test_two_topics_that_are_one_to_kafka_are_not_made_by_one_request_either(
+    bootstrap: str, how: str
+) -> None:
+    """Kafka takes both in one request, and refuses the second alone: whoever makes them again has one only."""
+    base, topics = new_name("x"), make(bootstrap)
+    names = [f"{base}.y_z", f"{base}_y.z"]
+    with pytest.raises(SinkError, match="cannot be created along with") as caught:
+        getattr(topics, how)(names)
+    assert "sink.topics.template" in caught.value.advice
+    assert topics.partitions(names) == {}
+    topics.ensure(names[:1])
+    with pytest.raises(SinkError, match="collides"):
+        topics.ensure(names)
+
+
 def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
