@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -13,18 +14,19 @@ from cdcd.ops import log_thread
 from cdcd.ops.log_thread import ThreadedHandler
 from tests.support.waiting import eventually
 
+_WRITING: list[TextIO] = []
+"""A handler's thread outlives its test: it would go on under the number of an end that is closed, in another pipe."""
+
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, TextIO]]:
     """The reading end as a number, the writing end as a stream."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "w")
+    _WRITING.append(stream)
     yield reading, stream
-    for end in (lambda: os.close(reading), stream.close):
-        try:
-            end()
-        except OSError:
-            pass
+    with contextlib.suppress(OSError):
+        os.close(reading)
 
 
 def said(handler: logging.Handler, text: str) -> None:
