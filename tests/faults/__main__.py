@@ -38,6 +38,7 @@ WAL_SENDER_TIMEOUT_S = 10
 ALONE = [
     "tests/faults/test_fault_01_crash_points.py",
     "tests/faults/test_fault_02_random_kills.py",
+    "tests/faults/test_fault_36_late_requests.py",
     "tests/faults/test_oracle.py",
 ]
 """Of the fault tests, those that put the oracle to work; `.ci/run` has them from here, `make test` runs them too."""

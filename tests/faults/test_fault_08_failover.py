@@ -14,6 +14,7 @@ from cdcd.errors import SourceStandby
 from cdcd.source.connection import connect_sql
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import drop_own_slot
+from cdcd.waits import KINDS
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.proxy import Proxy
@@ -100,6 +101,8 @@ def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invent
         if not is_listed:
             name.point_to(standby.port)
             eventually(lambda: is_waiting_for_promotion(daemon), "it waits for the standby to be promoted")
+            wait = eventually(lambda: daemon.waits_for("promotion"), "it says what it waits for")
+            assert wait["ends_when"] == KINDS["promotion"].ends_when
         promote(standby)
         daemon.wait_state("streaming")
         run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')", "DELETE FROM t WHERE id = 10")

@@ -16,6 +16,7 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.waits import KINDS
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.reader import Reader, assert_each_once, fold
@@ -226,6 +227,8 @@ def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
             resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
             cursor.execute(INSERT, (1, 1, ROWS))
             daemon.wait_state("backpressure", deadline_s=180)
+            wait = eventually(lambda: daemon.waits_for("disk"), "it says what it waits for")
+            assert wait["ends_when"] == KINDS["disk"].ends_when
             unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
             daemon.wait_state("streaming", deadline_s=180)

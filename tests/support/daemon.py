@@ -123,6 +123,11 @@ class Daemon:
         except (OSError, http.client.HTTPException):
             return 0, ""
 
+    def waits_for(self, kind: str) -> dict[str, Any] | None:
+        """What /status says of a wait of this kind, None where there is none."""
+        found = [wait for wait in self.status().get("waiting_for", []) if wait["kind"] == kind]
+        return found[0] if found else None
+
     def status(self, within_s: float = 5) -> dict[str, Any]:
         """The status page; empty when it does not answer."""
         code, body = self.get("/status", within_s)
