@@ -22,7 +22,7 @@ from tests.bench.cases import CASES, Case
 from tests.bench.floor import FLOORS, FloorCase
 from tests.bench.latency import RATES, Rate
 from tests.bench.restart import STARTS, Start
-from tests.bench.runners import DEFAULT_RUNNERS, Runner
+from tests.bench.runners import BEFORE, DEFAULT_RUNNERS, Runner, of_checkout
 from tests.bench.servers import Servers, started
 from tests.bench.session import RUNNERS, Session
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None, servers: Servers | None = None)
         _list()
         return 0
     try:
-        items, runners = chosen(options.cases), _runners(options.runners)
+        items, runners = chosen(options.cases), _runners(options.runners, options.before)
         if servers is not None:
             return _run(options, items, runners, servers)
         return _run_on_own_servers(options, items, runners)
@@ -58,11 +58,14 @@ def chosen(patterns: Sequence[str]) -> list[Measured]:
     return [item for item in ITEMS.values() if any(fnmatch.fnmatch(item.name, one) for one in patterns)]
 
 
-def _runners(names: Sequence[str]) -> list[Runner]:
+def _runners(names: Sequence[str], before: Path | None) -> list[Runner]:
+    known = RUNNERS if before is None else {**RUNNERS, BEFORE: of_checkout(before)}
     for name in names:
-        if name not in RUNNERS:
-            raise ConfigError(f"no runner is named {name}; --list shows them")
-    return [RUNNERS[name] for name in names]
+        if name not in known:
+            raise ConfigError(
+                f"no runner is named {name}; --list shows them, and --before FOLDER makes {BEFORE}"
+            )
+    return [known[name] for name in names]
 
 
 def _run_on_own_servers(
@@ -139,7 +142,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_names,
         default=list(DEFAULT_RUNNERS),
         metavar="A,B",
-        help=f"in the order of their turns (default: {','.join(DEFAULT_RUNNERS)})",
+        help="in the order of their turns; latency is measured as often as a runner is named"
+        f" (default: {','.join(DEFAULT_RUNNERS)})",
     )
     add(
         "--pairs",
@@ -166,6 +170,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         dest="warm_up",
         action="store_false",
         help="without the drain that counts for nothing",
+    )
+    add(
+        "--before",
+        type=Path,
+        metavar="FOLDER",
+        help=f"another checkout of cdcd with its C extensions, for the runner {BEFORE}",
     )
     add("--folder", type=Path, help="where the servers live; kept at the end")
     return parser.parse_args(arguments)

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 import yaml
 
-from cdcd.errors import StackError
+from cdcd.errors import ConfigError, StackError
 from cdcd.lsn import format_lsn
 from tests.bench.backlog import END_TOLERANCE_BYTES, PUBLICATION, Backlog
 from tests.bench.kafka import ProgressReader, count_committed, delete_topics
@@ -283,5 +283,18 @@ OWN: tuple[Runner, ...] = (
     Cdcd("python", "cdcd, exactly once, without compiled kernels", environment={"CDCD_KERNELS": "python"}),
 )
 DEFAULT_RUNNERS = ("unix", "tcp", "cdcd", "cdcd_eager", "at_least_once", "debezium", "debezium_tuned")
+BEFORE = "before"
 LIMIT = "unix"
 """What the others are compared with."""
+
+
+def of_checkout(folder: Path) -> Cdcd:
+    """The `cdcd` of another commit, to be compared with this one in the same run. Raises ConfigError."""
+    path = folder.resolve()
+    if not list(path.glob("cdcd/avro/rows*.so")):
+        raise ConfigError(
+            f"{path} holds no checkout of cdcd with its C extensions; pip install -e builds them"
+        )
+    # PYTHONSAFEPATH: what lies in the working directory is not imported before what PYTHONPATH names.
+    environment = {"PYTHONPATH": str(path), "PYTHONSAFEPATH": "1"}
+    return Cdcd(BEFORE, f"cdcd of {path}, exactly once", environment=environment)

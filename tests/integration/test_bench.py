@@ -73,4 +73,11 @@ def test_what_a_broker_alone_takes_is_of_every_row(servers: Servers, tmp_path: P
 def test_a_name_that_is_none_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--cases", "insert-7"]) == 1
     assert main(["--runners", "nobody"]) == 1
-    assert "insert-7" in capsys.readouterr().err
+    assert main(["--runners", "before"]) == 1
+    assert "insert-7" in (said := capsys.readouterr().err)
+    assert "--before FOLDER makes before" in said
+
+
+def test_another_checkout_has_its_extensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--runners", "before", "--before", str(tmp_path)]) == 1
+    assert f"{tmp_path} holds no checkout of cdcd with its C extensions" in capsys.readouterr().err

@@ -80,6 +80,9 @@ def test_the_origin_of_a_streamed_transaction_is_that_of_its_first_change(dsn: s
                     in_one_transaction(dsn, "CREATE TABLE of_others (id int)", "DROP TABLE of_others")
                 else:
                     cursor.execute(statement)
+            connection.commit()
+            # Until a closed connection's process has ended, the origin would still be its own.
+            cursor.execute("SELECT pg_replication_origin_session_reset()")
         connection.close()
         found[beginning] = _is_origin_told(dsn, name)
     assert found == {beginning: is_told for beginning, (_, is_told) in BEGINNINGS.items()}

@@ -191,6 +191,9 @@ class KafkaBroker(LocalServer):
             "share.coordinator.state.topic.min.isr": in_sync,
             "share.coordinator.state.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # The log cleaner's map of keys: with the 128 MB of the default, half of a small heap, a broker with
+            # many partitions did not come up again.
+            "log.cleaner.dedupe.buffer.size": str(16 << 20),
             # A killed broker is let back in after its old session has timed out: 4 s instead of 9 keeps tests
             # short and is still long enough for a busy machine.
             "broker.session.timeout.ms": "4000",
