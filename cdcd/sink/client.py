@@ -19,11 +19,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.errors.frames import drop_frames
-from cdcd.sink.attempts import Attempts, transaction_log
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import error_of, making_client, translate
 from cdcd.sink.limits import Limits
-from cdcd.sink.settings import SinkSettings
+from cdcd.sink.settings import RESENT_AFTER_S, SinkSettings
 from cdcd.sink.too_large import of_own_topic, undelivered
 
 __all__ = ["Client", "not_open"]
@@ -72,11 +71,8 @@ class Client:
         """
         self.doubt = ""
         """Why a request of the last transaction may still arrive: nothing is to be begun then (F77)."""
-        self._attempts = Attempts(CLIENT_LOG.log, properties)
-        if settings.is_exactly_once:
-            properties = transaction_log(properties)
         with making_client():
-            self._producer = Producer({**properties, "error_cb": self._errored}, logger=self._attempts)
+            self._producer = Producer({**properties, "error_cb": self._errored}, logger=CLIENT_LOG)
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -150,8 +146,6 @@ class Client:
                     f"a request of the last Kafka transaction may still arrive: {self.doubt}",
                     hint="nothing: a new producer is made",
                 )
-            self._serve(producer.poll, 0)  # what is still to be told is of before
-            self._attempts.begun()
             try:
                 producer.begin_transaction()
             except KafkaException as failure:
@@ -179,9 +173,11 @@ class Client:
     def commit(self) -> None:
         """Commit the transaction. When the result is unknown the client is torn from then on (F76).
 
-        When it is known, `doubt` says whether something of it may still arrive.
+        When it is known, `doubt` says whether something of it may still arrive: the client sends the request again
+        when its answer does not come, and reports the second one's.
         """
         producer = self.usable()
+        begun_s = time.monotonic()
         try:
             producer.commit_transaction(self._settings.operation_timeout_s)
         except KafkaException as failure:
@@ -193,9 +189,9 @@ class Client:
                 if isinstance(cause, SinkUnavailable):
                     cause.advice = _TORN_HINT
             raise cause from failure
+        took_s = time.monotonic() - begun_s
         self._is_begun = False
-        self._serve(producer.poll, 0)
-        self.doubt = self._attempts.doubt()
+        self.doubt = _doubt(took_s)
         self.raise_kept()
 
     def abort(self) -> None:
@@ -375,6 +371,13 @@ class Client:
         if self._broker_error is None:
             return SinkUnavailable(message)
         return translate(self._broker_error, message)
+
+
+def _doubt(took_s: float) -> str:
+    """Return why a request of a commit that took so long may still arrive; empty where none can."""
+    if took_s < RESENT_AFTER_S:
+        return ""
+    return f"its commit took {took_s:.1f} s, and the client sends EndTxn again after {RESENT_AFTER_S:g} s"
 
 
 def not_open() -> SinkError:

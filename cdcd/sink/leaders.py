@@ -25,14 +25,20 @@ _COORDINATION = "__transaction_state"
 
 
 def partitions_without_leader(settings: SinkSettings, topics: Collection[str]) -> tuple[Blocker, ...]:
-    """Return the partitions of these topics that lack a leader or replicas; the brokers where none answers."""
+    """Return the partitions of these topics that lack a leader or replicas, and the topics that are not there.
+
+    Where no broker answers, the brokers are what is returned.
+    """
     properties = {"log_level": "0", **settings.properties}
     asking = Admin(replace(settings, operation_timeout_s=_PATIENCE_S, properties=properties))
     try:
         metadata = asking.metadata(None, "asking the brokers for the leaders")
     except SinkError as error:
         return (Blocker(f"brokers {settings.bootstrap_servers}", f"do not answer: {error.message}"),)
-    found = []
+    found = [
+        Blocker(f"topic {name}", "the broker that answered has no such topic")
+        for name in sorted(set(topics) - metadata.topics.keys())
+    ]
     for name in sorted({*topics, _COORDINATION} & metadata.topics.keys()):
         for number, partition in sorted(metadata.topics[name].partitions.items()):
             why = _why(partition, metadata)

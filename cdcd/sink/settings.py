@@ -17,6 +17,7 @@ from cdcd.errors import ConfigError
 __all__ = [
     "FILE_PROPERTIES",
     "FORCED_PROPERTIES",
+    "RESENT_AFTER_S",
     "SinkSettings",
     "TopicSettings",
     "client_properties",
@@ -39,6 +40,8 @@ FORCED_PROPERTIES: Mapping[str, str] = {
     "max.in.flight.requests.per.connection": "cdcd needs at most 5 for order",
     "retries": "a record is given up by time alone, see delivery.timeout.ms",
     "message.send.max.retries": "a record is given up by time alone, see delivery.timeout.ms",
+    "retry.backoff.ms": "cdcd tells by it whether the end of a transaction was sent again",
+    "retry.backoff.max.ms": "cdcd tells by it whether the end of a transaction was sent again",
     "queuing.strategy": "order needs fifo",
     "partitioner": "cdcd chooses the partition itself, with the Java client's murmur2",
     "partitioner_cb": "cdcd chooses the partition itself, with the Java client's murmur2",
@@ -88,6 +91,17 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
     "socket.keepalive.enable": True,
 }
 
+_RETRY_BACKOFF_MS = 500
+"""Far above what a commit takes; a request that a broker refuses for the moment is repeated so much later."""
+_RETRY_JITTER = 0.2
+RESENT_AFTER_S = _RETRY_BACKOFF_MS / 1000 * (1 - _RETRY_JITTER)
+"""The client sends no request again sooner than this after its first sending (F77).
+
+librdkafka repeats a request that was sent, whatever became of it, through `rd_kafka_broker_buf_retry` alone, which
+waits `retry.backoff.ms` with a jitter of 20 %, on the monotonic clock. A request that its connection took a part of
+is sent again at once, but no broker acts on a part.
+"""
+
 _LARGEST_RECORD_KBYTES = 1_000_000_000 // 1024 + 1
 """What librdkafka's largest `message.max.bytes` needs of the queue."""
 
@@ -100,8 +114,6 @@ _PRODUCER_ONLY = frozenset(
         "delivery.timeout.ms",
         "message.timeout.ms",
         "request.timeout.ms",
-        "retry.backoff.ms",
-        "retry.backoff.max.ms",
         "message.copy.max.bytes",
     }
 )
@@ -178,6 +190,8 @@ def producer_properties(settings: SinkSettings) -> dict[str, object]:
         "enable.idempotence": True,
         "max.in.flight.requests.per.connection": 5,
         "allow.auto.create.topics": False,
+        "retry.backoff.ms": _RETRY_BACKOFF_MS,
+        "retry.backoff.max.ms": 2 * _RETRY_BACKOFF_MS,
     }
     if settings.is_exactly_once:
         properties |= {

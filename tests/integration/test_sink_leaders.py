@@ -34,7 +34,9 @@ def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluste
         future.result(30)
     settings = sink_settings(cluster.bootstrap)
     eventually(lambda: partitions_without_leader(settings, [alone, three]) == (), "all have leaders")
-    leaders = {number: one.leader for number, one in described(admin).topics[alone].partitions.items()}
+    # Each broker learns of a topic by itself, and any of them may be asked.
+    topic = eventually(lambda: described(admin).topics.get(alone), "the broker asked knows it")
+    leaders = {number: one.leader for number, one in topic.partitions.items()}
     gone = cluster.brokers[0]
     gone.kill()
     eventually(lambda: gone.node_id not in described(admin).brokers, "the cluster has noticed", 60)
@@ -47,6 +49,11 @@ def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluste
     assert all("has no leader" in found[who] for who in lost)
     assert f"of which {gone.node_id} are not there" in found[lost.pop()]
     assert found[f"partition 0 of topic {three}"].startswith("2 of 3 replicas are in sync")
+    (missing,) = partitions_without_leader(settings, ["no-such-topic"])
+    assert (missing.who, missing.doing) == (
+        "topic no-such-topic",
+        "the broker that answered has no such topic",
+    )
     for broker in cluster.brokers:
         broker.kill()
     (silent,) = partitions_without_leader(settings, [alone])

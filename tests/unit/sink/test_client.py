@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from cdcd.errors import SinkUnavailable
 from cdcd.sink.client import Client
 from cdcd.sink.limits import Limits
-from cdcd.sink.settings import producer_properties
+from cdcd.sink.settings import RESENT_AFTER_S, producer_properties
 from tests.support.sinks import sink_settings
 
 
@@ -50,3 +50,51 @@ def test_a_record_that_was_taken_nobody_knows_where_is_not_taken_for_durable() -
     with pytest.raises(SinkUnavailable, match="where is not known"):
         client.usable()
     client.close()
+
+
+class Timed:
+    """A producer each commit of which takes so long."""
+
+    def __init__(self, commit_s: float) -> None:
+        self.commit_s, self.now_s = commit_s, 0.0
+
+    def begin_transaction(self) -> None:
+        """Nothing to do."""
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self.now_s += self.commit_s
+
+
+@pytest.mark.parametrize(
+    ("took_s", "is_in_doubt"),
+    [(0.0, False), (RESENT_AFTER_S - 0.001, False), (RESENT_AFTER_S, True), (3.0, True)],
+)
+def test_a_commit_that_took_as_long_as_a_second_sending_may_still_arrive(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, is_in_doubt: bool
+) -> None:
+    """F77: the client reports the second sending's answer and says nothing of the first: time alone tells."""
+    settings = sink_settings("127.0.0.1:1", properties={"log_level": "0"})
+    client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
+    producer, timed = client.usable(), Timed(took_s)
+    monkeypatch.setattr(client, "_producer", timed)
+    monkeypatch.setattr("cdcd.sink.client.time.monotonic", lambda: timed.now_s)
+    client.begin()
+    client.commit()
+    assert bool(client.doubt) == is_in_doubt
+    if is_in_doubt:
+        with pytest.raises(SinkUnavailable, match="may still arrive"):
+            client.begin()
+    else:
+        client.begin()
+    monkeypatch.undo()
+    assert client.usable() is producer
+    client.close()
+
+
+def test_the_time_that_tells_is_what_the_client_is_given() -> None:
+    """librdkafka waits `retry.backoff.ms` less 20 % before it sends a request again, and no longer than the most."""
+    properties = producer_properties(sink_settings("127.0.0.1:1"))
+    backoff_ms, most_ms = properties["retry.backoff.ms"], properties["retry.backoff.max.ms"]
+    assert isinstance(backoff_ms, int)
+    assert isinstance(most_ms, int)
+    assert min(0.8 * backoff_ms, most_ms) >= 1000 * RESENT_AFTER_S
