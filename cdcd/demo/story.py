@@ -224,7 +224,8 @@ class Story:
 
     def _what_to_open(self) -> list[str]:
         world = self._world
-        found = AdminClient({"bootstrap.servers": world.kafka.bootstrap}).list_topics(timeout=10).topics
+        admin = AdminClient({"bootstrap.servers": world.kafka.bootstrap, "log_level": 0})
+        found = admin.list_topics(timeout=10).topics
         topics = sorted(name for name in found if name.startswith(f"{NAME}."))
         return [
             "",

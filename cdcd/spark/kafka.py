@@ -2,14 +2,16 @@
 
 In: bootstrap servers and offsets.  Out: committed records only (read_committed), in offset order per partition.
 Invariant: a range is read to its end or an error is raised; a range whose beginning is gone is an error, never
-a shorter range.  Must not: commit consumer offsets; Spark's checkpoint and the mirror's manifest hold positions.
+a shorter range; what the clients log is a record of Python's logging, never a line that librdkafka writes itself.
+Must not: commit consumer offsets; Spark's checkpoint and the mirror's manifest hold positions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -21,14 +23,17 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
 from cdcd.errors import HistoryMissing, SinkUnavailable
+from cdcd.spark.client_log import CLIENT_LOG
 from cdcd.spark.cuts import Commit, Offsets, normal, parse_progress
 
 REQUEST_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 60.0
 FETCH_RECORDS = 10_000
+
+_T = TypeVar("_T")
 
 RAW_SCHEMA = pa.schema(
     [
@@ -75,21 +80,15 @@ class Cluster:
     """What the driver asks Kafka: which topics there are, and the first and last offset of partitions."""
 
     def __init__(self, brokers: str, properties: Mapping[str, str]) -> None:
-        self._admin = AdminClient({"bootstrap.servers": brokers, **properties})
+        self._admin = AdminClient({"bootstrap.servers": brokers, **properties}, logger=CLIENT_LOG)
 
     def id(self) -> str:
         """Return the id that the cluster was made with."""
-        try:
-            return str(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).cluster_id)
-        except KafkaException as error:
-            raise SinkUnavailable("Kafka does not say its id", reason=error.args[0].name()) from error
+        return str(self._asked("Kafka does not say its id", self._listed).cluster_id)
 
     def partitions(self) -> dict[str, list[int]]:
         """Return the partitions of every topic of the cluster."""
-        try:
-            topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-        except KafkaException as error:
-            raise SinkUnavailable("Kafka does not list its topics", reason=error.args[0].name()) from error
+        topics = self._asked("Kafka does not list its topics", self._listed).topics
         return {name: sorted(topic.partitions) for name, topic in topics.items()}
 
     def starts(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -108,10 +107,29 @@ class Cluster:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
+        return self._asked(
+            "Kafka does not list offsets",
+            lambda: {(key.topic, key.partition): future.result().offset for key, future in asked.items()},
+        )
+
+    def _listed(self) -> ClusterMetadata:
+        return self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+
+    def _asked(self, refused: str, ask: Callable[[], _T]) -> _T:
         try:
-            return {(key.topic, key.partition): future.result().offset for key, future in asked.items()}
+            return ask()
         except KafkaException as error:
-            raise SinkUnavailable("Kafka does not list offsets", reason=error.args[0].name()) from error
+            raise _unavailable(refused, reason=error.args[0].name()) from error
+        finally:
+            self._admin.poll(0)  # what the client has to log waits for this
+
+
+def _unavailable(message: str, **context: object) -> SinkUnavailable:
+    """Return the error of a reader, whose brokers are an option, and which nobody starts again by himself."""
+    return SinkUnavailable(message, hint=_AWAY, **context)
+
+
+_AWAY = "start Kafka, or correct the reader's brokers (--brokers, the option `brokers`); then start it again"
 
 
 class ProgressReader:
@@ -157,7 +175,7 @@ class ProgressReader:
                     commits.append(parse_progress(message.value()))
                 self._counted += 1
             if time.monotonic() > deadline:
-                raise SinkUnavailable("the progress topic stalls", topic=self._topic, offset=self._next)
+                raise _unavailable("the progress topic stalls", topic=self._topic, offset=self._next)
         return commits
 
     def close(self) -> None:
@@ -169,7 +187,7 @@ class ProgressReader:
     def _open(self) -> bool:
         if self._topic not in self._cluster.partitions():
             return False
-        self._consumer = Consumer(self._settings)
+        self._consumer = Consumer(self._settings, logger=CLIENT_LOG)
         self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
         return True
 
@@ -192,7 +210,7 @@ def checked(messages: list[Message]) -> list[Message]:
                 partition=message.partition(),
             )
         elif error.fatal() or not (error.retriable() or error.code() in _PASSING):
-            raise SinkUnavailable("Kafka refuses to be read", topic=message.topic(), reason=error.name())
+            raise _unavailable("Kafka refuses to be read", topic=message.topic(), reason=error.name())
     return kept
 
 
@@ -216,7 +234,7 @@ def read_ranges(
     partition before the range's end means: wait. HistoryMissing when the start was removed meanwhile.
     """
     left = {(part.topic, part.partition): part.end for part in ranges if part.start < part.end}
-    consumer = Consumer(consumer_settings(brokers, properties))
+    consumer = Consumer(consumer_settings(brokers, properties), logger=CLIENT_LOG)
     try:
         consumer.assign([TopicPartition(part.topic, part.partition, part.start) for part in ranges])
         deadline = time.monotonic() + STALL_TIMEOUT_S
@@ -226,7 +244,7 @@ def read_ranges(
                 deadline = time.monotonic() + STALL_TIMEOUT_S
                 yield from _batches(fetched, left, consumer)
             elif time.monotonic() > deadline:
-                raise SinkUnavailable("a range of records stalls", waiting=sorted(left))
+                raise _unavailable("a range of records stalls", waiting=sorted(left))
     finally:
         consumer.close()
 

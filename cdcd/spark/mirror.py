@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
 from cdcd.lsn import format_lsn
 from cdcd.spark.cuts import Offsets, merge
 from cdcd.spark.events import BEGINNING
@@ -313,6 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     spark = session("cdcd mirror", options.cores, memory=options.memory)
+    failure: Exception | None
     try:
         start = partial(
             mirror,
@@ -327,6 +328,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             accept_gaps=options.accept_gaps,
         )
         failure = run_to_end(start, stopping)
+    except CdcdError as error:
+        failure = error
     finally:
         spark.stop()
     if failure is not None:

@@ -1,0 +1,57 @@
+"""What librdkafka logs, as records of Python's logging.
+
+In: a line of a client: its facility, the client's name, the text.  Out: a record of the logger `cdcd.spark.kafka`;
+the same within a minute is counted, and told with the next one.
+Invariant: what a client goes on after by itself is a warning: it meets it twenty times a second, and what cannot go
+on without it raises an error of its own.
+Must not: decide anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+
+LOG = logging.getLogger("cdcd.spark.kafka")
+WINDOW_S = 60.0
+MOST_CHARACTERS = 500
+MOST_REMEMBERED = 256
+_TRIED_AGAIN = frozenset({"FAIL", "ERROR"})
+_THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")
+_HOW_LONG = re.compile(r" \(after \d+ms in state \w+(?:, \d+ identical error\(s\) suppressed)?\)$")
+
+
+class ClientLog:
+    """What a client of librdkafka takes for a logger. One for all clients of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def log(self, level: int, _form: str, facility: str, _client: str, text: str) -> None:
+        """Take one line, as the binding gives it."""
+        level = min(level, logging.WARNING) if facility in _TRIED_AGAIN else level
+        text = _HOW_LONG.sub("", _THREAD.sub("", text, count=1))[:MOST_CHARACTERS]
+        text = "".join(one if one.isprintable() else "?" for one in text)
+        repeated = self._repeated((facility, text))
+        if repeated is not None:
+            more = f" ({repeated} times more before)" if repeated else ""
+            LOG.log(level, "%s: %s%s", facility, text, more)
+
+    def _repeated(self, key: tuple[str, str]) -> int | None:
+        """Return how often it has come since it was told, None where that was a moment ago."""
+        now_s = time.monotonic()
+        with self._lock:
+            told_s, count = self._said.get(key, (-WINDOW_S, 0))
+            if now_s - told_s < WINDOW_S:
+                self._said[key] = told_s, count + 1
+                return None
+            if len(self._said) >= MOST_REMEMBERED:
+                self._said.clear()
+            self._said[key] = now_s, 0
+            return count
+
+
+CLIENT_LOG = ClientLog()

@@ -1,0 +1,112 @@
+"""A broker that is away: what the reader's clients log is a record, and the error says what a reader can do."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cdcd.demo.stack.ports import free_port
+from cdcd.errors import EXIT_FAILURE, SinkUnavailable
+from cdcd.spark import client_log, kafka
+from cdcd.spark import mirror as mirroring
+from cdcd.spark.kafka import Cluster, ProgressReader, Range, read_ranges
+
+
+class _Known(Cluster):
+    """A cluster that has answered before."""
+
+    def __init__(self, brokers: str, topic: str) -> None:
+        super().__init__(brokers, {})
+        self._topic = topic
+
+    def partitions(self) -> dict[str, list[int]]:
+        return {self._topic: [0]}
+
+    def ends(self, partitions: object) -> dict[tuple[str, int], int]:
+        return {(self._topic, 0): 1}
+
+
+def _listed(brokers: str) -> None:
+    Cluster(brokers, {}).partitions()
+
+
+def _said_its_id(brokers: str) -> None:
+    Cluster(brokers, {}).id()
+
+
+def _gave_offsets(brokers: str) -> None:
+    Cluster(brokers, {}).ends([("shop.public.items", 0)])
+
+
+def _progress(brokers: str) -> None:
+    reader = ProgressReader(brokers, {}, "shop.__progress", _Known(brokers, "shop.__progress"))
+    try:
+        reader.read()
+    finally:
+        reader.close()
+
+
+def _records(brokers: str) -> None:
+    list(read_ranges(brokers, {}, [Range("shop.public.items", 0, 0, 1)]))
+
+
+@pytest.mark.parametrize("ask", [_listed, _said_its_id, _gave_offsets, _progress, _records])
+def test_its_lines_are_records_and_its_error_names_the_readers_option(
+    ask: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(kafka, "STALL_TIMEOUT_S", 3.0)
+    away = f"127.0.0.1:{free_port()}"
+    with caplog.at_level(logging.WARNING), pytest.raises(SinkUnavailable) as raised:
+        ask(away)
+    assert "--brokers" in str(raised.value)
+    assert "tried again" not in str(raised.value), "nobody does"
+    said = [one for one in caplog.records if one.name == "cdcd.spark.kafka" and away in one.getMessage()]
+    refused = [one for one in said if "Connection refused" in one.getMessage()]
+    assert [one.levelno for one in refused] == [logging.WARNING] * len(refused)
+    names = {one.getMessage() for one in refused}
+    assert 1 <= len(refused) == len(names), "each once, however often it is tried"
+    assert capfd.readouterr().err == ""
+
+
+def test_what_comes_again_is_counted_and_nothing_of_it_is_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(client_log.time, "monotonic", lambda: now_s[0])
+    text = "[thrd:b]: b:9092/1: Connect to ipv4#b:9092 failed: refused{} (after {}ms in state CONNECT{})"
+    log = client_log.ClientLog()
+    with caplog.at_level(logging.INFO):
+        for number, more in ((1, ""), (2, ", 28 identical error(s) suppressed"), (3, "")):
+            log.log(logging.ERROR, "", "FAIL", "rdkafka#1", text.format("\n", number, more))
+        now_s[0] = client_log.WINDOW_S
+        log.log(logging.ERROR, "", "FAIL", "rdkafka#2", text.format("\n", 4, ""))
+        log.log(logging.ERROR, "", "FATAL", "rdkafka#2", "fenced")
+    line = "FAIL: b:9092/1: Connect to ipv4#b:9092 failed: refused?"
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [
+        (logging.WARNING, line),
+        (logging.WARNING, f"{line} (2 times more before)"),
+        (logging.ERROR, "FATAL: fenced"),
+    ]
+
+
+def test_a_mirror_that_cannot_begin_says_why_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(mirroring, "session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    words = ["--brokers", f"127.0.0.1:{free_port()}", "--prefix", "shop", "--registry", "http://127.0.0.1:1"]
+    with caplog.at_level(logging.INFO):
+        assert mirroring.main([*words, "--target", str(tmp_path / "mirror")]) == EXIT_FAILURE
+    (stopped,) = [one.getMessage() for one in caplog.records if one.name == "cdcd.spark.mirror"]
+    assert stopped.startswith("the mirror stopped: CDCD-SINK-UNAVAILABLE: ")
+    assert "\n" not in stopped
