@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +29,8 @@ from cdcd.spark.shape import Field, TableShape, aligned, arrow_schema
 
 NAME = "manifest.json"
 FORMAT = 2
+_BUCKET = re.compile(r"\d{4,}-[0-9a-f]{32}\.parquet")
+_TEMPORARY = re.compile(re.escape(NAME) + r"\.[0-9a-f]{32}")
 BEFORE_TIMELINES = 1
 """The format whose sequences had no timeline."""
 
@@ -137,13 +140,26 @@ def remove_files(target: str | Path, paths: Iterable[str]) -> None:
 
 
 def sweep(target: str | Path) -> None:
-    """Remove what a crash left: files that neither the manifest nor the one before names."""
+    """Remove what a crash left: files of a mirror's that neither the manifest nor the one before names."""
     folder = Path(target)
     manifest = read_manifest(folder)
     named = (manifest.files() | set(manifest.replaced)) if manifest else set()
-    left = {str(path.relative_to(folder)) for path in folder.glob("*/*.parquet")}
+    left = {str(path.relative_to(folder)) for path in folder.glob("*/*.parquet") if _is_bucket(path)}
     remove_files(folder, (path for path in left - named if not path.startswith("_")))
-    remove_files(folder, (path.name for path in folder.glob(f"{NAME}.*")))
+    remove_files(folder, (path.name for path in folder.glob(f"{NAME}.*") if _is_temporary(path)))
+
+
+def is_of_a_mirror(path: Path) -> bool:
+    """Whether a file or folder, directly in a target, is one that a mirror makes beside the manifest."""
+    return _is_temporary(path) or (path.is_dir() and all(map(_is_bucket, path.iterdir())))
+
+
+def _is_bucket(path: Path) -> bool:
+    return _BUCKET.fullmatch(path.name) is not None
+
+
+def _is_temporary(path: Path) -> bool:
+    return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def _sync_folder(folder: Path) -> None:

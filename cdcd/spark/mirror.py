@@ -48,7 +48,7 @@ from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.schemas import HEADER_BYTES, schema_by_id
 from cdcd.spark.session import run_to_end, session
 from cdcd.spark.source import register
-from cdcd.spark.target import starting_manifest, take
+from cdcd.spark.target import CHECKPOINT, refuse_anothers, starting_manifest, take
 from cdcd.spark.tasks import WHOLE, Folded, fold_frame
 
 DEFAULT_BUCKETS = 4
@@ -88,11 +88,12 @@ def mirror(
     if format != "parquet":
         raise ConfigError(f"mirror format {format!r} is not known; there is: parquet")
     Path(target).mkdir(parents=True, exist_ok=True)
+    refuse_anothers(target)
     held = take(target)
     # Spark's checkpoint is dropped: one truth, the manifest, says where to start, also when a target was restored
     # from a copy or a crash fell between the manifest and Spark's commit.
     start = starting_manifest(target, prefix, buckets, Cluster(brokers, kafka or {}).id())
-    shutil.rmtree(Path(target) / "_checkpoint", ignore_errors=True)
+    shutil.rmtree(Path(target) / CHECKPOINT, ignore_errors=True)
     sweep(target)
     register(spark)
     reader = (
@@ -112,7 +113,7 @@ def mirror(
         reader.load()
         .writeStream.foreachBatch(batch)
         .queryName(f"mirror of {prefix}")
-        .option("checkpointLocation", str(Path(target) / "_checkpoint"))
+        .option("checkpointLocation", str(Path(target) / CHECKPOINT))
     )
     if trigger == "available_now":
         writer = writer.trigger(availableNow=True)

@@ -3,8 +3,9 @@
 In: the folder, the prefix and the cluster's id.  Out: the manifest to go on from, and a lock that is held until the
 process ends or another query of it takes over.
 Invariant: offsets and LSNs of one cluster say nothing of another's, so a target that mirrors something else is
-refused. Who starts removes the files that no manifest names, also those that another process is about to name: hence
-the lock (F80).
+refused, and so is a folder that holds anything else, because what is not the mirror's own would be removed there.
+Who starts removes the files that no manifest names, also those that another process is about to name: hence the
+lock (F80).
 Must not: write the manifest.
 """
 
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Protocol
 
 from cdcd.errors import ReadingError
-from cdcd.spark.manifest import Manifest, read_manifest
+from cdcd.spark.manifest import NAME, Manifest, is_of_a_mirror, read_manifest
 
 LOCK = "_lock"
+CHECKPOINT = "_checkpoint"
+_SHOWN = 5
 _WITHIN_S = 5.0
 """How long a process that was killed may take to let the lock go."""
 _LOOK_AGAIN_S = 0.1
@@ -44,6 +47,30 @@ class Held:
 
 
 _held: dict[Path, Held] = {}
+
+
+def refuse_anothers(target: str | Path) -> None:
+    """Raise ReadingError for a folder without a manifest in which there is anything but a mirror's beginning.
+
+    A mirror removes what it does not know there, Spark's checkpoint before anything else (F79).
+    """
+    folder = Path(target)
+    if (folder / NAME).exists():
+        return
+    entries = sorted(folder.iterdir())
+    is_begun = any(path.name == LOCK for path in entries)
+    strangers = [path.name for path in entries if not (is_begun and _is_of_a_beginning(path))]
+    if strangers:
+        raise ReadingError(
+            "the target has no manifest of a mirror, and is not empty",
+            hint="choose an empty folder: a mirror removes what it does not know in its own",
+            target=folder,
+            has=", ".join(strangers[:_SHOWN]),
+        )
+
+
+def _is_of_a_beginning(path: Path) -> bool:
+    return path.name in (LOCK, CHECKPOINT) or is_of_a_mirror(path)
 
 
 def take(target: str | Path) -> Held:

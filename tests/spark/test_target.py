@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import ReadingError
 from cdcd.spark import target as targets
-from cdcd.spark.manifest import Manifest, read_manifest, write_manifest
-from cdcd.spark.target import starting_manifest, take
+from cdcd.spark.manifest import Manifest, read_manifest, sweep, write_manifest
+from cdcd.spark.target import refuse_anothers, starting_manifest, take
 from cdcd.spark.testing import column
 from tests.spark.topics import TopicsWriter, run_mirror
 
@@ -83,6 +83,43 @@ def test_a_target_goes_on_with_what_it_mirrors(
         return
     found = starting_manifest(tmp_path, "shop", 8, "A")
     assert (found.prefix, found.cluster, found.buckets) == ("shop", "A", 8 if manifest is None else 4)
+
+
+def test_a_folder_of_somebody_elses_is_refused_and_nothing_is_removed_there(
+    spark: SparkSession, topics: TopicsWriter, tmp_path: Path
+) -> None:
+    """F79: a mirror's start removed every Parquet file one folder below, and another query's checkpoint."""
+    lake = tmp_path / "lake"
+    theirs = [lake / "customers" / "part-0000.parquet", lake / "_checkpoint" / "offsets", lake / "notes"]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("theirs")
+    with pytest.raises(ReadingError, match="not empty") as refused:
+        run_mirror(spark, topics, lake)
+    assert "customers" in str(refused.value)
+    assert sorted(path for path in lake.rglob("*") if path.is_file()) == sorted(theirs)
+
+
+def test_a_mirror_that_was_cut_off_before_its_first_manifest_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "shop.public.t").mkdir()
+    (tmp_path / "_checkpoint").mkdir()
+    own = tmp_path / "shop.public.t" / f"0001-{'a' * 32}.parquet"
+    for path in (tmp_path / "_lock", own, tmp_path / f"manifest.json.{'b' * 32}"):
+        path.write_text("")
+    refuse_anothers(tmp_path)
+    sweep(tmp_path)
+    assert not own.exists()
+
+
+def test_what_a_mirror_did_not_make_stays_in_its_target(tmp_path: Path) -> None:
+    write_manifest(tmp_path, Manifest("shop", 4, 1, cluster="A"))
+    theirs = [tmp_path / "export" / "part-0000.parquet", tmp_path / "manifest.json.bak"]
+    theirs[0].parent.mkdir()
+    for path in theirs:
+        path.write_text("theirs")
+    refuse_anothers(tmp_path)
+    sweep(tmp_path)
+    assert all(path.exists() for path in theirs)
 
 
 def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
