@@ -17,7 +17,7 @@ from pathlib import Path
 from cdcd.cli.arguments import add_capture, add_decode, add_ways_on
 from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.cli.say import say, show_uncaught
-from cdcd.cli.unknown import complaint
+from cdcd.cli.unknown import Parser, complaint
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.kernels import running
 from cdcd.version import __version__
@@ -67,9 +67,7 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="cdcd", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
-    )
+    parser = Parser(prog="cdcd", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and which kernels run")
     _add_config(parser, is_command=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

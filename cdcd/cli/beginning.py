@@ -19,17 +19,29 @@ from cdcd.cli.published import LOCK_PATIENCE_MS, asking_settings
 from cdcd.cli.renamed import compared
 from cdcd.cli.say import say
 from cdcd.config import Config
-from cdcd.errors import CdcdError, SinkUnavailable, TopicMissing
+from cdcd.errors import CdcdError, ResumeRefused, Retry, SinkUnavailable, TopicMissing
 from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.looking import LOOKS, PATIENCE_S, Known, asked, claims_of, each
+from cdcd.runtime.looking import (
+    LOOKS,
+    OF_THE_POSITION,
+    OF_THE_SLOT,
+    PATIENCE_S,
+    Known,
+    asked,
+    claims_of,
+    each,
+    position,
+)
 from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.reader import peek
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topics import Topics
+
+_TIMEOUT_S = 60.0
 
 
 @contextlib.contextmanager
@@ -98,6 +110,36 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
         if known.verdict is None:
             raise SinkUnavailable("another producer's open transaction in the progress topic is in the way")
         return known.verdict
+
+
+def refuse_unready(config: Config) -> None:
+    """Raise ResumeRefused where a start that copies the tables anew would be refused (F79).
+
+    Once it is written that they are to be copied, there is no way back to the position that was stored.
+    """
+    with known_of(config, create_slot=True, timeout_s=_TIMEOUT_S) as known:
+        looks = [replace(look, ask=_anew if look.name == "position" else look.ask) for look in LOOKS]
+        for look in looks:
+            if look.name == "spill folder":  # the daemon's, which may run on another machine
+                continue
+            findings, _ = asked(look, known)
+            error = refusal(findings)
+            if error is not None and error.retry is Retry.AUTO:
+                raise error
+            if error is not None:
+                raise ResumeRefused(
+                    f"a start that copies the tables would be refused: {error.code}: {error.message}",
+                    hint=error.advice or "correct this first",
+                )
+
+
+def _anew(known: Known) -> list[Finding]:
+    """Look at the position as if a new snapshot had been asked for; what that mends is no refusal."""
+    with contextlib.suppress(*OF_THE_SLOT, *OF_THE_POSITION):
+        position(known)
+    known.verdict = Snapshot(drop_slot=known.slot is not None, begun_topics=())
+    known.kept = KeptTopics()
+    return []
 
 
 def peeked(config: Config) -> tuple[Progress | None, bool]:

@@ -89,15 +89,13 @@ def _resume(options: argparse.Namespace) -> int:
     from cdcd.cli.resume import accept_gap, accept_topics, look_again
 
     is_dry, is_all = options.dry_run, not options.accept_gap
-    lines = []
     with logged(config):
         if options.accept_topic:
-            lines += accept_topics(config, options.accept_topic, is_dry=is_dry, is_all=is_all)
+            say(accept_topics(config, options.accept_topic, is_dry=is_dry, is_all=is_all))
         elif is_all:
-            lines += look_again(config, is_dry=is_dry)
+            say(look_again(config, is_dry=is_dry))
         if options.accept_gap:
-            lines += accept_gap(config, is_dry=is_dry)
-    say(lines)
+            say(accept_gap(config, is_dry=is_dry))
     return EXIT_OK
 
 

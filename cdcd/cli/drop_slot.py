@@ -1,9 +1,10 @@
 """`cdcd drop-slot`: the last step of an end with cdcd, so that PostgreSQL keeps no WAL for it (F24).
 
 Comes in: a configuration.  Goes out: lines that say what was done, an audit line.
-Invariant: the slot goes only when nobody streams from it or begins on it, only when it is cdcd's by name, plugin and
-database, and not where the progress topics say that a daemon of another name reads it. The progress record stays, so
-that a later start says that the slot is gone and skips nothing silently.
+Invariant: the slot goes only when nobody streams from it or begins on it, only when it is cdcd's by name, plugin
+and database, and not where the progress topics say that a daemon of another name reads it, or that ours reads
+another server. The progress record stays, so that a later start says that the slot is gone and skips nothing
+silently.
 Must not: touch a topic or a publication.
 """
 
@@ -28,11 +29,22 @@ _LOG = structlog.stdlib.get_logger("cdcd.audit")
 
 
 def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
-    """Raise ResumeRefused where a daemon of another name reads the slot, and ours has not (F80), or Sink errors."""
+    """Raise ResumeRefused where a daemon of another name reads the slot, or ours reads another server's (F80).
+
+    Raises Sink errors.
+    """
     settings = asking_settings(config)
     _, owners = read_owners(settings)
     readers = [one for one in owners if one.reads(settings.slot, server.system_identifier, server.database)]
     own = Place(settings.progress_topic, settings.slot)
+    ours = next((owner for owner in owners if owner.place == own), None)
+    if ours is not None and ours not in readers:
+        raise ResumeRefused(
+            f"the stored position is that of {ours}, and this is another server or database: its slot of that "
+            "name is another daemon's",
+            hint="point source.dsn at the server that was read before",
+            slot=settings.slot,
+        )
     if readers and all(reader.place != own for reader in readers):
         raise ResumeRefused(
             f"the slot is read by a daemon with another name: {readers[0]}",
@@ -48,6 +60,7 @@ def drop(config: Config, *, is_dry: bool = False) -> list[str]:
     if slot is None:
         return [f"there is no slot {source.slot}"]
     if is_dry:
+        _refuse_anothers(config, server)
         return [f"would drop the slot {source.slot}"]
     with alone(config), contextlib.closing(connect_sql(source)) as connection:
         _refuse_anothers(config, server)

@@ -13,23 +13,23 @@ from typing import Any
 from cdcd.config import Config
 from cdcd.errors import PublicationChanged
 from cdcd.findings import Finding
-from cdcd.runtime.publication_watch import TAKEN_HINT, hint_of, what_halts
+from cdcd.runtime.publication_watch import TAKEN_HINT, hint_of, otherwise, what_halts
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.names import topic_of_table
 from cdcd.source.names import taken, unpublished
-from cdcd.source.published import Change, changes, load, published_oids, read_published
+from cdcd.source.published import Change, load, published_oids, read_published
 
 
 def compared(config: Config, kept: KeptTopics, connection: Any) -> list[Finding]:
     """Return what is otherwise than when records were last written. Raises Source errors, ProgressUnreadable."""
     names = config.source_settings().publications
     now = read_published(connection, names)
-    standing = unpublished(connection, published_oids(now))
+    standing = unpublished(connection, published_oids(now), names)
     before = load(kept.published) if kept.published else {}
-    found = changes({name: before[name] for name in names if name in before}, now, standing)
+    found = otherwise(connection, {name: before[name] for name in names if name in before}, now, standing)
     findings = [_finding(change, config) for change in found if change.kind != "table_gone"]
     told = {change.sql for change in found}
-    for one in taken(standing, topic_of_table(config.sink.topics.template, config.name), kept.names()):
+    for one in taken(standing, topic_of_table(config.sink.topics.template, config.name), kept.held()):
         sql = one.added_to(names[0])
         if sql not in told:
             message = "is not published, and the topic of its name holds records"

@@ -21,11 +21,11 @@ import structlog
 
 from cdcd.cli.admin_port import here
 from cdcd.cli.alone import alone, look, who
-from cdcd.cli.beginning import ask, peeked
+from cdcd.cli.beginning import ask, peeked, refuse_unready
 from cdcd.cli.published import asking_settings, published_topics
 from cdcd.cli.slot_made import slot_made
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ResumeRefused, Retry, SourceMismatch, TopicMissing
+from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch, TopicMissing
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
@@ -84,11 +84,20 @@ def accept_topics(
 ) -> list[str]:
     """Go on with these topics as they are. Raises ResumeRefused for one that is not known, Source and Sink errors.
 
-    `is_all`: nothing else is to be decided, so the daemon is told.
+    `is_all`: nothing else is to be decided, so the daemon is told; else a gap is accepted next, and what that refuses
+    is refused before the topics are taken (F79).
     """
+
+    def ask(config: Config, stored: Progress) -> None:
+        _kept_without(config, stored, names)
+        if not is_all:
+            _gap(config, stored)
+
     if is_dry:
+        _refuse_first(config, ask)
         return [f"would take these topics as they are: {', '.join(names)}"]
-    with _opened(config, lambda config, stored: _kept_without(config, stored, names)) as (sink, stored):
+    with _opened(config, ask) as (sink, stored):
+        ask(config, stored)
         sink.kept = _kept_without(config, stored, names)
         _write(sink, stored)
     by, slot = who(), config.source.slot.name
@@ -103,11 +112,14 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         raise ResumeRefused("snapshot.mode is never", hint="set snapshot.mode: initial")
     if is_dry:
         halt = _halt_of(config)
+        _refuse_first(config, _anew)
+        refuse_unready(config)
         return [
             f"would have these copied anew: {', '.join(_topics(config))}; the start now: {halt or 'goes on'}"
         ]
-    with _opened(config, _anew) as (sink, stored):
+    with _opened(config, _anew, refuse_unready) as (sink, stored):
         now = _anew(config, stored)
+        sink.kept = _left(config, stored)
         _write(sink, now)
     return [_audit(config, "resnapshot_requested", now), _tell(config) or _NOT_RUNNING]
 
@@ -155,13 +167,23 @@ def _kept_without(config: Config, stored: Progress, names: list[str]) -> KeptTop
     if isinstance(halt, SourceMismatch):
         raise halt
     kept = read_kept_topics(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
-    unknown = sorted(set(names) - set(kept.names()))
+    unknown = sorted(set(names) - set(kept.held()))
     if unknown:
         raise ResumeRefused(
             f"cdcd has written nothing to {', '.join(unknown)}, so there is nothing to accept",
             hint="give the topics that the halt names",
         )
     kept.forget(names)
+    return kept
+
+
+def _left(config: Config, stored: Progress) -> KeptTopics:
+    """Return what is kept of the topics with nothing that is counted on: that they hold records (F42)."""
+    try:
+        kept = read_kept_topics(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
+    except ProgressUnreadable:
+        return KeptTopics()
+    kept.leave()
     return kept
 
 
@@ -193,15 +215,18 @@ def _nothing_written(config: Config) -> ResumeRefused:
 
 @contextlib.contextmanager
 def _opened(
-    config: Config, ask: Callable[[Config, Progress], object]
+    config: Config,
+    ask: Callable[[Config, Progress], object],
+    ask_besides: Callable[[Config], None] = lambda config: None,
 ) -> Iterator[tuple[KafkaSink, Progress]]:
-    """Fence whoever wrote last and read what is durable, if nobody begins or streams and `ask` does not refuse.
+    """Fence whoever wrote last and read what is durable, if nobody begins or streams and nothing asked refuses.
 
-    Raises ResumeRefused.
+    `ask_besides`: what does not depend on the stored position. Raises ResumeRefused.
     """
     settings = asking_settings(config, timeout_s=_TIMEOUT_S)
     with alone(config), contextlib.closing(KafkaSink(settings)) as sink:
         _refuse_first(config, ask)
+        ask_besides(config)
         claims_of(config, settings).refuse_owned(
             ()
         )  # opening ends the producer that has our transactional id

@@ -6,9 +6,27 @@ Must not: run anything.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what may have been meant by an option that there is not: those of all commands are known."""
+
+    _options: ClassVar[set[str]] = set()
+
+    def add_argument(self, *args: Any, **more: Any) -> argparse.Action:
+        """Add it, and know its names."""
+        action = super().add_argument(*args, **more)
+        self._options.update(action.option_strings)
+        return action
+
+    def error(self, message: str) -> NoReturn:
+        """End with the complaint."""
+        super().error(meant(message, self._options))
 
 
 def complaint(words: Sequence[str], commands: Collection[str]) -> list[str]:
@@ -22,6 +40,14 @@ def complaint(words: Sequence[str], commands: Collection[str]) -> list[str]:
     if Path(word).is_file():
         return [f"cdcd: there is no command {word!r}; `cdcd --config {word}` runs the daemon with this file"]
     return [f"cdcd: there is no command {word!r}; there are {', '.join(sorted(commands))}"]
+
+
+def meant(message: str, options: Collection[str]) -> str:
+    """Return a parser's complaint with what may have been meant by an option that there is not."""
+    words = message.partition("unrecognized arguments: ")[2].split()
+    word = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
+    near = difflib.get_close_matches(word, sorted(options), n=1) if word else []
+    return f"{message}; did you mean {near[0]}?" if near else message
 
 
 def _first_word(words: Sequence[str]) -> str | None:

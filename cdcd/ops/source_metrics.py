@@ -24,6 +24,7 @@ CHANGES = (
     "table_replaced",
     "table_recreated",
     "table_renamed",
+    "table_attached",
     "table_gone",
     "table_added",
     "columns",

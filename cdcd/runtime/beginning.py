@@ -138,6 +138,8 @@ class Beginning:
                 if error is not None:
                     raise error
                 waits.stop_retrying(*one.answers)
+                if one.name == "position":  # slot, server and database are those of the stored one
+                    self._status.is_slot_anothers = False
         except CdcdError as error:
             # Who waits for another's slot does not know what that one has made durable since.
             if self._known.stored is not None and not isinstance(error, SlotActive):
@@ -224,7 +226,7 @@ class Beginning:
         if kept is None or at != was_at or is_anew != isinstance(self._known.verdict, Snapshot):
             kept = await in_thread(read_kept_topics, self._config.sink_settings(), at)
             if is_anew:
-                kept.forget(kept.names())
+                kept.leave()
             error = refusal(await in_thread(self._compared_anew, kept, is_anew))
             if error is not None:
                 raise error

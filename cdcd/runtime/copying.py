@@ -69,11 +69,13 @@ class Snapshotter:
         consistent_point: Lsn,
         begun_topics: tuple[str, ...],
         written_commit_lsn: Lsn,
+        since_us: int,
         before_us: int,
         mark_first: Mark | None = None,
     ) -> None:
-        """`before_us`: when the slot was not made yet, so that what the copy does not have commits later.
+        """`since_us`: since when commits may not be durable, until the copy is complete.
 
+        `before_us`: when the slot was not made yet, so that what the copy does not have commits later.
         `mark_first`: where rows are seen before the record that tells of them, that one is written first.
         """
         self._reader = reader
@@ -83,7 +85,7 @@ class Snapshotter:
         self._consistent_point = consistent_point
         self._begun = dict.fromkeys(begun_topics)
         self._written_commit_lsn = written_commit_lsn
-        self._before_us = before_us
+        self._since_us, self._before_us = since_us, before_us
         self._mark_first = mark_first
         self._now_us = time.time_ns() // 1000
         info = TransactionInfo(
@@ -143,7 +145,7 @@ class Snapshotter:
         return Boundary(
             commit_lsn=self._written_commit_lsn,
             end_lsn=self._consistent_point,
-            commit_us=self._before_us,
+            commit_us=self._since_us,
             transactions=0,
             phase="snapshot",
             snapshot_tables=tuple(self._begun),
@@ -153,6 +155,7 @@ class Snapshotter:
         return replace(
             self._so_far(),
             commit_lsn=self._consistent_point - 1,
+            commit_us=self._before_us,
             phase="streaming",
             snapshot_tables=(),
         )

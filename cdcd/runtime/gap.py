@@ -80,7 +80,7 @@ async def mark_gap(
     after = Boundary(
         stored.commit_lsn,
         stored.end_lsn,
-        now_us,
+        stored.commit_us,
         transactions=0,
         phase=stored.phase,
         snapshot_tables=stored.snapshot_tables,

@@ -36,7 +36,7 @@ class ServerTimeline:
 class WalEnd:
     """What one look at the server said: by its clock (Unix epoch) its WAL ended there, or farther.
 
-    `asked_us`, `answered_us`: cdcd's monotonic clock before and after.
+    `asked_us`, `answered_us`: cdcd's monotonic clock before and after. `received_lsn`: what had been received before.
     """
 
     of: ServerTimeline
@@ -44,6 +44,7 @@ class WalEnd:
     clock_us: int
     asked_us: int
     answered_us: int
+    received_lsn: Lsn = INVALID_LSN
 
 
 def _wall_us() -> int:
@@ -80,6 +81,8 @@ class LagTracker:
         """Take note of where the server's WAL ended. Another server's says nothing of this one's commits (F59)."""
         if self._of is not None and end.of != self._of:
             return
+        if end.lsn < end.received_lsn:
+            return  # a copy of the server, of the same timeline: the WAL that was received goes farther
         self._last_look = end
         self._set_clock(end)
         if self._looks and end.lsn < self._looks[-1][0]:
@@ -126,11 +129,32 @@ class LagTracker:
         self._complete_until_commit(commit_us)
 
     def copies(self) -> None:
-        """A snapshot begins: what commits before this is in the copy, what commits later is not received yet."""
+        """A snapshot begins: what commits before this is in the copy, what commits later is not received yet.
+
+        What was behind before is behind until it is copied.
+        """
+        since_us, now_us = self._behind_since_us, self.now_us()
         self._forget()
         self._of, self.received_lsn = None, INVALID_LSN
         self._looks.clear()
-        self._complete_us = self.now_us()
+        self._complete_us = now_us if since_us is None else min(since_us, now_us)
+
+    def copied_before(self, commit_us: int) -> None:
+        """By the progress record a snapshot was begun, or asked for, and what commits from then on is not durable."""
+        if self._complete_us is None:
+            self._complete_until_commit(commit_us)
+
+    @property
+    def complete_us(self) -> int | None:
+        """Everything that was committed before is durable, or received in this session; None: not known."""
+        return self._complete_us
+
+    @property
+    def _behind_since_us(self) -> int | None:
+        self._settle()
+        known = [at_us for at_us in (self._complete_us, self._last_us) if at_us is not None]
+        since = [max(known)] if known else []
+        return min(since + [at_us for at_us in (self._oldest_us,) if at_us is not None], default=None)
 
     def streams(self, of: ServerTimeline, start_lsn: Lsn, durable_us: int) -> None:
         """A stream begins at `start_lsn`; the last transaction that is durable committed at `durable_us`, 0: unknown.
@@ -168,14 +192,14 @@ class LagTracker:
 
     def began(self, commit_us: int) -> None:
         """A transaction that is not durable yet came in."""
-        self._open_us = commit_us
+        self._open_us = commit_us = self._credible(commit_us)
         if self._oldest_us is None:
             self._oldest_us = commit_us
 
     def ended(self, end_lsn: Lsn, commit_us: int | None = None, *, is_empty: bool) -> None:
         """A transaction is complete; with its commit time where another began last."""
         self.received_lsn = max(self.received_lsn, end_lsn)
-        self._last_us = commit_us if commit_us is not None else self._open_us
+        self._last_us = self._credible(commit_us) if commit_us is not None else self._open_us
         self._open_us = None
         if not is_empty:
             self._ended_lsn = end_lsn
@@ -188,9 +212,19 @@ class LagTracker:
         # Not the received LSN: keepalives raise that beyond the last transaction, and nothing waits for them.
         if lsn >= self._ended_lsn:
             self._oldest_us = self._open_us
-        elif self._oldest_us is not None and commit_us is not None:
+        elif self._oldest_us is not None and commit_us is not None and commit_us <= self.now_us():
             # A position alone tells nothing of when what is behind it was committed.
             self._oldest_us = max(self._oldest_us, commit_us)
+
+    def _credible(self, commit_us: int) -> int:
+        """Return when a transaction committed, at the earliest.
+
+        The time of an origin whose clock is ahead says nothing: it came after everything that was complete before.
+        """
+        now_us = self.now_us()
+        if commit_us <= now_us:
+            return commit_us
+        return now_us if self._complete_us is None else min(self._complete_us, now_us)
 
     # --- out ---
 

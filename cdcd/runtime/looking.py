@@ -312,7 +312,7 @@ def _kept(known: Known) -> KeptTopics:
     at = -1 if known.stored is None else known.stored.topics_at
     kept = read_kept_topics(known.sink, at)
     if isinstance(known.verdict, Snapshot):
-        kept.forget(kept.names())
+        kept.leave()
     return kept
 
 

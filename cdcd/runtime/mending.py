@@ -115,7 +115,6 @@ def before_snapshot(
         identity=identity,
         phase="snapshot",
         commit_lsn=written_lsn,
-        commit_us=now_us,
         offsets={},
         snapshot_tables=tuple(sorted({*stored.snapshot_tables, *topics})),
         prepared_before=PreparedBefore(),

@@ -20,11 +20,13 @@ import structlog
 
 from cdcd.clock import monotonic_us
 from cdcd.errors import CdcdError
+from cdcd.lsn import Lsn
 from cdcd.ops.metrics import SlotReading
 from cdcd.runtime.held_up import HeldUp
 from cdcd.runtime.lag import ServerTimeline, WalEnd
 from cdcd.runtime.partition_monitor import PartitionMonitor
 from cdcd.runtime.publication_watch import Look, PublicationWatch
+from cdcd.runtime.recovery import check_primary
 from cdcd.runtime.status import Status
 from cdcd.runtime.wal_guard import WalGuard
 from cdcd.runtime.wal_levels import Judged
@@ -120,7 +122,7 @@ class Monitor:
 
     async def _look_at_slot(self) -> tuple[SlotReading | None, WalEnd]:
         self._asked_s = asked_s = time.monotonic()
-        reading, end = await in_thread(self._read)
+        reading, end = await in_thread(self._read, self._status.lag.received_lsn)
         self._looked_s = asked_s
         self._status.slot(reading, end)
         return reading, end
@@ -169,14 +171,15 @@ class Monitor:
         partitions = None if look.now is None else self._partitions.look(self._connection, look.now)
         return _Look(guarded, look, partitions, self._held_up.look(self._connection, look))
 
-    def _read(self) -> tuple[SlotReading | None, WalEnd]:
+    def _read(self, received_lsn: Lsn) -> tuple[SlotReading | None, WalEnd]:
         if self._connection is None:
             self._connection = connect_sql(self._settings)
             fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
         asked_us = monotonic_us()
         server = identify(self._connection)
+        check_primary(server)  # what a standby has of WAL and slot says nothing of what was committed
         of = ServerTimeline(server.system_identifier, server.timeline)
-        end = WalEnd(of, server.wal_lsn, server.clock_us, asked_us, monotonic_us())
+        end = WalEnd(of, server.wal_lsn, server.clock_us, asked_us, monotonic_us(), received_lsn)
         return self._read_slot(server.wal_lsn), end
 
     def _read_slot(self, wal_lsn: int) -> SlotReading | None:

@@ -13,7 +13,7 @@ as it was then (F42).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
 from cdcd.ops.metrics import Metrics
-from cdcd.source.names import Standing, taken, unpublished
+from cdcd.source.names import Standing, attached, taken, unpublished
 from cdcd.source.publication import missing_publications
 from cdcd.source.published import (
     Change,
@@ -30,6 +30,7 @@ from cdcd.source.published import (
     changes,
     dump,
     load,
+    not_published_any_more,
     published_oids,
     read_published,
 )
@@ -49,6 +50,8 @@ _HINTS = {
     "stream; `cdcd resnapshot` has them removed",
     "table_renamed": "its changes go to the topic of its new name from there on; if they are not wanted, take it "
     "out of the publication",
+    "table_attached": "its changes go to the topic of the table that it is a partition of from there on, and its own "
+    "topic holds what was written before",
     "table_added": "its rows from before are not in the stream (F42)",
     "columns": "changes from there on come with the columns of the new list (F42)",
     "rows": "changes from there on are filtered by the new filter (F42)",
@@ -68,7 +71,7 @@ class Kept(Protocol):
 
     published: str
 
-    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    def held(self) -> tuple[str, ...]: ...  # noqa: D102
     def publish(self, published: str) -> None: ...  # noqa: D102
 
 
@@ -143,9 +146,9 @@ class PublicationWatch:
                     before, None, missing, []
                 )  # a table that goes while it is listed is an internal error
             raise
-        standing = unpublished(connection, published_oids(now))
-        found = [] if before is None else changes(before, now, standing)
-        known = () if self._kept is None else self._kept.names()
+        standing = unpublished(connection, published_oids(now), self._names)
+        found = [] if before is None else otherwise(connection, before, now, standing)
+        known = () if self._kept is None else self._kept.held()
         has_taken = [] if self._topic_of is None else taken(standing, self._topic_of, known)
         return Look(before, now, missing, found, has_taken)
 
@@ -209,6 +212,14 @@ class PublicationWatch:
             if one.relid not in self._told_taken and sql not in told:
                 _LOG.warning("table_not_published", table=one.name, hint=TAKEN_HINT, sql=sql)
         self._told_taken = {one.relid for one in look.taken}
+
+
+def otherwise(
+    connection: Any, before: Published, now: Published, standing: Collection[Standing]
+) -> list[Change]:
+    """Return what is otherwise now, by what is there besides. Raises Source errors."""
+    left = not_published_any_more(before, now) - {one.relid for one in standing}
+    return changes(before, now, standing, attached(connection, left, published_oids(now)))
 
 
 def hint_of(change: Change) -> str:

@@ -22,7 +22,16 @@ from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.crash_points import reach
-from cdcd.errors import CdcdError, Owned, SinkFenced, SlotUnusable, SourceMismatch, SourceUnavailable
+from cdcd.errors import (
+    CdcdError,
+    Owned,
+    SinkAuthorization,
+    SinkFenced,
+    SinkUnavailable,
+    SlotUnusable,
+    SourceMismatch,
+    SourceUnavailable,
+)
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, TransactionInfo
 from cdcd.registry.confluent import Registry
@@ -180,7 +189,6 @@ class Session:
                 # F79: from here on something is changed.
                 self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
                 begun = await failing.unless(or_stop(beginning.open(), self._stop))
-            self._status.is_slot_anothers = False
             wanted = beginning.to_try_beside
             del beginning  # with what it has asked, which may be a lot
             self._database, self._timelines = begun.server.database, begun.timelines
@@ -207,7 +215,7 @@ class Session:
         except SinkFenced as error:
             raise await self._judged(error) from error
         except CdcdError as error:
-            self._status.is_slot_anothers |= isinstance(error, (Owned, SlotUnusable, SourceMismatch))
+            self._note_whose_slot(error)
             self._status.state("backoff", error)  # closing may take its time; who looks sees why
             raise
         except MemoryError:
@@ -218,6 +226,18 @@ class Session:
             self._publications.is_on = False
             if not is_memory_short:
                 await self._close()
+
+    def _note_whose_slot(self, error: CdcdError) -> None:
+        """Take note of what the error that ends this session says of the slot (F80).
+
+        Where Kafka cannot say whose it is, it is taken for our own: the WAL guard is for that time, too.
+        """
+        if isinstance(error, (Owned, SlotUnusable, SourceMismatch)):
+            self._status.is_slot_anothers = True
+        elif self._status.is_slot_anothers is None and isinstance(
+            error, (SinkUnavailable, SinkAuthorization)
+        ):
+            self._status.is_slot_anothers = False
 
     async def _judged(self, error: SinkFenced) -> CdcdError:
         """Return whether it was another cdcd, or the broker's own timeout."""
@@ -305,9 +325,8 @@ class Session:
         self._status.copies()
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
         self._durable_us = self._status.lag.now_us()  # what the copy has not, commits later
-        marker = Boundary(
-            begin.commit_lsn, begin.end_lsn, self._durable_us, 0, "snapshot", begin.begun_topics
-        )
+        since_us = self._status.lag.complete_us or self._durable_us
+        marker = Boundary(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
         await writer.mark(marker)
         reach("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
@@ -315,14 +334,16 @@ class Session:
         with waiting as report:
             created = await made_slot(self._source, begun.server, begin.drop_slot, has_snapshot, report)
         try:
-            await self._copy_tables(begin, writer, created)
+            await self._copy_tables(begin, writer, created, since_us)
         finally:
             created.close()
         point = created.consistent_point
         # The slot was made when nothing was open or prepared any more (F38).
         return Resume(point, point - 1, PreparedBefore())
 
-    async def _copy_tables(self, begin: Snapshot, writer: Writer, created: CreatedSlot) -> None:
+    async def _copy_tables(
+        self, begin: Snapshot, writer: Writer, created: CreatedSlot, since_us: int
+    ) -> None:
         point = created.consistent_point
         writer.made_slot(point)
         reach("slot_made")
@@ -349,6 +370,7 @@ class Session:
                     consistent_point=point,
                     begun_topics=begin.begun_topics,
                     written_commit_lsn=begin.commit_lsn,
+                    since_us=since_us,
                     before_us=self._durable_us,
                     mark_first=None if self._sink_settings.is_exactly_once else writer.mark,
                 )

@@ -81,8 +81,8 @@ class Status:
         metrics.waits.waits = self.waits.shown
         self.own_pids: set[int] = set()
         """Under which of the server's processes this daemon holds the slot, or the lock of its start."""
-        self.is_slot_anothers = False
-        """Whether the last start has found that the slot of this name is not this daemon's."""
+        self.is_slot_anothers: bool | None = None
+        """Whether the last start has found that the slot of this name is not this daemon's; None: not asked yet."""
         metrics.state("starting")
         metrics.lag(self._lag_s)
         metrics.buffers(
@@ -131,6 +131,8 @@ class Status:
     def progress(self, stored: Progress) -> None:
         """This is durable by the progress record."""
         self._durable = stored
+        if stored.phase != "streaming":
+            self.lag.copied_before(stored.commit_us)
         if stored.phase != "streaming" or stored.commit_us <= 0:
             return
         identity = stored.identity

@@ -4,8 +4,8 @@ In: readings of the slot, at intervals.  Out: a line in the log at each change o
 beyond `give_up` an error that ends the session, and then the slot is dropped.
 Invariant: the slot is dropped only beyond the size configured for it, only when it is cdcd's by name, plugin and
 database, and only when nobody holds it; before that its loss is in the log and the daemon is halted with the reason.
-While another daemon has the slot, or copies for it (F69), and when the last start has found that the slot is not this
-daemon's (F80), this one only tells.
+While another daemon has the slot, or copies for it (F69), when the last start has found that the slot is not this
+daemon's (F80), and before a start has asked, this one only tells.
 Must not: confirm anything, or drop a slot because it is old, slow or lost.
 """
 
@@ -63,7 +63,7 @@ class WalGuard:
         elif other is not None:
             state = f"not this one, but that of pid {other}"
         held_by = holder(reading, Oldest(*oldest) if oldest else None, state)
-        is_anothers = other is not None or self._status.is_slot_anothers
+        is_anothers = other is not None or self._status.is_slot_anothers is not False
         return Judged(verdict.level, verdict.why, held_by, is_anothers=is_anothers)
 
     def _other(self, connection: Any) -> int | None:

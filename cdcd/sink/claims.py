@@ -11,6 +11,7 @@ Everything here blocks and belongs in a thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -25,7 +26,17 @@ from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import making_client
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.names import progress_topic
-from cdcd.sink.owners import Owner, Place, Record, conflict, owners_of, progress_of, same_id, topics_elsewhere
+from cdcd.sink.owners import (
+    Owner,
+    Place,
+    Record,
+    conflict,
+    is_slots,
+    owners_of,
+    progress_of,
+    same_id,
+    topics_elsewhere,
+)
 from cdcd.sink.progress import key_of
 from cdcd.sink.reader import next_messages, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
@@ -113,9 +124,9 @@ class Claims:
         finally:
             consumer.close()
         return {
-            key.removesuffix(_TOPICS).decode(): frozenset(KeptTopics.load(value, offset).names())
+            slot.decode(): frozenset(KeptTopics.load(value, offset).names())
             for key, (offset, value) in found[self._own.progress_topic].items()
-            if key.endswith(_TOPICS) and value is not None
+            if value is not None and key.endswith(_TOPICS) and is_slots(slot := key.removesuffix(_TOPICS))
         }
 
 
@@ -135,26 +146,18 @@ def read_owners(settings: SinkSettings, *, is_own_alone: bool = False) -> tuple[
         _add_topics(consumer, settings, found, records)
     finally:
         consumer.close()
-    owners = [_owners_in(topic, found[topic], records[topic], own) for topic in found]
+    owners = [owners_of(topic, found[topic], records[topic], own) for topic in found]
     return spans.get(own.progress_topic, (0, 0))[1], [owner for some in owners for owner in some]
 
 
 def _progress_in(topic: str, records: Records, own: Place) -> dict[str, Progress]:
-    try:
+    if topic == own.progress_topic:
         return progress_of(records)
-    except ProgressUnreadable:
-        if topic == own.progress_topic:
-            raise
-        return {}  # of another name it may be anything
-
-
-def _owners_in(topic: str, found: dict[str, Progress], records: Records, own: Place) -> list[Owner]:
-    try:
-        return owners_of(topic, found, records, own)
-    except ProgressUnreadable:
-        if topic == own.progress_topic:
-            raise
-        return []
+    found: dict[str, Progress] = {}
+    for key, record in records.items():
+        with contextlib.suppress(ProgressUnreadable):  # of another name it may be anything
+            found |= progress_of({key: record})
+    return found
 
 
 def _add_topics(

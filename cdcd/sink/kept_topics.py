@@ -1,8 +1,9 @@
 """What the records of a slot count on in their topics: which topic it was, and over how many partitions keys go.
 
 In: the topics as the brokers describe them.  Out: an error where one is no longer what it was when it got records.
-Besides: `owner`, who writes to them (F80), for other slots' starts, None in records of older versions; and
-`published`, a text that is not understood here: what the publications were, for the next start.
+Besides: `owner`, who writes to them (F80), for other slots' starts, None in records of older versions; `published`, a
+text that is not understood here: what the publications were, for the next start; and what was left (`leave`): topics
+that hold records, and of which nothing is counted on, because the tables were copied anew since.
 Invariant: a topic that has held records is never made again silently, nor written to as another than it was (F66,
 F67). What is known is one record in the progress topic, under the key `<slot>/topics`, written in the Kafka
 transaction of the first records that count on it; the progress record names its offset. It is JSON in zlib's format,
@@ -50,6 +51,7 @@ class KeptTopics:
 
     def __init__(self, known: dict[str, KeptTopic] | None = None, at: int = -1) -> None:
         self._known = known or {}
+        self._left: set[str] = set()
         self.at = at
         self.is_changed = False
         self.published = ""
@@ -58,6 +60,10 @@ class KeptTopics:
     def names(self) -> tuple[str, ...]:
         """Return the names of the topics that are known."""
         return tuple(self._known)
+
+    def held(self) -> tuple[str, ...]:
+        """Return the names of the topics that hold records of this slot, also of those that were left."""
+        return (*self._known, *sorted(self._left))
 
     def known(self, names: Iterable[str]) -> set[str]:
         """Return those of these topics that have held records."""
@@ -85,12 +91,22 @@ class KeptTopics:
         self.check(name, now)
         if name not in self._known:
             self._known[name] = now
+            self._left.discard(name)
             self.is_changed = True
 
     def forget(self, names: Iterable[str]) -> None:
         """Take these topics as they are from now on."""
         for name in names:
-            self.is_changed |= self._known.pop(name, None) is not None
+            is_known = name in self._left or name in self._known
+            self._known.pop(name, None)
+            self._left.discard(name)
+            self.is_changed |= is_known
+
+    def leave(self) -> None:
+        """Count on nothing any more, because all tables are copied anew; what holds records stays known by name."""
+        self.is_changed |= bool(self._known) or bool(self.published)
+        self._left |= self._known.keys()
+        self._known, self.published = {}, ""
 
     def publish(self, published: str) -> None:
         """Keep what the publications are."""
@@ -102,7 +118,7 @@ class KeptTopics:
         """Say whose they are."""
         if owner != self.owner:
             self.owner = owner
-            self.is_changed = bool(self._known) or self.is_changed
+            self.is_changed = bool(self._known or self._left) or self.is_changed
 
     def dump(self) -> bytes:
         """Return the record's value; nothing is to be written any more but what changes from now on."""
@@ -110,6 +126,8 @@ class KeptTopics:
         known = sorted(dict(self._known).items())
         topics = {name: {"id": kept.topic_id, "partitions": kept.partitions} for name, kept in known}
         document: dict[str, object] = {"format": FORMAT, "topics": topics}
+        if self._left:
+            document["left"] = sorted(self._left)
         if self.published:
             document["published"] = self.published
         if self.owner is not None:
@@ -132,6 +150,7 @@ class KeptTopics:
             }
             kept = cls(known, at)
             kept.published = str(document.get("published", ""))
+            kept._left = {str(name) for name in document.get("left", ())} - known.keys()
             if (owner := document.get("owner")) is not None:
                 kept.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

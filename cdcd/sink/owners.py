@@ -9,16 +9,27 @@ Must not: do I/O.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from cdcd.errors import Owned
+from cdcd.errors import Owned, ProgressUnreadable
 from cdcd.model import Progress
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.names import message_topic, own_topics, progress_topic, transaction_topic
 from cdcd.sink.progress import load
 
-__all__ = ["Owner", "Place", "Record", "conflict", "owners_of", "progress_of", "same_id", "topics_elsewhere"]
+__all__ = [
+    "Owner",
+    "Place",
+    "Record",
+    "conflict",
+    "is_slots",
+    "owners_of",
+    "progress_of",
+    "same_id",
+    "topics_elsewhere",
+]
 
 _SHOWN = 5
 Record = tuple[int, bytes | None]
@@ -60,12 +71,20 @@ class Owner:
 
 
 def progress_of(records: Mapping[bytes, Record]) -> dict[str, Progress]:
-    """Return the progress of each slot of one progress topic. Raises ProgressUnreadable."""
+    """Return the progress of each slot of one progress topic. Raises ProgressUnreadable.
+
+    A key that is no slot's name is somebody else's, or says what a slot's topics are.
+    """
     return {
         key.decode(): load(value)
         for key, (_, value) in records.items()
-        if value is not None and b"/" not in key
+        if value is not None and is_slots(key)
     }
+
+
+def is_slots(key: bytes) -> bool:
+    """Whether the key may be a slot's name: it is of ASCII characters, and has no slash."""
+    return key.isascii() and b"/" not in key
 
 
 def topics_elsewhere(found: Mapping[str, Progress], records: Mapping[bytes, Record]) -> dict[str, int]:
@@ -77,7 +96,7 @@ def topics_elsewhere(found: Mapping[str, Progress], records: Mapping[bytes, Reco
 def owners_of(
     topic: str, found: Mapping[str, Progress], records: Mapping[bytes, Record], own: Place
 ) -> list[Owner]:
-    """Return the owners in one progress topic. Raises ProgressUnreadable.
+    """Return the owners in one progress topic. Raises ProgressUnreadable, of our own topic.
 
     Another name's daemons own the topics of that name besides; those of our own name share some of them.
     """
@@ -86,7 +105,11 @@ def owners_of(
     owners = []
     for slot, progress in found.items():
         _, value = records.get(key_of_topics(slot), (-1, None))
-        known = () if value is None or progress.topics_at < 0 else KeptTopics.load(value, 0).names()
+        known: Collection[str] = ()
+        if value is not None and progress.topics_at >= 0:
+            # Of another name it may be anything, and what the progress itself says is still true.
+            with contextlib.nullcontext() if is_ours else contextlib.suppress(ProgressUnreadable):
+                known = KeptTopics.load(value, 0).held()
         topics = {*progress.offsets, *progress.snapshot_tables, *known}
         topics = topics - _shared(common) if is_ours else topics | set(common)
         owners.append(

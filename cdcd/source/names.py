@@ -2,7 +2,7 @@
 
 In: a SQL connection, what is published.  Out: `Standing` tables; `taken`, pure: those whose topics hold records.
 Invariant: PostgreSQL publishes by oid: who renames a table publishes it under its new name, and what takes its old
-name is not published. A partition whose root is published is published, and so is a root by its partitions.
+name is not published. A partition whose root is published is published, and so is a root by all of its partitions.
 Must not: wait for a lock, or change a publication.
 """
 
@@ -18,7 +18,8 @@ from cdcd.source.start import quote_identifier
 
 _UNPUBLISHED = """
     WITH published (relid) AS (SELECT unnest(%s::oid[]))
-    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relpersistence = 'p'
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relpersistence = 'p',
+           EXISTS (SELECT FROM pg_publication p WHERE p.puballtables AND p.pubname = ANY(%s))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND c.oid >= 16384
           AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
@@ -26,18 +27,34 @@ _UNPUBLISHED = """
           AND NOT (c.relispartition AND EXISTS (
               SELECT FROM pg_partition_ancestors(c.oid) a JOIN published p ON p.relid = a.relid::oid))
           AND NOT (c.relkind = 'p' AND EXISTS (
-              SELECT FROM pg_partition_tree(c.oid) t JOIN published p ON p.relid = t.relid::oid))
+              SELECT FROM pg_partition_tree(c.oid) t JOIN published p ON p.relid = t.relid::oid)
+              AND NOT EXISTS (
+                  SELECT FROM pg_partition_tree(c.oid) t
+                  WHERE t.isleaf AND NOT EXISTS (
+                      SELECT FROM pg_partition_ancestors(t.relid) a JOIN published p ON p.relid = a.relid::oid)))
+"""
+_ATTACHED = """
+    SELECT c.oid::bigint, (
+        SELECT n.nspname || '.' || r.relname
+        FROM pg_partition_ancestors(c.oid) WITH ORDINALITY a (relid, height)
+        JOIN pg_class r ON r.oid = a.relid JOIN pg_namespace n ON n.oid = r.relnamespace
+        WHERE r.oid <> c.oid AND r.oid = ANY(%s::oid[]) ORDER BY a.height DESC LIMIT 1)
+    FROM pg_class c WHERE c.relispartition AND c.oid = ANY(%s::oid[])
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A table that exists and is not published. `is_logged`: an unlogged one cannot be."""
+    """A table that exists and is not published. `is_logged`: an unlogged one cannot be.
+
+    `is_of_all`: a publication publishes all tables that can be.
+    """
 
     relid: int
     schema: str
     table: str
     is_logged: bool = True
+    is_of_all: bool = False
 
     @property
     def name(self) -> str:
@@ -52,12 +69,28 @@ class Standing:
     def added_to(self, publication: str) -> str:
         """Return the SQL that publishes it."""
         logged = "" if self.is_logged else f"ALTER TABLE {self.quoted} SET LOGGED; "
+        if self.is_of_all:
+            return logged.removesuffix("; ")
         return f"{logged}ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {self.quoted}"
 
 
-def unpublished(connection: Connection, published: Collection[int]) -> list[Standing]:
-    """Return the tables of this database besides those with these oids. Raises Source errors."""
-    return [Standing(*row) for row in fetch(connection, _UNPUBLISHED, (list(published),))]
+def unpublished(
+    connection: Connection, published: Collection[int], publications: Collection[str] = ()
+) -> list[Standing]:
+    """Return the tables of this database besides those with these oids. Raises Source errors.
+
+    `publications`: those that are read.
+    """
+    rows = fetch(connection, _UNPUBLISHED, (list(published), list(publications)))
+    return [Standing(*row) for row in rows]
+
+
+def attached(connection: Connection, relids: Collection[int], published: Collection[int]) -> dict[int, str]:
+    """Return those of these tables that are partitions of published ones now, with the names of their roots."""
+    if not relids:
+        return {}
+    rows = fetch(connection, _ATTACHED, (list(published), list(relids)))
+    return {relid: root for relid, root in rows if root is not None}
 
 
 def taken(

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Literal
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
@@ -75,6 +76,7 @@ Kind = Literal[
     "table_replaced",
     "table_recreated",
     "table_renamed",
+    "table_attached",
     "table_gone",
     "table_added",
     "columns",
@@ -166,6 +168,7 @@ _SAID: dict[Kind, str] = {
     "table_replaced": "another table has the name {table} now, and publication {publication} does not publish it",
     "table_recreated": "table {table} of publication {publication} was dropped, and another of the name is published",
     "table_renamed": "table {table} of publication {publication} had another name",
+    "table_attached": "table {table} of publication {publication} is published as another one's partition",
     "table_gone": "table {table} of publication {publication} was dropped",
     "table_added": "table {table} came into publication {publication}",
     "columns": "the column list of table {table} in publication {publication} is another",
@@ -247,8 +250,21 @@ def published_oids(now: Published) -> set[int]:
     return {relid for publication in now.values() for relid in publication.tables}
 
 
-def changes(before: Published, now: Published, standing: Collection[Standing] = ()) -> list[Change]:
-    """Return what is otherwise now. `standing`: the tables that exist and are not published. Pure."""
+def not_published_any_more(before: Published, now: Published) -> set[int]:
+    """Return the oids of the tables that were published and are not."""
+    return published_oids(before) - published_oids(now)
+
+
+def changes(
+    before: Published,
+    now: Published,
+    standing: Collection[Standing] = (),
+    roots: Mapping[int, str] = MappingProxyType({}),
+) -> list[Change]:
+    """Return what is otherwise now. Pure.
+
+    `standing`: the tables that exist and are not published. `roots`: of those that became partitions, by oid.
+    """
     found: list[Change] = []
     by_relid = {one.relid: one for one in standing}
     by_name = {one.name: one for one in standing}
@@ -260,7 +276,7 @@ def changes(before: Published, now: Published, standing: Collection[Standing] = 
         if publication.oid != was.oid:
             found.append(Change("recreated", name, step=Step(name, was.oid, publication.oid)))
         found += _options(name, was, publication)
-        found += _tables(name, was, publication, by_relid, by_name)
+        found += _tables(name, was, publication, by_relid, by_name, roots)
     return found
 
 
@@ -285,6 +301,7 @@ def _tables(
     now: Publication,
     by_relid: Mapping[int, Standing],
     by_name: Mapping[str, Standing],
+    roots: Mapping[int, str],
 ) -> list[Change]:
     found: list[Change] = []
     published_names = {table.name: relid for relid, table in now.tables.items()}
@@ -302,6 +319,10 @@ def _tables(
         elif (there := by_relid.get(relid)) is not None:
             what = "" if there.name == old.name else f"it is {there.name} now"
             found.append(Change("table_removed", name, old.name, what, step, there.added_to(name)))
+        elif relid in roots:
+            found.append(Change("table_attached", name, old.name, f"it is a partition of {roots[relid]}"))
+            if roots[relid] == old.name:
+                recreated.add(published_names[old.name])
         elif other is not None:
             found.append(_replaced(name, old, other, step))
         elif old.name in published_names:

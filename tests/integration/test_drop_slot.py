@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.stack import PostgresServers
 from tests.support.ways_on import audited, command, halts_with
 
 SLOTS = "SELECT plugin FROM pg_replication_slots WHERE slot_name = %s"
@@ -61,3 +62,23 @@ def test_the_slot_that_a_daemon_of_another_name_reads_is_left_alone(
     assert postgres.execute(SLOTS, daemon.slot) == [("pgoutput",)]
     audited(command(daemon, "drop-slot"))
     assert postgres.execute(SLOTS, daemon.slot) == []
+
+
+def test_a_copy_of_the_file_that_names_another_server_drops_nothing_there(
+    postgres: PostgresServer, database: str, pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """F79: staging and production with one file: the slot there has the same name, and is another daemon's."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    with pg_server.fresh(18) as other:
+        other.create_database(database)
+        made = f"SELECT pg_create_logical_replication_slot('{daemon.slot}', 'pgoutput')"
+        other.execute(made, dbname=database)
+        daemon.config["source"]["dsn"] = other.dsn(database)
+        for more in ((), ("--dry-run",)):
+            refused = command(daemon, "drop-slot", *more)
+            assert refused.returncode != 0
+            assert "another server or database" in refused.stderr
+        assert other.execute(SLOTS, daemon.slot) == [("pgoutput",)]

@@ -106,6 +106,16 @@ def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
             ["table_renamed", "table_replaced"],
             "SET LOGGED",
         ),
+        (
+            (
+                "ALTER TABLE t RENAME TO t_0",
+                "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+                "ALTER TABLE t ATTACH PARTITION t_0 FOR VALUES FROM (0) TO (10)",
+                "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+            ),
+            ["table_renamed", "table_replaced"],
+            ADD_T,
+        ),
         (("DROP TABLE t",), ["table_gone"], ""),
         (("CREATE TABLE v (id int)",), [], ""),
     ],
@@ -161,6 +171,69 @@ def test_a_table_that_was_taken_out_on_purpose_is_forgotten_with_its_topic(
     assert ADD_T not in complaints(daemon)
     daemon.start().wait_state("streaming")
     assert daemon.events("table_not_published") == []
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        (
+            (
+                "CREATE TABLE r (LIKE t INCLUDING ALL) PARTITION BY RANGE (id)",
+                "ALTER TABLE r ATTACH PARTITION t FOR VALUES FROM (0) TO (10)",
+            ),
+            {"table_attached": "public.r", "table_added": "public.r"},
+        ),
+        (
+            (
+                "ALTER TABLE t RENAME TO t_0",
+                "CREATE TABLE t (LIKE t_0 INCLUDING ALL) PARTITION BY RANGE (id)",
+                "ALTER TABLE t ATTACH PARTITION t_0 FOR VALUES FROM (0) TO (10)",
+            ),
+            {"table_attached": "public.t"},
+        ),
+        (("ALTER TABLE t SET UNLOGGED",), {"table_removed": "public.t"}),
+    ],
+)
+def test_where_all_tables_are_published_a_table_may_leave_without_being_dropped(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    statements: tuple[str, ...],
+    expected: dict[str, str],
+) -> None:
+    """The SQL that is proposed is one that the server takes."""
+    run_script(postgres.dsn(database), "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    daemon = new_daemon(postgres, database)
+    via_root = f"ALTER PUBLICATION cdcd_{daemon.name} SET (publish_via_partition_root = true)"
+    run_script(postgres.dsn(database), via_root)
+    daemon.start().wait_state("streaming")
+    run_script(postgres.dsn(database), *statements)
+    eventually(lambda: kinds(daemon) == sorted(expected), "it has looked")
+    for line in daemon.events("publication_changed"):
+        assert expected[line["change"]] in line["said"]
+        assert "dropped" not in line["said"]
+        run_script(postgres.dsn(database), *(line["sql"],) if "sql" in line else ())
+
+
+def test_a_new_snapshot_of_what_is_published_does_not_silence_what_is_not(
+    postgres: PostgresServer, database: str, daemon: Daemon
+) -> None:
+    """The topic holds the records of the table that had the name still."""
+    assert daemon.stop() == 0
+    run_script(postgres.dsn(database), SWAP)
+    assert command(daemon, "resnapshot").returncode == 0
+    daemon.start().wait_state("streaming")
+    (line,) = eventually(lambda: daemon.events("table_not_published"), "it is told")
+    assert line["table"] == "public.t"
+    assert line["sql"].endswith(ADD_T)
+    assert daemon.stop() == 0
+    daemon.start().wait_state("streaming")
+    eventually(lambda: len(daemon.events("table_not_published")) == 2, "the next process tells it, too")
+    assert ADD_T in complaints(daemon)
+    assert "cdcd_tables_not_published_with_topic 1.0" in daemon.get("/metrics")[1]
+    assert daemon.stop() == 0
+    assert command(daemon, "resume", "--accept-topic", f"{daemon.name}.public.t").returncode == 0
+    assert ADD_T not in complaints(daemon)
 
 
 @pytest.mark.parametrize("major", [14, 18])

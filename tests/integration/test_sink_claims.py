@@ -10,6 +10,7 @@ from cdcd.model import Record
 from cdcd.sink.claims import Claims, read_owners
 from cdcd.sink.kept_topics import KeptTopic, KeptTopics, TopicOwner, key_of_topics
 from cdcd.sink.producer import KafkaSink
+from cdcd.sink.progress import dump
 from cdcd.sink.settings import SinkSettings
 from tests.support.sinks import make_topics, progress, sink_settings
 from tests.support.topics import committed_values, new_name, transactional_producer
@@ -115,8 +116,15 @@ def test_another_names_progress_topic_that_holds_anything_else_is_passed_over(
     producer = transactional_producer(kafka.bootstrap, new_name("foreign"))
     producer.begin_transaction()
     producer.produce(foreign, b"\x00no progress", b"key")
+    producer.produce(foreign, b"\x00no progress", b"\xff\x00\xfe")  # nor a text
     producer.commit_transaction(30)
     first.write()
     _, owners = read_owners(first.settings)
     assert first.settings.slot in {owner.place.slot for owner in owners}
     assert foreign not in {owner.place.progress_topic for owner in owners}
+    # One slot of theirs that cannot be read, of a later version for one, hides no other.
+    producer.begin_transaction()
+    producer.produce(foreign, dump(progress("theirs")), "theirs")
+    producer.commit_transaction(30)
+    _, owners = read_owners(first.settings)
+    assert [owner.place.slot for owner in owners if owner.place.progress_topic == foreign] == ["theirs"]

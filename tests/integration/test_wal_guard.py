@@ -15,6 +15,7 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.stack import PostgresServers, prepare, run, wal_position
 from tests.support.waiting import eventually
+from tests.support.ways_on import halts_with
 
 MIB = 1 << 20
 
@@ -165,4 +166,13 @@ def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
         assert has_slot(server, owner)
         assert other.stop() == 0
         assert not other.events("slot_given_up")
+        # Its WAL is beyond the limit already: the guard waits for what the start finds.
+        other.start()
+        reason = halts_with(other, "CDCD-SLOT-UNUSABLE")
+        eventually(lambda: shown(other).get("level") == "give_up", "its guard has looked")
+        eventually(lambda: other.events("wal_guard")[-1]["now"] == "give_up", "it is said")
+        assert other.status()["reason"] == reason
+        assert other.stop() == 0
+        assert not other.events("slot_given_up")
+        assert has_slot(server, owner)
         owner.start().wait_state("streaming")

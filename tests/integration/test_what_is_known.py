@@ -12,6 +12,7 @@ compared with what was committed and is not durable in Kafka, which is looked up
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -30,7 +31,8 @@ from cdcd.runtime.monitor import SCRAPE_INTERVAL_S, SCRAPE_PATIENCE_S
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.proxy import Proxy
-from tests.support.stack import SLOT_OWNER, confirmed_position, prepare, run
+from tests.support.stack import SLOT_OWNER, PostgresServers, confirmed_position, prepare, run, wal_position
+from tests.support.standby import make_standby
 from tests.support.waiting import eventually
 
 SITUATIONS = (
@@ -508,6 +510,47 @@ def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growin
             link.heal()
             caught_up(postgres, daemon)
             eventually(lambda: "cdcd_replication_lag_bytes" in samples(daemon), "bytes are known again")
+
+
+def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """F57: it has replayed all that was received, and the primary, which cannot be reached, goes on committing."""
+    with pg_server.fresh(18) as primary, contextlib.ExitStack() as ends:
+        run(primary, "postgres", "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
+        standby = pg_server.fresh(18)
+        ends.callback(standby.stop, "immediate")
+        make_standby(primary, standby, is_synchronised=False)
+        link = ends.enter_context(Proxy(primary.port, primary.host))
+        dsn = primary.dsn().replace(f":{primary.port}/", f":{link.port}/")
+        daemon = ends.enter_context(new_daemon(primary, "postgres", source={"dsn": dsn}))
+        daemon.start()
+        truth = Truth(primary, "postgres", daemon.slot)
+        truth.commit()
+        caught_up(primary, daemon)
+        link.refuse()
+        primary.execute("SELECT pg_switch_wal()")
+        end_lsn = wal_position(primary)
+        replayed = "SELECT pg_last_wal_replay_lsn() - '0/0'::pg_lsn >= %s"
+        eventually(lambda: standby.execute(replayed, end_lsn) == [(True,)], "the standby has all of it")
+        standby.execute("SELECT pg_wal_replay_pause()")
+        truth.committed_s = None
+        truth.commit(1000)
+        link.point_to(standby.port, standby.host)
+        link.accept()
+        eventually(lambda: "CDCD-SOURCE-STANDBY" in daemon.status()["reason"], "it has found the standby")
+        assert truth.committed_s is not None
+        for _ in range(3):
+            await_life(daemon, 2 * SCRAPE_INTERVAL_S)
+            asked_s, said = time.time(), samples(daemon)
+            lag_s = said["cdcd_replication_lag_seconds"]
+            assert isinstance(lag_s, float)
+            assert lag_s >= asked_s - truth.committed_s
+            assert not said.keys() & BY_LOOKS, "its slots are not the primary's"
+        link.refuse()
+        link.point_to(primary.port, primary.host)
+        link.accept()
+        caught_up(primary, daemon)
 
 
 def test_a_start_that_is_refused_says_what_is_durable(

@@ -99,6 +99,23 @@ def test_no_command_or_an_unknown_one_is_answered_with_the_help_and_what_may_hav
     assert said in shown.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "--jsno"], "unrecognized arguments: --jsno; did you mean --json?"),
+        (["resume", "--acept-gap"], "did you mean --accept-gap?"),
+        (["init", "--conifg=x.yaml"], "did you mean --config?"),
+        (["check", "--zzz"], "unrecognized arguments: --zzz\n"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_what_may_have_been_meant(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert said in capsys.readouterr().err
+
+
 def test_config_sample_and_schema_print_what_the_models_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "sample"]) == 0
     assert capsys.readouterr().out == sample_yaml()

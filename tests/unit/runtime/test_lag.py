@@ -37,7 +37,7 @@ def lag(clock: Clock) -> LagTracker:
 
 
 def look(lag: LagTracker, clock: Clock, lsn: int, of: ServerTimeline = HERE) -> None:
-    lag.looked(WalEnd(of, lsn, clock.server_us(), clock.now_us, clock.now_us))
+    lag.looked(WalEnd(of, lsn, clock.server_us(), clock.now_us, clock.now_us, lag.received_lsn))
 
 
 def received(lag: LagTracker, end_lsn: int, commit_us: int) -> None:
@@ -275,6 +275,69 @@ def test_a_commit_time_of_an_origin_ahead_does_not_hide_what_follows(lag: LagTra
     lag.streams(HERE, 150, 3600 * S)
     clock.now_us = 90 * S
     assert lag.lag_us() == 90 * S
+
+
+def test_what_is_not_durable_counts_also_by_an_origin_whose_clock_is_ahead(
+    lag: LagTracker, clock: Clock
+) -> None:
+    """Kafka takes nothing: it was 0 until the origin's time had come."""
+    lag.streams(HERE, 100, 0)
+    look(lag, clock, 100)
+    clock.now_us = 10 * S
+    received(lag, 150, 3600 * S)
+    lag.turned()
+    look(lag, clock, 150)
+    clock.now_us = 70 * S
+    look(lag, clock, 150)
+    assert lag.lag_us() == 70 * S, "nobody knows when it committed, but behind the look at 0"
+    received(lag, 200, 3700 * S)
+    lag.durable(150, 3600 * S)
+    look(lag, clock, 200)
+    assert lag.lag_us() == 70 * S
+    lag.durable(200, 3700 * S)
+    assert lag.lag_us() == 0
+
+
+def test_a_copy_of_the_server_that_lacks_what_was_received_says_nothing(
+    lag: LagTracker, clock: Clock
+) -> None:
+    """F62: it has the server's identifier and timeline; what it commits is in no topic."""
+    lag.recorded(HERE, 100, 0)
+    look(lag, clock, 100)
+    clock.now_us = 50 * S
+    look(lag, clock, 90)
+    assert lag.lag_us() == 50 * S
+    look(lag, clock, 100)
+    assert lag.lag_us() == 0
+
+
+def test_a_snapshot_that_is_begun_anew_counts_from_when_it_was_first_behind(
+    lag: LagTracker, clock: Clock
+) -> None:
+    """Of what was committed since, nothing is in Kafka before the copy is complete."""
+    lag.streams(HERE, 100, 0)
+    look(lag, clock, 100)
+    clock.now_us = 10 * S
+    received(lag, 150, 10 * S)
+    clock.now_us = 600 * S
+    lag.copies()
+    assert lag.lag_us() == 590 * S
+    clock.now_us = 700 * S
+    lag.copies()
+    assert lag.lag_us() == 690 * S
+    lag.streams(HERE, 500, 700 * S)
+    clock.now_us = 705 * S
+    assert lag.lag_us() == 5 * S
+
+
+def test_a_process_that_copies_anew_counts_from_what_the_record_says(lag: LagTracker, clock: Clock) -> None:
+    clock.now_us = 600 * S
+    lag.copied_before(100 * S)
+    assert lag.lag_us() == 500 * S
+    lag.copies()
+    assert lag.lag_us() == 500 * S
+    lag.streams(HERE, 500, 600 * S)
+    assert lag.lag_us() == 0 or lag.lag_us() is None
 
 
 def test_looks_are_bounded_while_nothing_comes(lag: LagTracker, clock: Clock) -> None:

@@ -47,6 +47,23 @@ def test_what_is_known_is_written_once_and_read_back() -> None:
         again.take("a", KeptTopic("id-2", 6))
 
 
+def test_what_is_left_is_counted_on_no_more_and_known_to_hold_records() -> None:
+    kept = KeptTopics({"a": WAS, "b": WAS})
+    kept.publish("so")
+    kept.dump()
+    kept.leave()
+    assert kept.is_changed
+    again = KeptTopics.load(kept.dump(), 7)
+    assert (again.names(), again.held(), again.published) == ((), ("a", "b"), "")
+    again.refuse_missing(["a"])
+    again.take("a", KeptTopic("id-2", 7))
+    assert (again.names(), again.held()) == (("a",), ("a", "b"))
+    again.dump()
+    again.forget(["b"])
+    assert again.is_changed
+    assert KeptTopics.load(again.dump(), 8).held() == ("a",)
+
+
 def test_what_was_published_is_kept_beside_it_and_an_older_record_has_none() -> None:
     kept = KeptTopics({"a": WAS})
     without = kept.dump()

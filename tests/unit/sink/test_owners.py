@@ -80,6 +80,21 @@ def test_a_slot_whose_progress_was_taken_back_owns_nothing_and_one_that_is_not_r
         progress_of({b"cdcd_b": (5, b"\x00\x01")})
 
 
+def test_what_is_no_slots_name_is_no_slots_progress() -> None:
+    """Anybody may name a topic so, or write to it: a key that is no text ended every start on the cluster."""
+    keys = (b"\xff\xfe", b"\x00\x80", b"cdcd_b/topics")
+    assert progress_of(dict.fromkeys(keys, (5, b"\x00\x01"))) == {}
+
+
+def test_another_name_owns_what_its_progress_says_also_where_its_record_of_topics_is_unreadable() -> None:
+    progress = dump(a_progress("s", topics_at=4, offsets={"eu.public.t": {0: 1}}))
+    records: dict[bytes, Record] = {b"s": (5, progress), key_of_topics("s"): (4, b"{}")}
+    (owner,) = owners_of("eu.__progress", progress_of(records), records, OWN)
+    assert {"eu.public.t", "eu.message"} <= owner.topics
+    with pytest.raises(ProgressUnreadable):
+        owners_of(OWN.progress_topic, progress_of(records), records, OWN)
+
+
 def test_another_name_owns_its_own_topics_whatever_was_written_to_them() -> None:
     records: dict[bytes, Record] = {b"s": (5, dump(a_progress("s")))}
     (owner,) = owners_of("shop.eu.__progress", progress_of(records), records, OWN)

@@ -1,0 +1,66 @@
+"""`cdcd resume` and `cdcd resnapshot` change nothing where what comes next would be refused (F79)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.topics import committed_records
+from tests.support.ways_on import RESNAPSHOT, command
+
+
+@pytest.fixture
+def stopped(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Daemon:
+    """One that has streamed a row."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.start().wait_state("streaming")
+    postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+    await_confirmed(postgres, daemon)
+    assert daemon.stop() == 0
+    return daemon
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_topic_is_not_taken_where_the_gap_beside_it_is_refused(
+    kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]
+) -> None:
+    """Nothing is missing here."""
+    progress, topic = f"{stopped.name}.__progress", f"{stopped.name}.public.t"
+    before = len(committed_records(kafka.bootstrap, progress))
+    ran = command(stopped, "resume", "--accept-topic", topic, "--accept-gap", *more)
+    assert ran.returncode != 0
+    assert "nothing is missing" in ran.stderr
+    assert ran.stdout == ""
+    assert len(committed_records(kafka.bootstrap, progress)) == before
+
+
+def test_a_dry_run_refuses_what_would_be_refused(stopped: Daemon) -> None:
+    unknown = command(stopped, "resume", "--accept-topic", "nobodys", "--dry-run")
+    assert unknown.returncode != 0
+    assert "has written nothing to nobodys" in unknown.stderr
+    stopped.start().wait_state("streaming")
+    ran = command(stopped, *RESNAPSHOT, "--dry-run")
+    assert ran.returncode != 0
+    assert "a daemon streams from the slot now" in ran.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_refused(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]
+) -> None:
+    """Once that is written the stored position is gone: a daemon that could go on would stand still."""
+    role = f"reader_{stopped.name}"
+    postgres.create_role(role)
+    stopped.config["source"]["dsn"] = postgres.dsn(database, user=role)
+    progress = f"{stopped.name}.__progress"
+    before = len(committed_records(kafka.bootstrap, progress))
+    ran = command(stopped, *RESNAPSHOT, *more)
+    assert ran.returncode != 0
+    assert "a start that copies the tables would be refused: CDCD-SOURCE-SETUP" in ran.stderr
+    assert f"GRANT SELECT ON public.t TO {role}" in ran.stderr.replace('"', "")
+    assert len(committed_records(kafka.bootstrap, progress)) == before
+    stopped.start().wait_state("streaming")
