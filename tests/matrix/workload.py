@@ -85,7 +85,9 @@ class Workload:
 
     def large(self, rows: int) -> None:
         """One transaction of this many rows that stay, and half as many that do not, beside all that is open."""
-        session = next(one for one in self._sessions if not one.is_open and not one.has_origin)
+        session = min((one for one in self._sessions if not one.has_origin), key=lambda one: one.is_open)
+        if session.is_open:  # as all of them are
+            self._commit(session)
         insert = "INSERT INTO bulk SELECT g, 'bulk ' || g FROM generate_series({}, {}) g"
         self._begin(session)
         self._try(session, insert.format(1, rows // 2))
