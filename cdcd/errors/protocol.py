@@ -19,7 +19,10 @@ class ProtocolError(CdcdError):
 
     code = "CDCD-PROTOCOL"
     retry = Retry.AGAIN
-    hint = "nothing was confirmed; report the message with the server's version"
+    hint = (
+        "nothing was confirmed: `cdcd resume` has it sent again; where that does not help, report this message with "
+        "the server's version"
+    )
 
 
 class MessageTruncated(ProtocolError):
@@ -59,7 +62,7 @@ class PreparedMissing(ProtocolError):
     retry = Retry.OPERATOR
     hint = (
         "something else confirmed its PREPARE, or an origin left out of the stream prepared it; nothing was "
-        "confirmed; a new snapshot is needed: see README, 'When the slot is gone'"
+        "confirmed. Run `cdcd resnapshot` to copy the tables again: see README, 'When the slot is gone'"
     )
 
 
@@ -69,8 +72,9 @@ class PartMissing(ProtocolError):
     code = "CDCD-PART-MISSING"
     hint = (
         "an option that numbers changes otherwise was changed meanwhile (format.key_columns, format.keyless, "
-        "source.publication.names, source.protocol.messages or .origin): change it back; or the slot or the server "
-        "is another one: a new snapshot is needed, see README, 'When the slot is gone'"
+        "source.publication.names, source.protocol.messages or .origin): change it back and restart cdcd; or the "
+        "slot or the server is another one: run `cdcd resnapshot` to copy the tables again, see README, 'When the "
+        "slot is gone'"
     )
 
 

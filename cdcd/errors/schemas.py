@@ -57,7 +57,10 @@ class TextUnreadable(ValueUnencodable):
 
     code = "CDCD-VALUE-TEXT"
     retry = Retry.AGAIN
-    hint = "nothing was confirmed; report the column's type with the server's version"
+    hint = (
+        "nothing was confirmed: `cdcd resume` has it sent again; where that does not help, report the column's type "
+        "with the server's version"
+    )
 
 
 class RegistryUnavailable(CdcdError):

@@ -31,7 +31,10 @@ class SinkFenced(SinkError):
 
     code = "CDCD-SINK-FENCED"
     retry = Retry.NEVER
-    hint = "another cdcd with this slot, or with its sink.transactional_id, is running; only one may"
+    hint = (
+        "another cdcd with this slot, or with its sink.transactional_id, is running, and only one may: stop that one "
+        "before this one is started again"
+    )
     exit_status = EXIT_FENCED
 
 
@@ -139,7 +142,10 @@ class HistoryMissing(ReadingError):
     """Kafka no longer has records that were not read yet."""
 
     code = "CDCD-HISTORY-MISSING"
-    hint = "raise the topics' retention; a mirror is made anew from a new snapshot, into an empty target"
+    hint = (
+        "what is gone does not come again: have cdcd copy the tables to topics of their own (another name), raise "
+        "their retention (sink.topics.properties), and read those, a mirror into an empty target"
+    )
 
 
 class GapInTopic(ReadingError):

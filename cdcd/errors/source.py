@@ -46,7 +46,10 @@ class SendMissing(SourceError):
     """The server has no function that writes a value of this type (42883): in binary form, most likely."""
 
     code = "CDCD-SOURCE-SEND"
-    hint = "a function of PostgreSQL 14 or later is missing on the server: see its log for which"
+    hint = (
+        "a function of PostgreSQL 14 or later is missing on the server, or the role's search_path hides it: the "
+        "message and the server's log name it; mend that, then `cdcd resume`"
+    )
 
 
 class OptionFailed(SourceError):
@@ -200,8 +203,8 @@ class PublicationChanged(SourceError):
 
     code = "CDCD-PUBLICATION-CHANGED"
     hint = (
-        "if nothing was written to its tables meanwhile, nothing is missing: SIGHUP goes on with the publication as "
-        "it is now; else a new snapshot is needed"
+        "if nothing was written to its tables meanwhile, nothing is missing: SIGHUP (or `cdcd resume`) goes on with "
+        "the publication as it is now; else a new snapshot is needed: `cdcd resnapshot`"
     )
 
     def __init__(self, message: str, *, steps: frozenset[Any] = frozenset()) -> None:

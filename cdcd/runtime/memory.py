@@ -10,17 +10,24 @@ Must not: need memory itself, as far as that can be had.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import threading
 from typing import Any
 
-from cdcd.errors import EXIT_MEMORY
+from cdcd.errors import EXIT_MEMORY, MemoryShort
 
-_LAST_WORDS = (
-    b'{"event": "ended", "level": "error", "logger": "cdcd.memory", "code": "CDCD-MEMORY", "error": '
-    b'"CDCD-MEMORY: the system refuses memory; it begins anew when it is started again"}\n'
-)
+_SAID = str(MemoryShort("the system refuses memory; it begins anew when it is started again"))
+_ENDED = {
+    "event": "ended",
+    "level": "error",
+    "logger": "cdcd.memory",
+    "code": MemoryShort.code,
+    "error": _SAID,
+}
+_LAST_WORDS = json.dumps(_ENDED).encode() + b"\n"
+"""Made while there is memory."""
 _descriptor = 2
 
 

@@ -28,6 +28,11 @@ MAX_RECORD_BYTES = 8 << 20
 MAX_BOOK_CHARACTERS = 256 << 20
 """Of all the schemas of a topic, in memory: others may be allowed to write to it."""
 _MOST = (1 << 31) - 1
+_FOREIGN = (
+    "cdcd did not write this record: take the right to write to the topic from everybody else, produce a record "
+    "without a value under its key (kafka-console-consumer shows it), have Kafka compact the topic "
+    "(docs/registry.md), then `cdcd resume`"
+)
 _KEYS = {
     "format": int,
     "subject": str,
@@ -86,21 +91,27 @@ def dump(one: Registered) -> bytes:
 def load(value: bytes) -> Registered:
     """Return what `dump` was given. Raises SchemasUnreadable: a guessed id would decode rows wrongly."""
     if len(value) > MAX_RECORD_BYTES:
-        raise SchemasUnreadable(f"a record of the schema topic has more than {MAX_RECORD_BYTES} bytes")
+        raise SchemasUnreadable(
+            f"a record of the schema topic has more than {MAX_RECORD_BYTES} bytes", hint=_FOREIGN
+        )
     try:
         document = json_of(value)
     except ValueError as error:
-        raise SchemasUnreadable("a record of the schema topic is not JSON") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise SchemasUnreadable("a record of the schema topic is not JSON", hint=_FOREIGN) from error
+    if not isinstance(document, dict) or type(document.get("format")) is not int:
+        raise SchemasUnreadable("a record of the schema topic is not cdcd's", hint=_FOREIGN)
+    if document["format"] != FORMAT:
         raise SchemasUnreadable("a record of the schema topic has a format that this version does not know")
     wrong = [name for name, kind in _KEYS.items() if type(document.get(name)) is not kind]
     if wrong or len(document) != len(_KEYS):
         raise SchemasUnreadable(
-            "a record of the schema topic lacks a field or has an unknown one", fields=",".join(wrong) or None
+            "a record of the schema topic lacks a field or has an unknown one",
+            hint=_FOREIGN,
+            fields=",".join(wrong) or None,
         )
     if not 0 < document["id"] <= _MOST or not 0 < document["version"] <= _MOST:
         raise SchemasUnreadable(
-            "a record of the schema topic has a number that is none of an id or a version"
+            "a record of the schema topic has a number that is none of an id or a version", hint=_FOREIGN
         )
     return Registered(
         document["subject"],

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from cdcd.errors import SchemasUnreadable
 from cdcd.schema.book import Book, Registered
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.faults import making_client
@@ -63,12 +64,19 @@ class SchemaLog:
             if message is None or (position := position_of(message, self._topic)) is None:
                 continue
             error, key = message.error(), message.key()
-            if error is None and key is not None and (one := book.take(key, message.value())) is not None:
+            if error is None and key is not None and (one := self._taken(book, key, message)) is not None:
                 taken.append((position, one))
             self.position = max(self.position, position)
             if is_stable_enough and error is not None and error.code() == KafkaError._PARTITION_EOF:
                 break
         return taken
+
+    def _taken(self, book: Book, key: bytes, message: Message) -> Registered | None:
+        try:
+            return book.take(key, message.value())
+        except SchemasUnreadable as error:
+            error.context |= {"topic": self._topic, "offset": message.offset()}
+            raise
 
     def close(self) -> None:
         """Let the connection go. May be called at any time."""

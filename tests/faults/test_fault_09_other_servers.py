@@ -19,6 +19,7 @@ from tests.faults.link import NewLinked
 from tests.faults.test_fault_08_failover import FAILOVER, TABLE, pair
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.hints import commands_in, hint_of
 from tests.support.proxy import Proxy, Way
 from tests.support.reader import BEGINNING, Reader, assert_each_once
 from tests.support.source import source_database
@@ -59,6 +60,30 @@ def test_a_server_promoted_without_the_slot_halts(
         equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
 
 
+def test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F57: the server drops such a copy itself, so that the slot is missing."""
+    with pair(pg_server, 18) as (primary, standby):
+        daemon = new_daemon(primary, "postgres", source=FAILOVER)
+        daemon.start().wait_state("streaming")
+        await_confirmed(primary, daemon)
+        assert daemon.stop() == 0
+        make_standby(primary, standby)
+        copies = f"SELECT temporary FROM pg_replication_slots WHERE slot_name = '{daemon.slot}' AND synced"
+        eventually(lambda: standby.execute(copies) == [(True,)], "its copy is behind nobody's")
+        primary.kill()
+        promote(standby)
+        daemon.config["source"]["dsn"] = hosts_dsn("postgres", primary, standby)
+        daemon.start()
+        reason = halts_with(daemon, "CDCD-SLOT-MISSING")
+        assert standby.execute(copies) == []
+        assert RESNAPSHOT in commands_in(hint_of(reason))
+        audited(command(daemon, *RESNAPSHOT))
+        daemon.wait_state("streaming")
+        equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
+
+
 def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -83,6 +108,7 @@ def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
         daemon.start()
         reason = halts_with(daemon, "CDCD-SOURCE-TIMELINE")
         assert "switch_lsn=" in reason
+        assert {ACCEPT_GAP, RESNAPSHOT} == set(commands_in(hint_of(reason))), "both are gone by below"
         line = audited(command(daemon, *ACCEPT_GAP))
         daemon.wait_state("streaming")
         run_script(standby.dsn(), "INSERT INTO t VALUES (4, 'after')")
@@ -134,7 +160,7 @@ def test_what_only_an_idle_stream_has_confirmed_is_not_confirmed_on_the_promoted
 
 
 def test_a_server_restored_to_an_earlier_state_halts(
-    pg_server: PostgresServers, new_daemon: NewDaemon
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F62: a copy from before; F58: one that was promoted there."""
     with pair(pg_server, 18) as (primary, earlier):
@@ -149,9 +175,22 @@ def test_a_server_restored_to_an_earlier_state_halts(
         earlier.start()
         daemon.config["source"]["dsn"] = earlier.dsn()
         daemon.start()
-        halts_with(daemon, "CDCD-SOURCE-BEHIND")
+        hint = hint_of(halts_with(daemon, "CDCD-SOURCE-BEHIND"))
         for way in (ACCEPT_GAP, RESNAPSHOT):
             assert "CDCD-RESUME" in command(daemon, *way).stderr
+        assert "point source.dsn at the server that was read before" in hint
+        assert daemon.stop() == 0
+        daemon.config["source"]["dsn"] = primary.dsn()
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        assert "use another name: it gives new topics, a new slot and a new snapshot" in hint
+        another = new_daemon(earlier, "postgres")
+        another.start().wait_state("streaming")
+        equals_table(reader, f"{another.name}.public.t", earlier, "postgres")
+        assert another.stop() == 0
+        daemon.config["source"]["dsn"] = earlier.dsn()
+        daemon.start()
+        halts_with(daemon, "CDCD-SOURCE-BEHIND")
         earlier.stop()
         (earlier.data_folder / "standby.signal").touch()
         earlier.start()

@@ -20,6 +20,7 @@ from tests.faults.test_fault_10_slot_moved import (
 )
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.hints import commands_in, hint_of
 from tests.support.reader import Reader
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
@@ -45,7 +46,9 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(
     """F23: max_slot_wal_keep_size; its cause is in the halt."""
     with pg_server.fresh(18, settings={"max_wal_size": "32MB", "min_wal_size": "32MB"}) as server:
         daemon = new_daemon(server, "postgres")
-        assert "wal_removed" in halted(server, "postgres", daemon, outgrown, "CDCD-SLOT-LOST")
+        reason = halted(server, "postgres", daemon, outgrown, "CDCD-SLOT-LOST")
+        assert "wal_removed" in reason
+        assert way in commands_in(hint_of(reason))
         lost = re.compile(r'^cdcd_slot_wal_status\{[^}]*status="lost"[^}]*\} 1\.0$', re.M)
         eventually(lambda: lost.search(daemon.get("/metrics")[1]), "the metric says so")
         if way == RESNAPSHOT:

@@ -19,6 +19,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.waits import KINDS
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.hints import hint_of
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.waiting import eventually
 from tests.support.witness import Witness, assert_same_changes, changes_of
@@ -272,6 +273,7 @@ def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
         assert_all_there(reader, daemon)
         (retrying,) = daemon.events("retrying")
         assert retrying["code"] == "CDCD-SPILL-LOST"
+        assert "what was lost is sent again" in hint_of(retrying["error"]), "nothing is left to do, as above"
         assert daemon.events("halted") == []
         assert daemon.stop() == 0
 

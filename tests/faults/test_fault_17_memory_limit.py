@@ -15,6 +15,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import EXIT_MEMORY, MemoryShort
 from tests.integration.conftest import STREAMED, NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.hints import apply, hint_of
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run
 
@@ -55,8 +56,9 @@ def test_a_transaction_for_which_there_is_no_memory(
             cursor.execute(MANY)
             assert daemon.wait_exit() == EXIT_MEMORY  # while the transaction is open: it was for its rows
             connection.commit()
-        assert daemon.events("ended")[-1]["code"] == MemoryShort.code
-        daemon.config["buffer"]["memory"] = "8MiB"
+        ended = daemon.events("ended")[-1]
+        assert ended["code"] == MemoryShort.code
+        apply(daemon.config, hint_of(str(ended["error"])), "buffer.memory", "8MiB")
         daemon.start()
         limit(daemon, limit_bytes)
         await_confirmed(postgres, daemon, 240)
@@ -80,6 +82,7 @@ def test_memory_that_is_refused_where_nobody_takes_the_error(
         daemon.process.send_signal(signal.SIGUSR1)
         assert daemon.wait_exit() == EXIT_MEMORY
         assert f"{MemoryShort.code}: the system refuses memory" in daemon.log()
+        assert "lower buffer.memory" in hint_of(daemon.events("ended")[-1]["error"])
         daemon.start()
         await_confirmed(postgres, daemon)
         assert_each_once(reader.read(f"{daemon.name}.public.t"))

@@ -16,6 +16,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import Lsn, format_lsn
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.hints import hint_of
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, assert_metadata_counts
 from tests.support.stack import commit_behind, confirmed_position
 from tests.support.topics import committed_records, set_topic_config
@@ -119,7 +120,8 @@ def test_what_has_to_wait_for_what_was_sent_does_not_wait_for_it_to_linger(
         postgres.execute(f"INSERT INTO t {rows}", dbname=database)
         events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 200)
         assert_each_once(events)
-        assert "CDCD-SINK-BATCH" in daemon.log()
+        refused = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SINK-BATCH"]
+        assert {hint_of(line["error"])[:8] for line in refused} == {"nothing:"}, "as above"
 
 
 def letters(kafka: KafkaBroker, name: str) -> list[tuple[bytes | None, dict[str, Any]]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.access import Access, ByPassword, sink_by_token
+from tests.support.hints import hint_of
 from tests.support.issuer import Issuer
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.stack import confirmed_position
@@ -41,6 +42,8 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
         eventually(lambda: failed not in daemon.get("/metrics")[1], "it is counted")
         assert topic in daemon.log()
         assert confirmed_position(access.postgres, daemon.slot) == before
+        reason = daemon.status()["reason"]
+        assert "grant the principal Describe, Write" in hint_of(reason)
         secured.give_back("User:forbidden", topic)
         daemon.wait_state("streaming")
         access.await_more_rows()

@@ -29,11 +29,11 @@ from tests.support.waiting import eventually
 
 
 class Ends:
-    """Where partition 0 of a topic ends, also of what is not decided, and up to where all is decided."""
+    """Where a partition of a topic ends, also of what is not decided, and up to where all is decided."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, partition: int = 0) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        self._partition = TopicPartition(topic, 0)
+        self._partition = TopicPartition(topic, partition)
 
     @property
     def written(self) -> int:

@@ -496,3 +496,19 @@ def secret_is_gone(w: World) -> Iterator[None]:
     w.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE state = 'streaming'")
     yield
     password.write_text("right-one\n")
+
+
+@situation(
+    "CDCD-SOURCE-SEND",
+    "a function of the server is not there",
+    "a function of PostgreSQL 14 or later is missing",
+    "cdcd resume",
+)
+def function_missing(w: World) -> Iterator[None]:
+    """As on a server that only says that it is PostgreSQL; a catalog is its database's own."""
+    w.sql("ALTER FUNCTION pg_catalog.pg_control_system() RENAME TO pg_gone")
+    w.start()
+    yield
+    assert "pg_control_system() does not exist" in w.daemon.events("halted")[0]["error"]
+    w.sql("ALTER FUNCTION pg_catalog.pg_gone() RENAME TO pg_control_system")
+    w.resume()

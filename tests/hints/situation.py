@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,13 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from cdcd import errors
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import CdcdError, Retry
 from tests.support.daemon import Daemon, await_confirmed, merge
+from tests.support.hints import apply, hint_of
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
 from tests.support.ways_on import command
@@ -29,18 +31,23 @@ Play = Callable[["World"], Iterator[str | None]]
 """Brings the situation about, yields (what was printed, if that is not in the daemon's log), follows the hint."""
 
 SHOWN_WITHIN_S = 120
+CLASSES: dict[str, type[CdcdError]] = {
+    one.code: one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, CdcdError)
+}
 _ids = itertools.count(1_000)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A row of the table. `hint`: what the printed hint has to have; `is_well_after`: a row arrives at the end."""
+    """A row of the table. `hint`: what the printed hint has to have; `told`: the log's event that tells the error;
+    `is_well_after`: a row arrives at the end.
+    """
 
     code: str
     what: str
     hint: tuple[str, ...]
     play: Play
-    is_retried: bool
+    told: str
     is_well_after: bool
 
     def __str__(self) -> str:
@@ -51,12 +58,13 @@ SITUATIONS: list[Situation] = []
 
 
 def situation(
-    code: str, what: str, *hint: str, is_retried: bool = False, is_well_after: bool = True
+    code: str, what: str, *hint: str, is_retried: bool = False, ends: bool = False, is_well_after: bool = True
 ) -> Callable[[Play], Play]:
-    """Put a function into the table."""
+    """Put a function into the table. It halts, or `is_retried`, or `ends` the process."""
 
     def taken(play: Play) -> Play:
-        SITUATIONS.append(Situation(code, what, hint, play, is_retried, is_well_after))
+        told = "ended" if ends else "retrying" if is_retried else "halted"
+        SITUATIONS.append(Situation(code, what, hint, play, told, is_well_after))
         return play
 
     return taken
@@ -105,6 +113,15 @@ class World:
     def command(self, *words: str) -> Any:
         """Run a command with the daemon's configuration."""
         return command(self.daemon, *words)
+
+    def said(self, code: str) -> str:
+        """The hint of the last line of the log that tells of this code."""
+        return hint_of([str(line["error"]) for line in self.daemon.lines() if line.get("code") == code][-1])
+
+    def follow(self, hint: str, name: str, value: Any = None) -> None:
+        """Change the setting as the hint says (`tests.support.hints.apply`) and restart the daemon."""
+        apply(self.daemon.config, hint, name, value)
+        self.start()
 
     # --- the servers ---
 
@@ -169,19 +186,20 @@ def played(one: Situation, world: World) -> None:
 
 
 def _printed(one: Situation, daemon: Daemon) -> str:
-    """The error of the first line that tells of this code; where nobody is needed it is tried again."""
-    wanted = "retrying" if one.is_retried else "halted"
+    """The error of the first line that tells of this code; what may pass is tried again before it halts."""
+    passing = {"retrying"} if CLASSES[one.code].retry is Retry.AGAIN else set()
 
     def said() -> str:
-        for line in daemon.log().splitlines():
-            found = json.loads(line)
+        for found in daemon.lines():
             if found["event"] in ("retrying", "halted", "ended") and found["code"] == one.code:
-                assert found["event"] == wanted, found
+                if found["event"] in passing - {one.told}:
+                    continue
+                assert found["event"] == one.told, found
                 return str(found["error"])
         return ""
 
     try:
-        return eventually(said, f"{one.code} is {wanted}", SHOWN_WITHIN_S)
+        return eventually(said, f"{one.code} is {one.told}", SHOWN_WITHIN_S)
     except AssertionError as error:
         raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
 

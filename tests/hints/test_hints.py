@@ -12,15 +12,19 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.hints import of_commands, of_kafka, of_rows, of_source
-from tests.hints.elsewhere import ELSEWHERE
-from tests.hints.situation import SITUATIONS, Situation, World, played
+from cdcd.errors import CdcdError
+from cdcd.runtime.fallback import doubting
+from cdcd.source.settings import StreamOptions
+from tests.hints import of_commands, of_kafka, of_others, of_rows, of_source, of_wire
+from tests.hints.asserted import asserts
+from tests.hints.elsewhere import ELSEWHERE, TOLD_AS
+from tests.hints.situation import CLASSES, SITUATIONS, Situation, World, played
 from tests.integration.conftest import NewDaemon
 from tests.support.stack import PostgresServers
 
 ROOT = Path(__file__).parents[2]
 CODES = set(re.findall(r"^\| `(CDCD-[A-Z-]+)`", (ROOT / "docs" / "errors.md").read_text(), re.M))
-TABLES = (of_commands, of_kafka, of_rows, of_source)
+TABLES = (of_commands, of_kafka, of_others, of_rows, of_source, of_wire)
 
 
 @pytest.fixture
@@ -48,14 +52,49 @@ def test_the_hint_mends_it(one: Situation, world: World) -> None:
 
 
 def test_every_code_has_a_situation_or_a_test_elsewhere() -> None:
-    here = {one.code for one in SITUATIONS}
-    assert CODES - here - ELSEWHERE.keys() == set()
-    assert (here | ELSEWHERE.keys()) - CODES == set()
-    assert here & ELSEWHERE.keys() == set(), "a code of both"
+    here, there = {one.code for one in SITUATIONS}, ELSEWHERE.keys() | TOLD_AS.keys()
+    assert CODES - here - there == set()
+    assert (here | there) - CODES == set()
+    assert here & there == set(), "a code of both"
 
 
-def test_what_is_said_to_be_elsewhere_is_there() -> None:
-    for code, where in ELSEWHERE.items():
-        if where.startswith("tests/"):
-            path, _, name = where.partition("::")
-            assert f"def {name}(" in (ROOT / path).read_text(), (code, where)
+@pytest.mark.parametrize(
+    ("code", "where"), [(code, where) for code, where in ELSEWHERE.items() if "tests/" in where]
+)
+def test_what_is_said_to_be_elsewhere_is_asserted_there(code: str, where: str) -> None:
+    why, _, rest = where.rpartition("tests/")
+    path, _, name = f"tests/{rest}".partition("::")
+    found = re.findall(r"CDCD-[A-Z-]+", why) or [code]
+    assert len(found) == 1, "told as one other"
+    assert asserts(ROOT / path, name, found[0], CLASSES[found[0]].__name__), (code, where)
+
+
+@pytest.mark.parametrize(("code", "as_code"), TOLD_AS.items())
+def test_what_is_told_as_another_is_so_wherever_it_comes_from(code: str, as_code: str) -> None:
+    options = StreamOptions(2, streaming="on", binary=True)
+    with pytest.raises(CdcdError) as raised, doubting(options):
+        raise CLASSES[code]("of the stream")
+    assert raised.value.code == as_code
+    assert as_code in {one.code for one in SITUATIONS} | ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("assert 'CDCD-SPILL: full' in page", True),
+        ("assert SpillError.code == page", True),
+        ("with pytest.raises(SpillError): pass", True),
+        ("with pytest.raises(OSError, match='CDCD-SPILL'): pass", True),
+        ("eventually(lambda: 'CDCD-SPILL' in page, 'told')", True),
+        ("helper()", True),
+        ("assert 'CDCD-SPILL-FULL' in page", False),
+        ("page = 'CDCD-SPILL'", False),
+        ("assert page, other()", False),
+    ],
+)
+def test_what_counts_as_asserted(body: str, expected: bool, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    helpers = "def helper():\n    assert 'CDCD-SPILL' in page\ndef other():\n    return 'CDCD-SPILL'\n"
+    path.write_text(f"{helpers}def test_it():\n    {body}\n")
+    assert asserts(path, "test_it", "CDCD-SPILL", "SpillError") is expected
+    assert not asserts(path, "test_another", "CDCD-SPILL", "SpillError")

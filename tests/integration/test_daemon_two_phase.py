@@ -10,9 +10,11 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.hints import commands_in, hint_of
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, confirmed_position, drop_database, new_database_name, prepare
 from tests.support.waiting import eventually
+from tests.support.ways_on import audited, command
 from tests.support.witness import Witness, assert_same_changes, changes_of
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
@@ -261,6 +263,16 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
             assert daemon.get("/readyz")[0] == 503
             daemon.kill()
             is_running = False
+        (way,) = commands_in(hint_of(page["reason"]))
+        daemon.config["snapshot"] = {"mode": "initial"}
+        audited(command(daemon, *way))
+        daemon.start().wait_state("streaming")
+        copied = {(1,), (3,), (4,), (5,)}
+        assert set(server.execute("SELECT id FROM t", dbname=dbname)) == copied
+        eventually(
+            lambda: {(one.key["id"],) for one in reader.read(topic) if one.op == "r"} == copied,
+            "what was lost is copied",
+        )
 
 
 @pytest.mark.parametrize("place", [15, 18], indirect=True)

@@ -19,6 +19,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.hints import apply, hint_of
 from tests.support.reader import BEGINNING, Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 from tests.support.waiting import eventually
@@ -64,8 +65,15 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
             reader.wait(topics, lambda events: len(events) == 1)
             assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
             assert [line["streaming"] != "off" for line in daemon.events("streaming")] == [True, True, False]
+            assert daemon.stop() == 0
+            hint = hint_of(daemon.events("retrying")[0]["error"])
+            apply(daemon.config, hint, "source.protocol.streaming")
+            daemon.start().wait_state("streaming")
+            server.execute("INSERT INTO beside VALUES (2, 'x')", dbname=dbname)
+            reader.wait(topics, lambda events: len(events) == 2)
+            assert len(daemon.events("retrying")) == 1, "it does not come again"
             open_one.commit()
-        events = reader.wait(topics, lambda events: len(events) >= ROWS + 2)
+        events = reader.wait(topics, lambda events: len(events) >= ROWS + 3)
         assert daemon.stop() == 0
     assert_each_once(events)
     rows = {event.value["after"]["id"]: event.value["after"] for event in events if event.topic == topics[0]}

@@ -12,10 +12,11 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.source.holders import oldest_writer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.hints import commands_in, hint_of
 from tests.support.stack import PostgresServers, prepare, run, wal_position
 from tests.support.waiting import eventually
-from tests.support.ways_on import halts_with
+from tests.support.ways_on import audited, command, halts_with
 
 MIB = 1 << 20
 
@@ -89,7 +90,7 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
             page = daemon.wait_state("halted")
             assert "CDCD-SLOT-GIVEN-UP" in page["reason"]
             assert "from_lsn=" in page["reason"]
-            assert "cdcd resnapshot" in page["reason"]
+            (way,) = [way for way in commands_in(hint_of(page["reason"])) if way[0] == "resnapshot"]
             eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
             eventually(lambda: daemon.events("slot_given_up"), "and it is said")
         finally:
@@ -99,8 +100,12 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
         assert daemon.get("/readyz")[0] != 200
         daemon.reload()
         eventually(lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start says it again")
-        assert daemon.stop() == 0
         assert daemon.events("wal_guard")[-1]["now"] == "give_up"
+        audited(command(daemon, *way))
+        daemon.wait_state("streaming")
+        run(server, "held", "INSERT INTO t VALUES (2)")
+        await_confirmed(server, daemon)
+        assert daemon.stop() == 0
 
 
 def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, first: Daemon) -> None:

@@ -15,6 +15,7 @@ from cdcd.spark.plan import Look, plan_table
 from cdcd.spark.tasks import fold_group
 from cdcd.spark.testing import Table, column, envelope_schema, key_schema
 from tests.spark.topics import PARTITIONS, Sent, TopicsWriter, rows_of, run_mirror
+from tests.support.hints import hint_of
 
 ITEMS = [column("id", "int", required=True), column("name", "string")]
 LOST = {"gap.from_lsn": "0/A", "gap.to_lsn": "0/14", "gap.reason": "CDCD-SLOT-LOST", "gap.decided": "2026"}
@@ -65,8 +66,9 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     topics.commit(lsns[0], _marker(items, lsns[0], said, timeline))
     new = topics.change(items, "c", lsns[1], 1, after=_row(2, "new"), timeline=timeline)
     topics.commit(lsns[1], new)
-    with pytest.raises(StreamingQueryException, match="CDCD-GAP"):
+    with pytest.raises(StreamingQueryException, match="CDCD-GAP") as raised:
         run_mirror(spark, topics, target)
+    assert "start the mirror with --accept-gaps" in hint_of(str(raised.value))
     both = [_row(1, "old"), _row(2, "new")]
     assert rows_of(run_mirror(spark, topics, target, accept_gaps=True), items) == both
     later = topics.change(items, "c", lsns[2], 1, after=_row(3, "later"), timeline=timeline)

@@ -17,6 +17,7 @@ from cdcd.spark.manifest import read_manifest
 from cdcd.spark.tasks import SMALL_BATCH_ROWS
 from cdcd.spark.testing import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+from tests.support.hints import hint_of
 
 ITEMS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
 
@@ -262,9 +263,19 @@ def test_a_start_that_kafka_has_removed_is_an_error(
     topics.commit(10, [r for n in range(50) for r in topics.change(items, "r", 10, n, after=_row(n))])
     for future in topics.admin.delete_records([TopicPartition(items.topic, 0, 3)]).values():
         future.result(30)
-    with pytest.raises(StreamingQueryException, match="CDCD-HISTORY-MISSING"):
+    with pytest.raises(StreamingQueryException, match="CDCD-HISTORY-MISSING") as raised:
         run_mirror(spark, topics, target)
     assert read_manifest(target) is None
+    hint = hint_of(str(raised.value))
+    assert "another name" in hint
+    assert "into an empty target" in hint
+    anew = TopicsWriter(topics.bootstrap, topics.registry_url, f"{topics.prefix}b")
+    try:
+        others = anew.table("items", ITEMS)
+        anew.commit(20, anew.change(others, "r", 20, 1, after=_row(60)))
+        assert rows_of(run_mirror(spark, anew, target.with_name("empty")), others) == [_row(60)]
+    finally:
+        anew.close()
 
 
 def test_a_large_batch_is_folded_by_sparks_tasks(

@@ -17,7 +17,8 @@ from cdcd.spark import target as targets
 from cdcd.spark.manifest import Manifest, read_manifest, sweep, write_manifest
 from cdcd.spark.target import refuse_anothers, starting_manifest, take
 from cdcd.spark.testing import column
-from tests.spark.topics import TopicsWriter, run_mirror
+from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+from tests.support.hints import hint_of
 
 HOLD = "import sys; from cdcd.spark.target import take; held = take(sys.argv[1]); print('held', flush=True); input()"
 
@@ -135,6 +136,12 @@ def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
     assert found.cluster
     document = json.loads((target / "manifest.json").read_text()) | {"cluster": "elsewhere"}
     (target / "manifest.json").write_text(json.dumps(document))
-    with pytest.raises(ReadingError, match="another Kafka cluster"):
+    with pytest.raises(ReadingError, match="another Kafka cluster") as raised:
         run_mirror(spark, topics, target)
+    hint = hint_of(str(raised.value))
+    assert "choose another target" in hint
+    assert rows_of(run_mirror(spark, topics, tmp_path / "another"), items) == [{"id": 1}]
     assert json.loads((target / "manifest.json").read_text()) == document
+    assert "write the new id into manifest.json" in hint
+    (target / "manifest.json").write_text(json.dumps(document | {"cluster": found.cluster}))
+    assert rows_of(run_mirror(spark, topics, target), items) == [{"id": 1}]

@@ -1,0 +1,70 @@
+"""Whether a test elsewhere tells of an error: by its code or its class, where it would fail without it.
+
+In: the path of a test's module, the name of the test, the error's code and class.  Out: yes or no.
+Invariant: only what is asserted counts, in the test itself or in a function of its module that it calls: in an
+`assert`, in `pytest.raises`, or handed to a helper that fails without it (HELPERS).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+HELPERS = frozenset({"raises", "eventually", "halts_with", "halted"})
+
+Functions = dict[str, ast.FunctionDef]
+
+
+def asserts(path: Path, test: str, code: str, cls: str) -> bool:
+    """Whether the test asserts the error."""
+    tree = ast.parse(path.read_text(), str(path))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if test not in functions:
+        return False
+    return any(
+        _names(said, code, cls)
+        for function in _called_from(test, functions)
+        for said in _asserted(functions[function])
+    )
+
+
+def _called_from(test: str, functions: Functions) -> set[str]:
+    """The test and what it calls of its module, over any number of steps."""
+    found: set[str] = set()
+    waiting = [test]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [called for called in _calls(functions[name]) if called in functions]
+    return found
+
+
+def _calls(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and (name := _name_of(node.func)):
+            yield name
+
+
+def _asserted(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            yield node.test
+        elif isinstance(node, ast.Call) and _name_of(node.func) in HELPERS:
+            yield node
+
+
+def _name_of(called: ast.expr) -> str:
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+def _names(said: ast.AST, code: str, cls: str) -> bool:
+    whole = re.compile(rf"{code}(?!-?[A-Z])")
+    for node in ast.walk(said):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and whole.search(node.value):
+            return True
+        if cls in (getattr(node, "id", ""), getattr(node, "attr", "")):
+            return True
+    return False
