@@ -38,7 +38,7 @@ def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
     readers = [one for one in owners if one.reads(settings.slot, server.system_identifier, server.database)]
     own = Place(settings.progress_topic, settings.slot)
     ours = next((owner for owner in owners if owner.place == own), None)
-    if ours is not None and ours not in readers:
+    if ours is not None and not ours.is_of(server.system_identifier, server.database):
         raise ResumeRefused(
             f"the stored position is that of {ours}, and this is another server or database: its slot of that "
             "name is another daemon's",

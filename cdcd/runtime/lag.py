@@ -67,6 +67,8 @@ class LagTracker:
         """Rising WAL ends that were not received at their look, with the server's time of it."""
         self._complete_us: int | None = None
         """All that was committed before is durable, or received in this session."""
+        self._is_complete_by_wall = False
+        """Whether that was taken from cdcd's own clock, before a look at the server's."""
         self._last_us: int | None = None
         self._oldest_us: int | None = None
         self._open_us: int | None = None
@@ -110,14 +112,18 @@ class LagTracker:
         If the server's clock was set meanwhile, all times that are remembered are by the clock before: they move too.
         """
         least_us, most_us = end.clock_us - end.answered_us, end.clock_us - end.asked_us
-        if self._ahead_us is not None and not least_us <= self._ahead_us <= most_us:
+        if self._ahead_us is None:
+            by_us = most_us + self._clock_us() - self._wall_us()
+            if self._complete_us is not None and self._is_complete_by_wall:
+                self._complete_us += by_us
+            self._ahead_us = most_us
+        elif not least_us <= self._ahead_us <= most_us:
             by_us = most_us - self._ahead_us
             self._looks = deque((lsn, at_us + by_us) for lsn, at_us in self._looks)
             for name in ("_complete_us", "_last_us", "_oldest_us", "_open_us"):
                 at_us = getattr(self, name)
                 setattr(self, name, None if at_us is None else at_us + by_us)
-            self._ahead_us = None
-        self._ahead_us = most_us if self._ahead_us is None else self._ahead_us
+            self._ahead_us = most_us
 
     # --- where a position begins ---
 
@@ -138,6 +144,7 @@ class LagTracker:
         self._of, self.received_lsn = None, INVALID_LSN
         self._looks.clear()
         self._complete_us = now_us if since_us is None else min(since_us, now_us)
+        self._is_complete_by_wall = self._ahead_us is None and self._complete_us == now_us
 
     def copied_before(self, commit_us: int) -> None:
         """By the progress record a snapshot was begun, or asked for, and what commits from then on is not durable."""

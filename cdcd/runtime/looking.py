@@ -465,10 +465,24 @@ def _owners(known: Known) -> list[Finding]:
     One that nobody could name yet is asked about before it is made (`Topics.ensure`).
     """
     assert known.claims is not None
+    if _drops_what_it_never_made(known):
+        assert known.server is not None
+        known.claims.refuse_slot_of_another(known.server.system_identifier, known.server.database)
     known.shared = shared = known.claims.refuse_owned(written_topics(known))
     if shared is not None:
         return [Finding("warn", "owners", shared.message, shared.advice)]
     return [Finding("ok", "owners", "no other slot writes to these topics")]
+
+
+def _drops_what_it_never_made(known: Known) -> bool:
+    """Whether a start that was cut off would make the slot anew, and no record says that it had made one."""
+    begin, stored = known.verdict, known.stored
+    return (
+        isinstance(begin, Snapshot)
+        and begin.drop_slot
+        and stored is not None
+        and not stored.identity.slot_lsn
+    )
 
 
 def _transactions(known: Known) -> list[Finding]:

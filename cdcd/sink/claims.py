@@ -97,6 +97,18 @@ class Claims:
             raise refusal
         return self._conflict(self._had.intersection(names), owners)
 
+    def refuse_slot_of_another(self, system_identifier: str, database: str) -> None:
+        """Raise Owned where by its progress a daemon of another name reads our slot; asked before it is dropped."""
+        _, owners = read_owners(self._settings)
+        for owner in owners:
+            if owner.place != self._own and owner.reads(self._own.slot, system_identifier, database):
+                raise Owned(
+                    f"the slot is read by a daemon with another name: {owner}",
+                    hint="choose another source.slot.name; or, if that daemon is not to run any more, "
+                    "`cdcd drop-slot` with its configuration",
+                    slot=self._own.slot,
+                )
+
     def _conflict(self, names: Collection[str], owners: list[Owner]) -> Owned | None:
         return conflict(names, owners, self._own, self._shared_with)
 

@@ -51,17 +51,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A slot that has written, and the topics that are its own."""
+    """A slot that has written, and the topics that are its own.
+
+    `has_slot`: it has read the slot, or made it; one whose start was cut off before has not.
+    """
 
     place: Place
     system_identifier: str
     database: str
     transactional_id: str
     topics: frozenset[str]
+    has_slot: bool = True
 
     def reads(self, slot: str, system_identifier: str, database: str) -> bool:
         """Whether it is this slot of this server that its progress is of."""
-        return (self.place.slot, self.system_identifier, self.database) == (slot, system_identifier, database)
+        here = (self.place.slot, self.system_identifier, self.database)
+        return self.has_slot and here == (slot, system_identifier, database)
+
+    def is_of(self, system_identifier: str, database: str) -> bool:
+        """Whether its progress is of this server and database."""
+        return (self.system_identifier, self.database) == (system_identifier, database)
 
     def __str__(self) -> str:
         slot = (
@@ -119,6 +128,7 @@ def owners_of(
                 progress.identity.database,
                 progress.transactional_id,
                 frozenset(topics),
+                progress.phase == "streaming" or progress.identity.slot_lsn > 0,
             )
         )
     return owners

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+from cdcd.crash_points import EXIT_STATUS, VARIABLE
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
@@ -221,3 +222,28 @@ def test_a_topic_is_shared_on_purpose_and_who_had_it_first_goes_on(
     checked = command(first, "check")
     assert checked.returncode == 0
     assert f"another slot writes to {topic}" in checked.stdout
+
+
+def test_a_start_that_was_cut_off_does_not_drop_the_slot_that_another_daemon_has_made_since(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """It had written that it begins, and was ended before it made the slot."""
+    postgres.execute(CREATE.format("orders"), dbname=database)
+    first, second = new_daemon(postgres, database), new_daemon(postgres, database)
+    same_slot(first, second)
+    first.environment[VARIABLE] = "snapshot_begun"
+    assert first.start().wait_exit() == EXIT_STATUS
+    first.environment.clear()
+    second.start().wait_state("streaming")
+    assert second.stop() == 0
+    first.start()
+    reason = halts_with(first, "CDCD-OWNED")
+    assert f"(name {second.name})" in reason
+    checked = command(first, "check")
+    assert (checked.returncode, "CDCD-OWNED" in checked.stdout) == (1, True)
+    refused = command(first, "drop-slot")
+    assert refused.returncode != 0
+    assert "read by a daemon with another name" in refused.stderr
+    assert first.stop() == 0
+    second.start().wait_state("streaming")
+    assert second.stop() == 0

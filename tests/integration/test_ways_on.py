@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
@@ -9,7 +11,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.topics import committed_records
-from tests.support.ways_on import RESNAPSHOT, command
+from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command
 
 
 @pytest.fixture
@@ -64,3 +66,26 @@ def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_
     assert f"GRANT SELECT ON public.t TO {role}" in ran.stderr.replace('"', "")
     assert len(committed_records(kafka.bootstrap, progress)) == before
     stopped.start().wait_state("streaming")
+
+
+def test_what_is_marked_as_a_gap_says_nothing_of_what_was_committed_since(
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon
+) -> None:
+    """The lag counts from the last commit in the record: the time of the marker would be one."""
+    progress = f"{stopped.name}.__progress"
+
+    def commit_times() -> list[int]:
+        records = committed_records(kafka.bootstrap, progress)
+        own = [one for one in records if one.key() == stopped.slot.encode()]
+        return [json.loads(one.value() or b"")["commit_us"] for one in own]
+
+    before = commit_times()
+    postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+    postgres.execute(
+        "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", stopped.slot, dbname=database
+    )
+    audited(command(stopped, *ACCEPT_GAP))
+    stopped.start().wait_state("streaming")
+    assert stopped.stop() == 0
+    assert len(commit_times()) > len(before) + 1
+    assert max(commit_times()) == max(before)

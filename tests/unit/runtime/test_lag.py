@@ -340,6 +340,19 @@ def test_a_process_that_copies_anew_counts_from_what_the_record_says(lag: LagTra
     assert lag.lag_us() == 0 or lag.lag_us() is None
 
 
+@pytest.mark.parametrize("ahead_s", [-3600, 3600])
+def test_a_snapshot_that_begins_before_the_first_look_counts_by_the_servers_clock(
+    clock: Clock, ahead_s: int
+) -> None:
+    clock.now_us = 5_000 * S
+    lag = LagTracker(clock, clock)
+    lag.copies()
+    clock.ahead_us = ahead_s * S
+    clock.now_us += 30 * S
+    look(lag, clock, 100)
+    assert lag.lag_us() == 30 * S
+
+
 def test_looks_are_bounded_while_nothing_comes(lag: LagTracker, clock: Clock) -> None:
     lag.streams(HERE, 100, 0)
     look(lag, clock, 100)
