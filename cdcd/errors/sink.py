@@ -53,7 +53,7 @@ class SinkAuthorization(SinkError):
 
     code = "CDCD-SINK-AUTH"
     retry = Retry.AUTO  # the next session reads the credentials again, and an ACL may be given back
-    hint = "grant the principal what `cdcd check` lists, or correct its credentials; it is tried again"
+    hint = "grant the principal what `cdcd check` says, or correct its credentials; it is tried again"
 
 
 class TopicMissing(SinkError):

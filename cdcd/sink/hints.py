@@ -56,7 +56,7 @@ _BY_CODE: dict[int, str] = {
     ),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
         "grant the principal Describe, Write and, where cdcd makes topics, Create on the topic; Read on those of "
-        "cdcd's own: `cdcd check` lists them"
+        "cdcd's own: `cdcd check` lists the topics, and which of them may not be written to"
     ),
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
         "grant the principal IdempotentWrite and, where cdcd makes topics, Create on the cluster"

@@ -23,6 +23,7 @@ from cdcd.sink.faults import error_of, kafka_errors, translate
 from cdcd.sink.hints import COLLISION_HINT
 from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics, next_turn
 from cdcd.sink.limits import Limits
+from cdcd.sink.rights import check_rights
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topic_configs import (
     broker_configuration,
@@ -37,6 +38,7 @@ __all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES",
 
 _LOG = logging.getLogger("cdcd.sink.topics")
 _UNUSED = "has {partitions} partitions, of which the first is used and the others stay empty"
+_SEE_ACLS = "see that the principal may Describe and Write (kafka-acls --list)"
 _LOOK_AGAIN_S = 0.05
 _FIRST_LOOK_AGAIN_S = 0.002
 """A broker hears of a topic that was made a few milliseconds later, and a table's first row waits for it."""
@@ -250,6 +252,16 @@ class Topics:
         except SinkError as error:
             mend = error.advice or "grant DescribeConfigs on them"
             return [Finding("warn", "sink.topics", f"their configuration is not known: {error.said}", mend)]
+
+    def check_rights(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
+        """Return which of these topics may not be written to, of those that are there."""
+        there = [name for name in names if _is_there(metadata, name)]
+        try:
+            return check_rights(self._admin.client, there, self._settings.operation_timeout_s)
+        except SinkError as error:
+            return [
+                Finding("warn", "sink.topics", f"the rights on them are not known: {error.said}", _SEE_ACLS)
+            ]
 
     # --- inside ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from tests.support.issuer import Issuer
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
+from tests.support.ways_on import command
 
 
 def test_a_wrong_password_is_named_and_heals_with_the_file(by_password: ByPassword) -> None:
@@ -43,10 +44,17 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
         assert topic in daemon.log()
         assert confirmed_position(access.postgres, daemon.slot) == before
         reason = daemon.status()["reason"]
-        assert "grant the principal Describe, Write" in hint_of(reason)
+        assert "`cdcd check` lists the topics" in hint_of(reason)
+        checked = command(daemon, "check")
+        assert checked.returncode == 1
+        (line,) = [line for line in checked.stdout.splitlines() if line.startswith("fail")]
+        assert line.split()[1:3] == ["topic", topic]
+        assert "CDCD-SINK-AUTH: the principal may not write to the topic" in line
+        assert "-> grant the principal Write on it" in checked.stdout
         secured.give_back("User:forbidden", topic)
         daemon.wait_state("streaming")
         access.await_more_rows()
+        assert command(daemon, "check").returncode == 0
     access.assert_all_there(rows)
 
 
