@@ -7,13 +7,14 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+QUICK_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-test)
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test long check bench profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick long check bench profile faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seconds S --keep"
 	$(BIN)/cdcd demo $(ARGS)
@@ -21,12 +22,17 @@ demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seco
 test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
 	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+test-quick: $(QUICK_STAMP) ## what needs no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
+	$(BIN)/pytest --quiet --numprocesses 4 tests/unit $(ARGS)
+
 long: $(STAMP) ## what takes many minutes, with the memory it needed: make long ARGS="-k huge"
 	$(BIN)/pytest -s -m long $(ARGS)
 
 check: $(STAMP) ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint cdcd
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/unit/test_imports.py
 
@@ -62,11 +68,13 @@ clean: ## remove what the other targets made here (the artefact cache is in the 
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find cdcd tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml cdcd/avro/rows.pyx cdcd/source/reading.pyx
+$(VENV)/.installed-test: EXTRA := test
+$(STAMP): EXTRA := dev
+$(STAMP) $(VENV)/.installed-test: pyproject.toml cdcd/avro/rows.pyx cdcd/source/reading.pyx
 	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; name one with PYTHON=..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is not" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "the virtual environment could not be made (Debian: apt install python3-venv)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
 	@touch $@

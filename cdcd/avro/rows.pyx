@@ -1,8 +1,9 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, freethreading_compatible=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: freethreading_compatible=False
 """The compiled row codec: runs of raw row messages -> Kafka records, without a Python object per column.
 
-In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records; or records, and they are put in
-order (`by_partition`) and given to the producer (`hand_over`), whose twins are in `cdcd.sink.hand_over`.
+In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records; or records, and they are
+put in order (`by_partition`) and given to the producer (`hand_over`), whose twins are in `cdcd.sink.hand_over`.
 Invariant: bytes and errors are those of its twin (`cdcd.avro.encode`), which is its specification. What an operation
 does not understand goes to the column's own encoder or to the twin, a row at a time; where the twin raises, the whole
 run is given to it, so that an error is the twin's own. Nothing is read beyond a frame, and nothing is written without
@@ -15,7 +16,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject, PyTypeObject
 from libc.math cimport fabs, isinf, isnan
 from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from cdcd.model import POSTGRES_EPOCH_US, Record
 from cdcd.schema.codec import Op
@@ -1813,7 +1814,9 @@ def by_partition(list records):
         PyMem_Free(group_of)
 
 
-cdef int _group_of(PyObject* topic, int64_t number, PyObject** topics, int64_t* numbers, int found, int last) except -1:
+cdef int _group_of(
+    PyObject* topic, int64_t number, PyObject** topics, int64_t* numbers, int found, int last
+) except -1:
     """Return which of those found it is, `found` where it is none; one topic may be several objects."""
     cdef int group
     if found and topics[last] == topic and numbers[last] == number:

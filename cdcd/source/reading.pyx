@@ -91,7 +91,8 @@ cdef class Batch:
     are one item.
 
     `_frames` holds, in this order: whole transactions; the frame of a Begin whose Commit may come; rows. Between the
-    transactions and the Begin stands a keepalive, if `_has_idle`: another one, or that Begin's Commit, makes it needless.
+    transactions and the Begin stands a keepalive, if `_has_idle`: another one, or that Begin's Commit, makes it
+    needless.
     """
 
     cdef uint8_t *_frames
@@ -279,7 +280,8 @@ cdef class Batch:
             self._items.append(Keepalive(self._idle_lsn, self._idle_sent_at, False))
         if self._has_begin:
             lsn = _uint64(self._frames + at + 4)
-            self._items.append(Control(lsn, _bytes(self._frames + at + FRAME_BYTES, BEGIN_BYTES), self._begin_sent_at))
+            begin = _bytes(self._frames + at + FRAME_BYTES, BEGIN_BYTES)
+            self._items.append(Control(lsn, begin, self._begin_sent_at))
             at += FRAME_BYTES + BEGIN_BYTES
         if self._rows:
             xid = self._xid if self._in_stream else None
