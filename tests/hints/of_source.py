@@ -83,7 +83,8 @@ def no_replication(w: World) -> Iterator[None]:
     w.sql(f"GRANT SELECT ON t TO {name}")
     w.start(source={"dsn": dsn})
     yield
-    w.sql(f"ALTER ROLE {name} REPLICATION")
+    (statement,) = re.findall(rf"ALTER ROLE \"?{name}\"? REPLICATION", w.hint)
+    w.sql(statement)
     w.resume()
 
 
@@ -275,7 +276,7 @@ def failover_too_early(w: World) -> Iterator[None]:
     w.closing.callback(w.daemon.__exit__)
     w.start(source={"dsn": server.dsn(w.dbname), "slot": {"failover": True}})
     yield
-    w.start(source={"slot": {"failover": False}})
+    w.follow(w.said(SETUP), "source.slot.failover")
 
 
 # --- the slot -------------------------------------------------------------------------------------------------
@@ -340,11 +341,10 @@ def slot_advanced(w: World) -> Iterator[None]:
 @situation("CDCD-SLOT-UNUSABLE", "the slot is another plugin's", "choose another source.slot.name")
 def slot_of_another_plugin(w: World) -> Iterator[None]:
     w.sql(f"SELECT pg_create_logical_replication_slot('{w.slot}', 'test_decoding')")
-    publication = w.slot
     w.start()
     yield
     w.daemon.slot += "_own"
-    w.start(source={"slot": {"name": w.daemon.slot}, "publication": {"names": [publication]}})
+    w.start(source={"slot": {"name": w.daemon.slot}})
 
 
 @situation("CDCD-SLOT-UNUSABLE", "the slot is there, and nothing was written", "snapshot.mode: never")
@@ -438,6 +438,7 @@ def another_database(w: World) -> Iterator[None]:
     w.daemon.wait_state(
         "halted"
     )  # the slot was dropped, so that the other server has none of this name either
+    w.said("CDCD-SLOT-MISSING")
     w.resume("resume", "--accept-gap")
 
 

@@ -84,11 +84,15 @@ class World:
     daemon: Daemon
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     table: str = "public.t"
+    hint: str = ""
+    """What was printed last; from then on nothing is done that it does not say."""
 
     # --- the daemon ---
 
     def configure(self, **over: Any) -> None:
         """Change the configuration; a running daemon does not see it before its next start."""
+        for path in _paths(over) if self.hint else ():
+            assert _says(self.hint, path), f"{path} is not in: {self.hint}"
         merge(self.daemon.config, over)
 
     def start(self, **over: Any) -> None:
@@ -107,7 +111,10 @@ class World:
 
     def resume(self, *words: str) -> None:
         """`cdcd resume`, or another command: it goes through."""
-        ran = self.command(*(words or ("resume",)))
+        words = words or ("resume",)
+        said = " ".join(words).replace(self.topic, "NAME")
+        assert f"`cdcd {said}`" in self.hint or not self.hint, f"{said} is not in: {self.hint}"
+        ran = self.command(*words)
         assert ran.returncode == 0, (ran.stdout, ran.stderr)
 
     def command(self, *words: str) -> Any:
@@ -116,7 +123,9 @@ class World:
 
     def said(self, code: str) -> str:
         """The hint of the last line of the log that tells of this code."""
-        return hint_of([str(line["error"]) for line in self.daemon.lines() if line.get("code") == code][-1])
+        told = [line for line in self.daemon.lines() if line.get("code") == code][-1]
+        self.hint = hint_of(" ".join(filter(None, (str(told["error"]), told.get("hint")))))
+        return self.hint
 
     def follow(self, hint: str, name: str, value: Any = None) -> None:
         """Change the setting as the hint says (`tests.support.hints.apply`) and restart the daemon."""
@@ -180,9 +189,26 @@ def played(one: Situation, world: World) -> None:
     assert one.code + ":" in error, told
     for part in one.hint:
         assert part in hint, f"{part!r} is not in: {hint or told}"
+    world.hint = hint
     assert next(steps, None) is None, "a situation has one error"
     if one.is_well_after:
         _assert_well(world)
+
+
+def _paths(over: dict[str, Any], above: str = "") -> Iterator[str]:
+    """The settings that a configuration changes, as a hint names them."""
+    for key, value in over.items():
+        path = f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _paths(value, f"{path}.")
+        else:
+            yield path
+
+
+def _says(hint: str, path: str) -> bool:
+    """Whether the hint names the setting, or that which it is a part of."""
+    parts = path.split(".")
+    return any(".".join(parts[:count]) in hint for count in range(min(2, len(parts)), len(parts) + 1))
 
 
 def _printed(one: Situation, daemon: Daemon) -> str:
@@ -195,7 +221,7 @@ def _printed(one: Situation, daemon: Daemon) -> str:
                 if found["event"] in passing - {one.told}:
                     continue
                 assert found["event"] == one.told, found
-                return str(found["error"])
+                return " ".join(filter(None, (str(found["error"]), found.get("hint"))))
         return ""
 
     try:

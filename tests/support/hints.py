@@ -14,7 +14,8 @@ from tests.support.daemon import merge
 
 _COMMAND = re.compile(r"`cdcd ([^`]+)`")
 _SETTING = re.compile(
-    r"(?:set|raise|lower) ((?:source|sink|buffer|registry|format|snapshot)\.[a-z_.]+[a-z])(?:: (\[[^]]*\]|[\w-]+))?"
+    r"(?:[sS]et|[rR]aise|[lL]ower) ((?:source|sink|buffer|registry|format|snapshot)\.[a-z_.]+[a-z])"
+    r"(?:: (\[[^]]*\]|[\w-]+))?"
 )
 
 
