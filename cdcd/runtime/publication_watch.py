@@ -21,7 +21,7 @@ import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
 from cdcd.ops.metrics import Metrics
-from cdcd.source.names import Standing, attached, taken, unpublished
+from cdcd.source.names import Standing, attached, named, taken, unpublished
 from cdcd.source.publication import missing_publications
 from cdcd.source.published import (
     Change,
@@ -219,7 +219,8 @@ def otherwise(
 ) -> list[Change]:
     """Return what is otherwise now, by what is there besides. Raises Source errors."""
     left = not_published_any_more(before, now) - {one.relid for one in standing}
-    return changes(before, now, standing, attached(connection, left, published_oids(now)))
+    roots = attached(connection, left, published_oids(now))
+    return changes(before, now, standing, roots, named(connection, list(now)))
 
 
 def hint_of(change: Change) -> str:

@@ -41,6 +41,10 @@ _ATTACHED = """
         WHERE r.oid <> c.oid AND r.oid = ANY(%s::oid[]) ORDER BY a.height DESC LIMIT 1)
     FROM pg_class c WHERE c.relispartition AND c.oid = ANY(%s::oid[])
 """
+_NAMED = """
+    SELECT r.prrelid::bigint FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE p.pubname = ANY(%s)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,11 @@ def unpublished(
     """
     rows = fetch(connection, _UNPUBLISHED, (list(published), list(publications)))
     return [Standing(*row) for row in rows]
+
+
+def named(connection: Connection, publications: Collection[str]) -> set[int]:
+    """Return the oids of the tables that these publications name, not their schema or a parent of theirs."""
+    return {relid for (relid,) in fetch(connection, _NAMED, (list(publications),))}
 
 
 def attached(connection: Connection, relids: Collection[int], published: Collection[int]) -> dict[int, str]:

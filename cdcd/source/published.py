@@ -260,10 +260,12 @@ def changes(
     now: Published,
     standing: Collection[Standing] = (),
     roots: Mapping[int, str] = MappingProxyType({}),
+    named: Collection[int] | None = None,
 ) -> list[Change]:
     """Return what is otherwise now. Pure.
 
     `standing`: the tables that exist and are not published. `roots`: of those that became partitions, by oid.
+    `named`: those that a publication names itself, so that they can be taken out; None: all of them.
     """
     found: list[Change] = []
     by_relid = {one.relid: one for one in standing}
@@ -277,6 +279,8 @@ def changes(
             found.append(Change("recreated", name, step=Step(name, was.oid, publication.oid)))
         found += _options(name, was, publication)
         found += _tables(name, was, publication, by_relid, by_name, roots)
+    if named is not None:
+        found = [replace(one, sql="") if _takes_out_unnamed(one, named) else one for one in found]
     return found
 
 
@@ -340,10 +344,15 @@ def _renamed(
     name: str, old: PublishedAs, new: PublishedAs, other: Standing | None, step: Step
 ) -> list[Change]:
     """A table is published under another name or in another schema, and its old name may be another table's."""
-    renamed = Change("table_renamed", name, new.name, f"it was {old.name}")
+    renamed = Change("table_renamed", name, new.name, f"it was {old.name}", step)
     if other is None:
         return [renamed]
     return [replace(renamed, sql=_drop(name, new.name)), _replaced(name, old, other, step)]
+
+
+def _takes_out_unnamed(change: Change, named: Collection[int]) -> bool:
+    """Whether its SQL takes out a table that comes with its schema, a parent or all tables."""
+    return change.kind == "table_renamed" and change.step is not None and change.step.relid not in named
 
 
 def _drop(publication: str, name: str) -> str:

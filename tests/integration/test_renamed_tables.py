@@ -174,9 +174,10 @@ def test_a_table_that_was_taken_out_on_purpose_is_forgotten_with_its_topic(
 
 
 @pytest.mark.parametrize(
-    ("statements", "expected"),
+    ("published", "statements", "expected"),
     [
         (
+            "ALL TABLES",
             (
                 "CREATE TABLE r (LIKE t INCLUDING ALL) PARTITION BY RANGE (id)",
                 "ALTER TABLE r ATTACH PARTITION t FOR VALUES FROM (0) TO (10)",
@@ -184,6 +185,7 @@ def test_a_table_that_was_taken_out_on_purpose_is_forgotten_with_its_topic(
             {"table_attached": "public.r", "table_added": "public.r"},
         ),
         (
+            "ALL TABLES",
             (
                 "ALTER TABLE t RENAME TO t_0",
                 "CREATE TABLE t (LIKE t_0 INCLUDING ALL) PARTITION BY RANGE (id)",
@@ -191,21 +193,42 @@ def test_a_table_that_was_taken_out_on_purpose_is_forgotten_with_its_topic(
             ),
             {"table_attached": "public.t"},
         ),
-        (("ALTER TABLE t SET UNLOGGED",), {"table_removed": "public.t"}),
+        ("ALL TABLES", ("ALTER TABLE t SET UNLOGGED",), {"table_removed": "public.t"}),
+        (
+            "ALL TABLES",
+            ("ALTER TABLE t RENAME TO tt", "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"),
+            {"table_renamed": "public.tt", "table_replaced": "public.t"},
+        ),
+        (
+            "TABLES IN SCHEMA public",
+            (
+                "ALTER SCHEMA public RENAME TO before",
+                "CREATE SCHEMA public",
+                "CREATE TABLE public.t (id int PRIMARY KEY)",
+            ),
+            {"table_renamed": "before.t", "table_replaced": "public.t"},
+        ),
+        (
+            "TABLES IN SCHEMA public",
+            ("CREATE SCHEMA archive", "ALTER TABLE t SET SCHEMA archive"),
+            {"table_removed": "archive.t"},
+        ),
     ],
 )
-def test_where_all_tables_are_published_a_table_may_leave_without_being_dropped(
+def test_a_table_that_is_published_with_others_leaves_without_being_dropped(
     postgres: PostgresServer,
     database: str,
     new_daemon: NewDaemon,
+    published: str,
     statements: tuple[str, ...],
     expected: dict[str, str],
 ) -> None:
     """The SQL that is proposed is one that the server takes."""
     run_script(postgres.dsn(database), "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     daemon = new_daemon(postgres, database)
-    via_root = f"ALTER PUBLICATION cdcd_{daemon.name} SET (publish_via_partition_root = true)"
-    run_script(postgres.dsn(database), via_root)
+    pub = f"cdcd_{daemon.name}"
+    made = f"CREATE PUBLICATION {pub} FOR {published} WITH (publish_via_partition_root = true)"
+    run_script(postgres.dsn(database), f"DROP PUBLICATION {pub}", made)
     daemon.start().wait_state("streaming")
     run_script(postgres.dsn(database), *statements)
     eventually(lambda: kinds(daemon) == sorted(expected), "it has looked")
