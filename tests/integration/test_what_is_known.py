@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,6 +35,7 @@ from tests.support.proxy import Proxy
 from tests.support.stack import SLOT_OWNER, PostgresServers, confirmed_position, prepare, run, wal_position
 from tests.support.standby import make_standby
 from tests.support.waiting import eventually
+from tests.support.ways_on import command
 
 SITUATIONS = (
     "first",  # the first start, and the source refuses connections: nothing is known
@@ -551,6 +553,35 @@ def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
         link.point_to(primary.port, primary.host)
         link.accept()
         caught_up(primary, daemon)
+
+
+def test_a_new_snapshot_counts_from_the_last_commit_that_is_durable(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """What was missed is in no topic before it is copied, in this process and in the next."""
+    run(postgres, database, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        truth = Truth(postgres, database, daemon.slot)
+        truth.commit()
+        caught_up(postgres, daemon)
+        assert daemon.stop() == 0
+        postgres.execute("SELECT pg_drop_replication_slot(%s)", daemon.slot)
+        truth.committed_s = None
+        truth.commit()
+        assert truth.committed_s is not None
+        assert command(daemon, "resnapshot").returncode == 0
+        with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as locking:
+            locking.cursor().execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            for _ in range(2):
+                daemon.start()
+                eventually(lambda: daemon.waits_for("lock") and daemon.status()["durable"], "it waits")
+                asked_s, lag_s = time.time(), samples(daemon)["cdcd_replication_lag_seconds"]
+                assert isinstance(lag_s, float)
+                assert lag_s >= asked_s - truth.committed_s
+                daemon.kill()
+        daemon.start()
+        caught_up(postgres, daemon)
 
 
 def test_a_start_that_is_refused_says_what_is_durable(
