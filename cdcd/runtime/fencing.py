@@ -1,7 +1,8 @@
 """Who has ended the producer: another cdcd, or the broker because a Kafka transaction took too long (F69).
 
 In: how old the open Kafka transaction was, who holds the slot, whose progress record is the last.
-Out: SinkFenced, which ends the process, or TransactionExpired, after which a new session begins.
+Out: SinkFenced, which ends the process, or TransactionExpired, after which a new session begins; and whether a
+session may still fence others.
 Invariant: librdkafka gives both the same name (_FENCED): the coordinator bumps the producer's epoch when it gives a
 transaction up, and when another producer initialises the same id. It gives none up before its timeout, so a
 younger one was taken over for sure. Where it may have been either, the slot and the progress topic say whether
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
+from cdcd.errors import CdcdError, SinkFenced, SlotActive, SourceUnavailable, TransactionExpired
 from cdcd.runtime.asking import which_slot
 from cdcd.sink.reader import read_last
 from cdcd.sink.settings import SinkSettings
@@ -83,6 +84,21 @@ def judged(
         age_s=round(age_s, 1),
         timeout_s=round(timeout_s, 1),
     )
+
+
+def refuse_if_taken_over(source: SourceSettings, own_pid: int | None) -> None:
+    """Raise SlotActive or SourceUnavailable where the slot is not held as this session knows it. Blocks.
+
+    `own_pid` is the backend of our own walsender, None before the stream is open. Who was frozen finds out so that
+    another has taken over: a new producer epoch would end that one's producer.
+    """
+    slot = which_slot(source)
+    holder = None if slot is None else slot.active_pid
+    if holder == own_pid:
+        return
+    if holder is None:
+        raise SourceUnavailable("the connection that held the slot is gone", slot=source.slot)
+    raise SlotActive("another walsender holds the slot", slot=source.slot, pid=holder)
 
 
 def _is_held(source: SourceSettings, own_pid: int | None) -> bool | None:

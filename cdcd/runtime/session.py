@@ -43,7 +43,7 @@ from cdcd.runtime.closing import Closing, flush_in_time, note_in_time
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
 from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
-from cdcd.runtime.fencing import judged
+from cdcd.runtime.fencing import judged, refuse_if_taken_over
 from cdcd.runtime.gap import mark_gap
 from cdcd.runtime.looking import claims_of
 from cdcd.runtime.parts import numbered_by
@@ -281,6 +281,7 @@ class Session:
             rest_us=KAFKA_REST_US if self._sink_settings.is_exactly_once else 0,
             is_seen_early=not self._sink_settings.is_exactly_once,
             waiting=partial(self._status.waits.on, "kafka", "the records of a group"),
+            before_renewal=lambda: refuse_if_taken_over(self._source, self._own_pid),
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:

@@ -129,12 +129,15 @@ class Writer:
         rest_us: int = 0,
         is_seen_early: bool = False,
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        before_renewal: Callable[[], None] = lambda: None,
     ) -> None:
         """`is_seen_early`: rows are seen as they are written, whether their group is complete or not.
 
-        `waiting`: around whatever waits for Kafka.
+        `waiting`: around whatever waits for Kafka. `before_renewal`: raises where somebody else may write by now,
+        whose producer a new epoch would end (F69).
         """
         self._waiting = waiting
+        self._before_renewal = before_renewal
         self._sink = sink
         self._identity = identity
         self._group = Group(limits)
@@ -274,6 +277,7 @@ class Writer:
         self._is_open = False  # whatever comes of what follows, there is nothing to abort
         if doubt := self._sink.doubt:
             began_us = self._clock_us()
+            self._before_renewal()
             self._sink.renew_epoch()
             self._observer.epoch_renewed(doubt, (self._clock_us() - began_us) / 1e6)
 

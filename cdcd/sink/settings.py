@@ -97,9 +97,8 @@ _RETRY_JITTER = 0.2
 RESENT_AFTER_S = _RETRY_BACKOFF_MS / 1000 * (1 - _RETRY_JITTER)
 """The client sends no request again sooner than this after its first sending (F77).
 
-librdkafka repeats a request that was sent, whatever became of it, through `rd_kafka_broker_buf_retry` alone, which
-waits `retry.backoff.ms` with a jitter of 20 %, on the monotonic clock. A request that its connection took a part of
-is sent again at once, but no broker acts on a part.
+librdkafka repeats a request, whatever became of it, and however much of it was sent, through
+`rd_kafka_broker_buf_retry` alone, which waits `retry.backoff.ms` with a jitter of 20 %, on the monotonic clock.
 """
 
 _LARGEST_RECORD_KBYTES = 1_000_000_000 // 1024 + 1

@@ -7,6 +7,8 @@ Brokers of each kind have this hole; what cdcd does about it is a new epoch, whe
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +22,8 @@ from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.sink.producer import KafkaSink
-from tests.faults.late import MOMENTS, Play, Unfenced
+from tests.faults.late import BEFORE_ANY, MOMENTS, Play, Unfenced
+from tests.faults.test_fault_25_two_daemons import beside
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.doors import KafkaDoors
@@ -91,7 +94,8 @@ def test_an_end_that_comes_late_finds_nobody(place: Place, request_: Request, mo
     """F77: nothing is lost, repeated, torn or seen before its time, and the session goes on."""
     seen = place.play(KafkaSink).run(request_.api, moment, is_abort=request_.is_abort)
     assert seen.wrong == []
-    assert (seen.sessions, seen.epochs) == (1, 0 if request_.is_abort else 1)
+    assert seen.sessions == 1
+    assert request_.is_abort or 1 in seen.renewed
     assert seen.answer, "it has really come"
 
 
@@ -120,7 +124,7 @@ def test_others_that_come_late_do_no_harm(place: Place, request_: Request, momen
 def test_each_request_at_each_moment_on_each_kind_of_broker(
     place: Place, request: pytest.FixtureRequest
 ) -> None:
-    """Prints the table of docs/failure-modes.md."""
+    """Prints the table of docs/kafka.md."""
     kind = request.node.callspec.params["place"]
     red = {}
     for asked in (COMMIT, ABORT, *OTHERS):
@@ -137,6 +141,19 @@ def test_each_request_at_each_moment_on_each_kind_of_broker(
     assert {key: what for key, what in red.items() if what} == {
         key: sorted(what) for key, what in wanted.items()
     }
+
+
+@pytest.mark.long
+@EACH
+def test_a_row_that_was_given_up_and_comes_late_is_refused_where_partitions_are_verified(
+    place: Place, request: pytest.FixtureRequest
+) -> None:
+    """F77: nothing else tells: its sequence number is the next one, and its epoch has no end there."""
+    seen = place.play(KafkaSink).run(Api.PRODUCE, BEFORE_ANY, is_abort=True)
+    assert seen.answer, "it has really come"
+    is_verified = "unverified" not in request.node.callspec.params["place"]
+    assert ("given up, and there: 0.1" in seen.wrong) != is_verified
+    assert seen.wrong == [] or not is_verified
 
 
 @NEWEST
@@ -162,13 +179,47 @@ def test_a_daemon_goes_on_under_a_new_epoch_and_says_so(
             kept.deliver()
             await_confirmed(postgres, daemon)
         renewed = daemon.events("producer_epoch_renewed")
-        assert [line["level"] for line in renewed] == ["warning"] * 3
+        assert len(renewed) >= 3, "a commit that a busy machine has made slow may be one more"
+        assert {line["level"] for line in renewed} == {"warning"}
         assert all("the client sends EndTxn again" in line["reason"] for line in renewed)
-        assert 'cdcd_producer_rebuilds_total{reason="late_request"} 3.0' in daemon.get("/metrics")[1]
+        count = f'cdcd_producer_rebuilds_total{{reason="late_request"}} {len(renewed)}.0'
+        assert count in daemon.get("/metrics")[1]
         assert len(daemon.events("streaming")) == 1
         assert daemon.stop() == 0
         events = reader.read(topic)
         assert sorted(event.value["after"]["id"] for event in events) == [0, 1, 2, 3, 11, 12, 13]
+        assert_each_once(events)
+
+
+@NEWEST
+def test_who_wakes_up_from_a_commit_beside_his_successor_ends_nobody(
+    place: Place, postgres: PostgresServer, database: str, new_daemon: NewDaemon, registry: SchemaRegistry
+) -> None:
+    """F69: the time that it took calls for a new epoch, which would end the producer of who has taken over."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    first, second = beside(new_daemon, postgres, database)
+    first.config["sink"]["bootstrap_servers"] = place.doors.bootstrap
+    second.config["sink"]["bootstrap_servers"] = place.broker.bootstrap
+    (door,) = place.doors.late
+    topic = f"{first.name}.public.t"
+    with first, second:
+        first.start().wait_state("streaming")
+        second.start().wait_state("waiting_slot")
+        door.hold_answer(Api.END_TXN)
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        door.await_answer()
+        assert first.process is not None
+        os.kill(first.process.pid, signal.SIGSTOP)
+        door.let_answer_go()
+        second.wait_state("streaming")
+        os.kill(first.process.pid, signal.SIGCONT)
+        first.wait_state("waiting_slot")
+        assert first.events("producer_epoch_renewed") == []
+        postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+        await_confirmed(postgres, first, 20)  # the slot is the same
+        assert len(second.events("streaming")) == 1
+        events = Reader(place.broker.bootstrap, registry.url).read(topic)
+        assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
         assert_each_once(events)
 
 

@@ -3,7 +3,8 @@
 In: where the broker is; which request to keep.  Out: the request as it was sent, and what the broker says to it when
 it comes at last, over the connection on which it was under way.
 Invariant: everything else arrives whole and in order. The client whose request is kept loses its connection at once;
-the broker's end of it stays open, as behind a middlebox that has forgotten one side.
+the broker's end of it stays open, as behind a middlebox that has forgotten one side. An answer can be held back too:
+its client keeps the connection and waits.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class _Link:
     broker: socket.socket
     answers: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
     is_orphaned: bool = False
+    held: bytes | None = None
+    """The correlation id of the answer that is held back."""
 
 
 class LateDoor:
@@ -68,6 +71,8 @@ class LateDoor:
         self._lock = threading.Lock()
         self._kept: Kept | None = None
         self._has_kept = threading.Event()
+        self._answer_to: Api | None = None
+        self._is_answered, self._may_answer = threading.Event(), threading.Event()
         self._sockets: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, name="late door", daemon=True).start()
@@ -92,6 +97,22 @@ class LateDoor:
     def kept_now(self) -> Kept | None:
         """Return what was kept back so far, None where nothing was."""
         return self._kept
+
+    def hold_answer(self, api: Api) -> None:
+        """Hold the answer to the next request of this kind back, once, until `let_answer_go`."""
+        with self._lock:
+            self._is_answered.clear()
+            self._may_answer.clear()
+            self._answer_to = api
+
+    def await_answer(self, timeout_s: float = 30.0) -> None:
+        """Wait until the broker has given the answer that is held back."""
+        if not self._is_answered.wait(timeout_s):
+            raise TimeoutError("no such request was answered")
+
+    def let_answer_go(self) -> None:
+        """Give it to its client."""
+        self._may_answer.set()
 
     def let_through(self) -> None:
         """Keep nothing back any more."""
@@ -126,6 +147,7 @@ class LateDoor:
                 if self._is_kept(frame, link):
                     _reset(link.client)
                     return  # the broker's end stays open
+                self._note_held(frame, link)
                 link.broker.sendall(frame)
         _reset(link.client)
         _reset(link.broker)
@@ -142,9 +164,17 @@ class LateDoor:
         self._has_kept.set()
         return True
 
+    def _note_held(self, frame: bytes, link: _Link) -> None:
+        with self._lock:
+            if self._answer_to is not None and int.from_bytes(frame[4:6], "big") == self._answer_to:
+                self._answer_to, link.held = None, frame[8:12]
+
     def _down(self, link: _Link) -> None:
         with contextlib.suppress(OSError):
             while (frame := _frame(link.broker)) is not None:
+                if frame[4:8] == link.held:
+                    self._is_answered.set()
+                    self._may_answer.wait()
                 if link.is_orphaned:
                     link.answers.put(frame)
                 else:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cdcd.ack.group import Boundary, Chunk, GroupLimits
-from cdcd.errors import SchemaIdTaken, SinkUnavailable
+from cdcd.errors import SchemaIdTaken, SinkUnavailable, SlotActive
 from cdcd.model import Part, PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.runtime import writer as writer_module
 from cdcd.runtime.writer import Writer
@@ -162,6 +162,7 @@ class World:
         self.blocked: list[bool] = []
         self.given_up_groups = 0
         self.renewed: list[tuple[str, int]] = []
+        self.taken_over: Exception | None = None
         self.changed = asyncio.Event()
         self.writer = Writer(
             self.sink,
@@ -174,6 +175,7 @@ class World:
             ahead=self.schemas,
             rest_us=rest_us,
             is_seen_early=is_seen_early,
+            before_renewal=self.look,
         )
         self.task = asyncio.ensure_future(self.writer.run())
 
@@ -188,6 +190,10 @@ class World:
 
     def given_up(self) -> None:
         self.given_up_groups += 1
+
+    def look(self) -> None:
+        if self.taken_over is not None:
+            raise self.taken_over
 
     def epoch_renewed(self, doubt: str, seconds: float) -> None:
         self.renewed.append((doubt, len(self.confirmed)))
@@ -579,6 +585,18 @@ async def test_where_that_fails_nothing_is_confirmed_and_nothing_more_is_written
         assert one.confirmed == []
         assert one.sink.keys == [[b"a"]]
         assert one.sink.aborted == []
+
+
+async def test_who_has_been_taken_over_fences_nobody() -> None:
+    """F69: it looks before it makes a new epoch, and confirms nothing."""
+    async with world() as one:
+        one.sink.doubts, one.taken_over = ["the process stood still"], SlotActive("another holds the slot")
+        await one.transaction(100, b"a")
+        with pytest.raises(SlotActive):
+            await one.task
+        await one.writer.close()
+        assert (one.confirmed, one.renewed, one.sink.aborted) == ([], [], [])
+        assert one.sink.doubt, "it has the same epoch"
 
 
 async def test_a_mark_too_is_followed_by_nothing_of_its_epoch() -> None:
