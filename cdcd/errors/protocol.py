@@ -62,7 +62,7 @@ class PreparedMissing(ProtocolError):
     retry = Retry.OPERATOR
     hint = (
         "something else confirmed its PREPARE, or an origin left out of the stream prepared it; nothing was "
-        "confirmed. Run `cdcd resnapshot` to copy the tables again: see README, 'When the slot is gone'"
+        "confirmed. Run `cdcd resnapshot` to copy the tables again: see docs/slot-gone.md"
     )
 
 
@@ -73,8 +73,7 @@ class PartMissing(ProtocolError):
     hint = (
         "an option that numbers changes otherwise was changed meanwhile (format.key_columns, format.keyless, "
         "source.publication.names, source.protocol.messages or .origin): change it back and restart cdcd; or the "
-        "slot or the server is another one: run `cdcd resnapshot` to copy the tables again, see README, 'When the "
-        "slot is gone'"
+        "slot or the server is another one: run `cdcd resnapshot` to copy the tables again, see docs/slot-gone.md"
     )
 
 

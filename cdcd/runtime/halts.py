@@ -46,7 +46,7 @@ _BY_HALT: dict[type[CdcdError], frozenset[Way]] = {
 }
 _WAYS = (
     "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
-    "without the missing changes; both mark the gap in the topics: see README, 'When the slot is gone'"
+    "without the missing changes; both mark the gap in the topics: see docs/slot-gone.md"
 )
 
 

@@ -140,7 +140,7 @@ CASES = [
          "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (1000) TO (2000)",
          "INSERT INTO t VALUES (1003, 'back', 3, NULL), (1004, 'back', 4, NULL)", "UPDATE t SET id = id + 10",
          "DELETE FROM t WHERE w = 4"),
-        since=15,  # 14 sends nothing of a partition that its session has met unpublished (README)
+        since=15,  # 14 sends nothing of a partition that its session has met unpublished (docs/limits.md)
     ),
     Case(
         "columns come and go",

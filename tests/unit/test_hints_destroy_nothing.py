@@ -51,7 +51,9 @@ def test_no_text_proposes_it() -> None:
     assert MAY.keys() - found == set(), "what is no longer said"
 
 
-@pytest.mark.parametrize("page", ["README.md", "helm/cdcd/templates/NOTES.txt"])
+@pytest.mark.parametrize(
+    "page", ["docs/recovery.md", "docs/slot-gone.md", "docs/operate.md", "helm/cdcd/templates/NOTES.txt"]
+)
 def test_what_a_page_says_of_dropping_a_slot_begins_with_the_command_that_asks_whose_it_is(page: str) -> None:
     text = (ROOT / page).read_text()
     assert "cdcd drop-slot" in text

@@ -1,0 +1,82 @@
+"""The Markdown pages of the project: their links, their anchors, their fenced blocks.
+
+In: a path.  Out: what stands in the page, by the rules that GitHub and the site share.
+Must not: need the site's generator.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.M)
+_NOT_CDCD = re.compile(r"<!-- not cdcd: [^>]+ -->\s*\Z")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    is_of_cdcd: bool
+    """False behind a comment `<!-- not cdcd: FORMAT -->`."""
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """The page's fenced blocks, without their indentation."""
+    text = page.read_text()
+    return [
+        Block(
+            page,
+            text.count("\n", 0, match.start()) + 1,
+            match["language"],
+            re.sub(f"^{match['indent']}", "", match["text"], flags=re.M),
+            not _NOT_CDCD.search(text[: match.start()]),
+        )
+        for match in _FENCE.finditer(text)
+    ]
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks, indented ones included, and without code in its lines."""
+    text = _FENCE.sub("", page.read_text())
+    text = re.sub(r"(?m)(?<=\n\n)(?: {4}.*\n)+", "", text)
+    return re.sub(r"`[^`\n]*`", "`", text)
+
+
+def links(page: Path) -> list[str]:
+    """What the page links to, but for addresses elsewhere."""
+    found = _LINK.findall(prose(page))
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the page's headings."""
+    return set(map(slug, _headings(page)))
+
+
+def ambiguous_anchors(page: Path) -> set[str]:
+    """Anchors of several headings, which GitHub and the site number differently."""
+    slugs = [slug(heading) for heading in _headings(page)]
+    return {one for one in slugs if slugs.count(one) > 1}
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor."""
+    words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", words).lower().strip().replace(" ", "-")
+
+
+def _headings(page: Path) -> list[str]:
+    return _HEADING.findall(_FENCE.sub("", page.read_text()))
