@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import Owned, ProgressUnreadable, SinkError, SinkUnavailable
@@ -155,7 +155,7 @@ def read_owners(settings: SinkSettings, *, is_own_alone: bool = False) -> tuple[
     try:
         records = _last_records(consumer, settings, spans)
         found = {topic: _progress_in(topic, last, own) for topic, last in records.items()}
-        _add_topics(consumer, settings, found, records)
+        _add_topics(consumer, settings, found, records, spans)
     finally:
         consumer.close()
     owners = [owners_of(topic, found[topic], records[topic], own) for topic in found]
@@ -177,9 +177,16 @@ def _add_topics(
     settings: SinkSettings,
     found: Mapping[str, dict[str, Progress]],
     records: Mapping[str, Records],
+    ends: Mapping[str, Span],
 ) -> None:
-    """Read the records of topics that the progress names and that are not among the last ones, of each topic one."""
-    needed = {topic: topics_elsewhere(slots, records[topic]) for topic, slots in found.items()}
+    """Read the records of topics that the progress names and that are not among the last ones, of each topic one.
+
+    A progress topic that was copied, to another cluster for one, has them at other offsets, or none there at all.
+    """
+    needed = {
+        topic: {slot: at for slot, at in topics_elsewhere(slots, records[topic]).items() if at < ends[topic][1]}
+        for topic, slots in found.items()
+    }
     while any(needed.values()):
         places = {topic: slots.popitem() for topic, slots in needed.items() if slots}
         spans = {topic: (at, at + 1) for topic, (_, at) in places.items()}
@@ -245,40 +252,61 @@ def _last_records(
 
 
 def _read_of_others(consumer: Consumer, spans: Mapping[str, Span]) -> dict[str, Records]:
-    if not spans:
-        return {}
-    deadline = time.monotonic() + _OF_OTHERS_WITHIN_S
-    try:
-        return _read(consumer, spans, deadline)
-    except SinkError:  # one that must not be read, or has no leader: each by itself
-        found: dict[str, Records] = {}
-        for topic, span in spans.items():
-            try:
-                found |= _read(consumer, {topic: span}, min(deadline, time.monotonic() + 1.0))
-            except SinkError as error:
-                _LOG.info("who writes under %s is not known: %s", topic, error.message)
-        return found
+    """Read what can be read: one that must not be read, or has no leader, takes nothing away from the others."""
+
+    def pass_over(topic: str, error: SinkError) -> None:
+        _LOG.info("who writes under %s is not known: %s", topic, error.message)
+
+    return _read(consumer, spans, time.monotonic() + _OF_OTHERS_WITHIN_S, pass_over) if spans else {}
 
 
-def _read(consumer: Consumer, spans: Mapping[str, Span], deadline: float) -> dict[str, Records]:
-    """Return the last record under each key in these spans. Raises SinkUnavailable at the deadline."""
+def _read(
+    consumer: Consumer,
+    spans: Mapping[str, Span],
+    deadline: float,
+    pass_over: Callable[[str, SinkError], None] | None = None,
+) -> dict[str, Records]:
+    """Return the last record under each key in these spans.
+
+    What cannot be read, or not in time, is left out and given to `pass_over`. Raises SinkError without it.
+    """
     found: dict[str, Records] = {topic: {} for topic in spans}
     left = {topic: upper for topic, (lower, upper) in spans.items() if lower < upper}
     consumer.assign([TopicPartition(topic, _PARTITION, spans[topic][0]) for topic in left])
+
+    def give_up(topic: str, error: SinkError) -> None:
+        if pass_over is None:
+            raise error
+        pass_over(topic, error)
+        del left[topic], found[topic]
+
     while left:
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:
-            raise SinkUnavailable("progress topics could not be read in time", topics=",".join(sorted(left)))
+            for topic in sorted(left):
+                give_up(topic, SinkUnavailable("a progress topic could not be read in time", topic=topic))
+            break
         for message in next_messages(consumer, min(remaining_s, 1.0)):
-            topic = message.topic()
-            if topic is None or topic not in left or (position := position_of(message, topic)) is None:
+            topic = message.topic() or ""
+            if topic not in left:
                 continue
-            key = message.key()
-            if message.error() is None and key is not None and position <= spans[topic][1]:
-                found[topic][key] = (position - 1, message.value())
-            if position >= left[topic]:
-                del left[topic]
+            try:
+                position = position_of(message, topic)
+            except SinkError as error:
+                give_up(topic, error)
+                continue
+            if position is not None:
+                _take(found[topic], message, position, spans[topic])
+                if position >= left[topic]:
+                    del left[topic]
     return found
+
+
+def _take(records: Records, message: Message, position: int, span: Span) -> None:
+    """Keep a record; who asks for what is not there any more is given the log from its start on."""
+    key = message.key()
+    if message.error() is None and key is not None and span[0] < position <= span[1]:
+        records[key] = (position - 1, message.value())
 
 
 def _consumer(settings: SinkSettings, *, is_committed: bool = True) -> Consumer:

@@ -114,7 +114,8 @@ def read_kept_topics(settings: SinkSettings, at: int) -> KeptTopics:
     deadline = time.monotonic() + settings.operation_timeout_s
     consumer = _consumer(settings)
     try:
-        last = _last_in(consumer, settings, at, at + 1, deadline, key_of_topics(settings.slot))
+        key = key_of_topics(settings.slot)
+        last = _last_in(consumer, settings, at, at + 1, deadline, key, is_decided=True)
     finally:
         consumer.close()
     if last is None or last.value is None:
@@ -170,9 +171,19 @@ def _consumer(settings: SinkSettings) -> Consumer:
 
 
 def _last_in(
-    consumer: Consumer, settings: SinkSettings, lower: int, upper: int, deadline: float, key: bytes
+    consumer: Consumer,
+    settings: SinkSettings,
+    lower: int,
+    upper: int,
+    deadline: float,
+    key: bytes,
+    *,
+    is_decided: bool = False,
 ) -> Last | None:
-    """Return the last record under this key in [lower, upper)."""
+    """Return the last record under this key in [lower, upper).
+
+    `is_decided`: all of it was committed before, so that nothing is there where the log ends sooner.
+    """
     last, reached = None, lower
     consumer.assign([TopicPartition(settings.progress_topic, _PARTITION, lower)])
     while reached < upper:
@@ -191,7 +202,10 @@ def _last_in(
             if position is None:
                 continue
             reached = max(reached, position)
-            if message.error() is None and position <= upper and message.key() == key:
+            if is_decided and message.error() is not None:  # the end
+                return last
+            # Who asks for an offset that is not there is given the log from its start on.
+            if message.error() is None and lower < position <= upper and message.key() == key:
                 last = Last(position - 1, message.value())
     return last
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
-from cdcd.errors import Owned, SinkUnavailable
+from cdcd.errors import Owned, ProgressUnreadable, SinkUnavailable
 from cdcd.model import Record
 from cdcd.sink.claims import Claims, read_owners
 from cdcd.sink.kept_topics import KeptTopic, KeptTopics, TopicOwner, key_of_topics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.progress import dump
+from cdcd.sink.reader import read_kept_topics
 from cdcd.sink.settings import SinkSettings
 from tests.support.sinks import make_topics, progress, sink_settings
 from tests.support.topics import committed_values, new_name, transactional_producer
@@ -128,3 +131,42 @@ def test_another_names_progress_topic_that_holds_anything_else_is_passed_over(
     producer.commit_transaction(30)
     _, owners = read_owners(first.settings)
     assert [owner.place.slot for owner in owners if owner.place.progress_topic == foreign] == ["theirs"]
+
+
+def test_a_progress_topic_that_was_copied_takes_nothing_away_from_the_others(
+    kafka: KafkaBroker, slots: tuple[Slot, Slot]
+) -> None:
+    """A copy, to another cluster for one, has its records at other offsets than they say."""
+    theirs, copied = (f"{new_name('foreign')}.__progress" for _ in range(2))
+    kept = KeptTopics()
+    kept.own(TopicOwner("7002", "theirs", "theirs"))
+    kept.take("a topic of theirs", KeptTopic("id", 1))
+    producer = transactional_producer(kafka.bootstrap, new_name("foreign"))
+    for topic, at in ((theirs, 0), (copied, 100_000)):
+        make_topics(sink_settings(kafka.bootstrap, progress_topic=topic))
+        producer.begin_transaction()
+        producer.produce(topic, kept.dump(), key_of_topics("theirs"))
+        for _ in range(200):
+            producer.produce(topic, dump(replace(progress("theirs"), topics_at=at)), "theirs")
+        producer.commit_transaction(30)
+    _, owners = read_owners(slots[0].settings)
+    found = {owner.place.progress_topic: owner.topics for owner in owners}
+    assert "a topic of theirs" in found[theirs]
+    assert "a topic of theirs" not in found[copied]
+
+
+@pytest.mark.parametrize("at", [0, 1, 100_000])
+def test_a_record_of_topics_that_is_not_where_it_is_said_to_be_halts(
+    kafka: KafkaBroker, slots: tuple[Slot, Slot], at: int
+) -> None:
+    """Nobody waits for a record behind the log's end, and one of another slot or of another time is not taken."""
+    first, second = slots
+    producer = transactional_producer(kafka.bootstrap, new_name("restored"))
+    producer.begin_transaction()
+    producer.produce(first.settings.progress_topic, KeptTopics().dump(), key_of_topics(second.settings.slot))
+    producer.produce(first.settings.progress_topic, b"x", "another/joining")
+    producer.produce(first.settings.progress_topic, KeptTopics().dump(), key_of_topics(first.settings.slot))
+    producer.commit_transaction(30)
+    with pytest.raises(ProgressUnreadable, match="not at the offset that the progress names"):
+        read_kept_topics(first.settings, at)
+    assert read_kept_topics(first.settings, 2).names() == KeptTopics().names()
