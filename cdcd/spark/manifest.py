@@ -144,7 +144,9 @@ def sweep(target: str | Path) -> None:
     folder = Path(target)
     manifest = read_manifest(folder)
     named = (manifest.files() | set(manifest.replaced)) if manifest else set()
-    left = {str(path.relative_to(folder)) for path in folder.glob("*/*.parquet") if _is_bucket(path)}
+    own = manifest.tables.keys() if manifest else ()  # the folders of its tables are the mirror's alone
+    found = (path for path in folder.glob("*/*.parquet") if path.parent.name in own or _is_bucket(path))
+    left = {str(path.relative_to(folder)) for path in found}
     remove_files(folder, (path for path in left - named if not path.startswith("_")))
     remove_files(folder, (path.name for path in folder.glob(f"{NAME}.*") if _is_temporary(path)))
 

@@ -57,7 +57,7 @@ def refuse_anothers(target: str | Path) -> None:
     folder = Path(target)
     if (folder / NAME).exists():
         return
-    entries = sorted(folder.iterdir())
+    entries = sorted(path for path in folder.iterdir() if not _is_of_the_file_system(path.name))
     is_begun = any(path.name == LOCK for path in entries)
     strangers = [path.name for path in entries if not (is_begun and _is_of_a_beginning(path))]
     if strangers:
@@ -67,6 +67,10 @@ def refuse_anothers(target: str | Path) -> None:
             target=folder,
             has=", ".join(strangers[:_SHOWN]),
         )
+
+
+def _is_of_the_file_system(name: str) -> bool:
+    return name == "lost+found" or name.startswith(".")
 
 
 def _is_of_a_beginning(path: Path) -> bool:

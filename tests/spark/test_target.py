@@ -101,6 +101,14 @@ def test_a_folder_of_somebody_elses_is_refused_and_nothing_is_removed_there(
     assert sorted(path for path in lake.rglob("*") if path.is_file()) == sorted(theirs)
 
 
+def test_a_volume_that_was_just_made_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir(mode=0)
+    (tmp_path / ".snapshot").mkdir()
+    refuse_anothers(tmp_path)
+    (tmp_path / "_lock").touch()
+    refuse_anothers(tmp_path)
+
+
 def test_a_mirror_that_was_cut_off_before_its_first_manifest_goes_on(tmp_path: Path) -> None:
     (tmp_path / "shop.public.t").mkdir()
     (tmp_path / "_checkpoint").mkdir()
