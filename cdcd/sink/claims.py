@@ -184,7 +184,9 @@ def _add_topics(
     A progress topic that was copied, to another cluster for one, has them at other offsets, or none there at all.
     """
     needed = {
-        topic: {slot: at for slot, at in topics_elsewhere(slots, records[topic]).items() if at < ends[topic][1]}
+        topic: {
+            slot: at for slot, at in topics_elsewhere(slots, records[topic]).items() if at < ends[topic][1]
+        }
         for topic, slots in found.items()
     }
     while any(needed.values()):
