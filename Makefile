@@ -8,10 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICK_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-test)
+DOCS_STAMP := $(VENV)/.installed-docs
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test test-quick long check bench profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick long check docs bench profile faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,9 @@ check: $(STAMP) ## lint, format, types, import rules
 	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/unit/test_imports.py
+
+docs: $(DOCS_STAMP) ## the documentation as a site with search, in build/site; a warning or a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*' --pairs 3" (--help, --list)
 	$(BIN)/python -m tests.bench $(ARGS)
@@ -69,8 +73,10 @@ clean: ## remove what the other targets made here (the artefact cache is in the 
 	find cdcd tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.installed-test: EXTRA := test
+$(DOCS_STAMP): EXTRA := docs
 $(STAMP): EXTRA := dev
-$(STAMP) $(VENV)/.installed-test: pyproject.toml cdcd/avro/rows.pyx cdcd/source/reading.pyx
+$(STAMP) $(VENV)/.installed-test: cdcd/avro/rows.pyx cdcd/source/reading.pyx
+$(STAMP) $(VENV)/.installed-test $(DOCS_STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; name one with PYTHON=..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is not" >&2; exit 1; }

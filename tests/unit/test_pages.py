@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,10 +11,16 @@ import pytest
 from tests.support.pages import PAGES, ROOT, ambiguous_anchors, anchors, links, prose, slug
 
 MOST_WORDS = 900
+SITE = ROOT / "mkdocs.yml"
 
 
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+def pages_of_the_site() -> set[Path]:
+    left_out = re.findall(r"^not_in_nav: (.+)$", SITE.read_text(), re.M)
+    return {page for page in ROOT.glob("docs/*.md") if page.name not in left_out}
 
 
 def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
@@ -24,7 +31,7 @@ def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
 
 def test_the_readme_leads_to_every_page() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
-    assert set(ROOT.glob("docs/*.md")) - linked == set()
+    assert pages_of_the_site() - linked == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -63,3 +70,11 @@ def test_a_list_or_table_begins_behind_an_empty_line(page: Path) -> None:
 )
 def test_an_anchor_is_made_as_github_makes_it(heading: str, anchor: str) -> None:
     assert slug(heading) == anchor
+
+
+def test_the_site_has_every_page() -> None:
+    """`make docs` refuses one that is not in its navigation."""
+    nav = SITE.read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r"([\w-]+\.md)$", nav, re.M)
+    made = {"index.md", "contributing.md", "security.md", "changelog.md", "deploy.md"}
+    assert sorted(listed) == sorted(made | {page.name for page in pages_of_the_site()})

@@ -1,0 +1,1 @@
+"""What the documentation is made from besides docs/: the generated pages, and the site's hook."""
