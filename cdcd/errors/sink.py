@@ -78,7 +78,7 @@ class TopicReplaced(SinkError):
 
 
 class Owned(SinkError):
-    """A topic, or the transactional id, is another slot's (F80)."""
+    """A topic, the transactional id or the slot itself is another daemon's (F80)."""
 
     code = "CDCD-OWNED"
     hint = "choose another name, which gives topics of its own"

@@ -119,7 +119,11 @@ ORDER: tuple[Step, ...] = (
         (SourceSetup,),
     ),
     Step(
-        "owners", "reads", "whether another slot writes to one of the topics, or under our id (F80)", (Owned,)
+        "owners",
+        "reads",
+        "whether another slot writes to one of the topics, or under our id; where a start that was cut off would make "
+        "the slot anew, whether another name's daemon reads it (F80)",
+        (Owned,),
     ),
     Step(
         "topics",
