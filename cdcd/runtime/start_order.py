@@ -121,8 +121,8 @@ ORDER: tuple[Step, ...] = (
     Step(
         "owners",
         "reads",
-        "whether another slot writes to one of the topics, or under our id; where a start that was cut off would make "
-        "the slot anew, whether another name's daemon reads it (F80)",
+        "whether another slot writes to one of the topics, or under our id; where a start that was cut off would "
+        "make the slot anew, whether another name's daemon reads it (F80)",
         (Owned,),
     ),
     Step(
