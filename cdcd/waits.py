@@ -51,7 +51,7 @@ KINDS: dict[Kind, Rule] = {
     ),
     "slot_held": Rule(
         "the replication slot, which somebody else holds",
-        "its holder stops or streams no more; a frozen or disconnected one loses it after wal_sender_timeout (F74)",
+        "its holder stops or streams no more; a frozen or disconnected one loses it after wal_sender_timeout",
     ),
     "promotion": Rule(
         "a primary: the server is a standby",

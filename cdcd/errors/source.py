@@ -99,7 +99,7 @@ class SlotActive(SourceError):
     retry = Retry.AUTO
     hint = (
         "cdcd waits until it is free. Stop the other reader if it is not wanted; one that is frozen or cut off lets "
-        "go after wal_sender_timeout (F74)"
+        "go after wal_sender_timeout"
     )
 
 

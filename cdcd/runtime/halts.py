@@ -83,7 +83,7 @@ def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError
     """The server has given the slot up (F23)."""
     return SlotLost(
         f'the server has invalidated slot "{slot}" ({reason}). Kafka holds changes up to {format_lsn(from_lsn)}; '
-        "those committed since then are lost (F23)",
+        "those committed since then are lost",
         hint=_WAYS,
         slot=slot,
         reason=reason,
@@ -119,8 +119,8 @@ def slot_ahead(slot: str, from_lsn: Lsn, to_lsn: Lsn, *, how: str) -> SourceErro
 def slot_unsynchronised(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     """The promoted server's copy of the slot was not usable yet (F57)."""
     return SlotUnsynchronised(
-        f'the server was promoted before its copy of slot "{slot}" was synchronized, so the slot cannot be read '
-        f"(F57). Kafka holds changes up to {format_lsn(from_lsn)}",
+        f'the server was promoted before its copy of slot "{slot}" was synchronized, so the slot cannot be read. '
+        f"Kafka holds changes up to {format_lsn(from_lsn)}",
         hint=_WAYS,
         slot=slot,
         from_lsn=from_lsn,
@@ -143,7 +143,7 @@ def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceE
     return SourceTimeline(
         f"the server switched from timeline {was} to {now} at {format_lsn(switch_lsn)}, before the stored position "
         f"{format_lsn(from_lsn)}: Kafka holds changes that are not in the server's history, and other changes may "
-        "get their LSNs (F58)",
+        "get their LSNs",
         hint="point source.dsn at the server whose history has them, if there is one; readers have to drop the "
         f"changes after switch_lsn; {_WAYS}",
         switch_lsn=switch_lsn,
@@ -155,7 +155,7 @@ def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceE
 def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
     """The server's timeline does not come from that of the stored position (F58)."""
     return SourceTimeline(
-        f"timeline {now} of the server does not descend from timeline {was} of the stored position (F58): the "
+        f"timeline {now} of the server does not descend from timeline {was} of the stored position: the "
         "server is a former primary, was restored to a point in time, or has lost its timeline history",
         hint=f"point source.dsn at the server that was read before; {_WAYS}",
         from_lsn=from_lsn,
@@ -167,8 +167,7 @@ def timeline_twin(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> S
     """Another server was promoted to a timeline of the same number (F58)."""
     return SourceTimeline(
         f"timeline {number} of this server began at {format_lsn(began_lsn)}, that of the stored position at "
-        f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other lacks "
-        "(F58)",
+        f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other lacks",
         hint=f"point source.dsn at the server that was read before; {_WAYS}",
         from_lsn=min(was_lsn, began_lsn, from_lsn),
         to_lsn=None,
@@ -179,7 +178,7 @@ def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
     """The slot stands before the point where cdcd made it: this server parted from the other one before (F62)."""
     return SourceBehind(
         f'slot "{slot}" is confirmed only up to {format_lsn(confirmed_lsn)}, before {format_lsn(made_lsn)}, where '
-        "cdcd created it: the server is an older copy (F62)",
+        "cdcd created it: the server is an older copy",
         hint="point source.dsn at the server that was read before, or use another name",
         slot=slot,
         made_lsn=made_lsn,
@@ -191,7 +190,7 @@ def server_behind(from_lsn: Lsn, server_lsn: Lsn) -> SourceError:
     """The server's WAL does not reach to the stored position (F62)."""
     return SourceBehind(
         f"the server's WAL ends at {format_lsn(server_lsn)}, before the stored position {format_lsn(from_lsn)}: it "
-        "was restored, or is another copy (F62)",
+        "was restored, or is another copy",
         hint="point source.dsn at the server that was read before; a restored server gives other changes the LSNs "
         "that the topics have already, so use another name: it gives new topics, a new slot and a new snapshot",
         stored_lsn=from_lsn,

@@ -52,10 +52,10 @@ _HINTS = {
     "out of the publication",
     "table_attached": "its changes go to the topic of the table that it is a partition of from there on, and its own "
     "topic holds what was written before",
-    "table_added": "its rows from before are not in the stream (F42)",
-    "columns": "changes from there on come with the columns of the new list (F42)",
-    "rows": "changes from there on are filtered by the new filter (F42)",
-    "options": "changes from there on are published so (F42)",
+    "table_added": "its rows from before are not in the stream",
+    "columns": "changes from there on come with the columns of the new list",
+    "rows": "changes from there on are filtered by the new filter",
+    "options": "changes from there on are published so",
 }
 
 
@@ -249,5 +249,5 @@ def what_halts(found: Iterable[Change], *, at_removal: bool) -> PublicationChang
 def _missing(names: list[str]) -> CdcdError:
     return PublicationMissing(
         f"publication was dropped: {', '.join(names)}",
-        hint="create it again; what was changed meanwhile is not in the stream (F42)",
+        hint="create it again; what was changed meanwhile is not in the stream",
     )

@@ -268,10 +268,10 @@ class Pump:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
 
     def _leave_at_shutdown(self, wal_end_lsn: Lsn) -> None:
-        if self._shutdown.asked(wal_end_lsn, self._clock_us()):
+        if self._shutdown.asked(wal_end_lsn, self._clock_us()):  # F13, F33
             raise SourceUnavailable(
                 "the server is shutting down and would wait for a position that a prepared transaction holds back",
-                hint="nothing: when the server is back, it sends what is prepared once more (F13, F33)",
+                hint="nothing: when the server is back, it sends what is prepared once more",
             )
 
     def _boundary(self, *, transactions: int) -> Boundary:

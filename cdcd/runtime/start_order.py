@@ -61,7 +61,7 @@ ORDER: tuple[Step, ...] = (
     Step(
         "start lock",
         "reads",
-        "takes an advisory lock in the database, which ends with its connection: one daemon begins at a time (F69)",
+        "takes an advisory lock in the database, which ends with its connection: one daemon begins at a time",
         (SlotActive, SourceUnavailable, SourceAuthentication, SourceSetup),
     ),
     Step(
@@ -122,7 +122,7 @@ ORDER: tuple[Step, ...] = (
         "owners",
         "reads",
         "whether another slot writes to one of the topics, or under our id; where a start that was cut off would "
-        "make the slot anew, whether another name's daemon reads it (F80)",
+        "make the slot anew, whether another name's daemon reads it",
         (Owned,),
     ),
     Step(
@@ -165,12 +165,12 @@ ORDER: tuple[Step, ...] = (
     Step(
         "fence",
         "changes",
-        "`init_transactions`: an older producer of this slot can write nothing any more (F64)",
+        "`init_transactions`: an older producer of this slot can write nothing any more",
     ),
     Step(
         "read again",
         "reads again",
-        "the progress record, which is final now, is read and everything decided again (F76)",
+        "the progress record, which is final now, is read and everything decided again",
         (SlotActive, SlotAhead, SlotMissing, SlotLost, SlotUnusable, SourceMismatch, ProgressUnreadable),
     ),
     Step(

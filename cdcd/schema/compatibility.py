@@ -228,7 +228,7 @@ class _Pair:
                 self._say(inside, "is new and has no default")
 
     def _logical(self, reader: Any, writer: Any, path: str) -> None:
-        """Say what registries let through, although the same bytes are another value: F54."""
+        """Say what registries let through, although the same bytes are another value (F55)."""
         now, was = _logical_type(reader), _logical_type(writer)
         if now != was and {now, was} & _MEANINGFUL:
             self._say(path, f"{_shown(writer)} would be read as {_shown(reader)}")

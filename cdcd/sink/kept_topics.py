@@ -179,7 +179,7 @@ def difference(name: str, was: KeptTopic, now: KeptTopic) -> SinkError | None:
     if was.partitions != now.partitions:
         return TopicMismatch(
             f"the topic has {now.partitions} partitions, keys were hashed over {was.partitions}",
-            hint=f"the order per key breaks where the number changes (F66): {WAYS_ON}",
+            hint=f"the order per key breaks where the number changes: {WAYS_ON}",
             topic=name,
         )
     return None

@@ -174,7 +174,7 @@ class Topics:
             if found[name] != partitions:
                 raise TopicMismatch(
                     f"the topic has {found[name]} partitions, keys were hashed over {partitions}",
-                    hint=f"the order per key breaks where the number changes (F66): {WAYS_ON}",
+                    hint=f"the order per key breaks where the number changes: {WAYS_ON}",
                     topic=name,
                 )
         if self.kept is not None:

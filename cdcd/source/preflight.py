@@ -68,7 +68,7 @@ _HOLDER = """
     FROM pg_stat_activity WHERE pid = %s
 """
 
-_CREATE_HINT = "create it, or run `cdcd init`, then `cdcd resume`; nothing is read without it (F39, F72)"
+_CREATE_HINT = "create it, or run `cdcd init`, then `cdcd resume`; nothing is read without it"
 
 # `unreadable`: columns that neither a grant on the table nor one on the column lets the role read.
 _PRIVILEGES = """

@@ -295,7 +295,7 @@ def _options(name: str, was: Publication, now: Publication) -> list[Change]:
         if old != new
     ]
     if not differing and was.version != now.version and was.oid == now.oid:
-        differing = ["it was altered, and is as it was; what came in between went by what it was then (F42)"]
+        differing = ["it was altered, and is as it was; what came in between went by what it was then"]
     return [Change("options", name, what="; ".join(differing))] if differing else []
 
 

@@ -79,7 +79,7 @@ class StartLock:
             raise SlotActive(
                 "another cdcd is starting on the slot, or copies the tables",
                 hint="waits until it streams or ends; a frozen or cut-off one loses its place after "
-                "wal_sender_timeout (F74)",
+                "wal_sender_timeout",
                 slot=self._settings.slot,
                 pid=owner_of(connection, self._settings.slot),
             ) from None

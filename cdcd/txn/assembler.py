@@ -440,7 +440,7 @@ class Assembler:
         if before is not None and not before.may_have_rows(commit.xid, commit.gid, commit.commit_lsn):
             return iter(())
         raise PreparedMissing(
-            "COMMIT PREPARED of a transaction whose rows the server has not sent (F34)",
+            "COMMIT PREPARED of a transaction whose rows the server has not sent",
             xid=commit.xid,
             commit_lsn=commit.commit_lsn,
         )

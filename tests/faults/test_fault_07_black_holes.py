@@ -1,4 +1,4 @@
-"""F16, fault 26: links that swallow, hold, slow or cut. Nothing lost, nothing twice."""
+"""Fault 7: links to PostgreSQL that swallow, hold, slow or cut. Nothing lost, nothing twice (F16)."""
 
 from __future__ import annotations
 

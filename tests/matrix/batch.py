@@ -191,7 +191,7 @@ def _daemon(stack: Stack, cell: Cell, name: str, dsn: str, seed: int) -> Iterato
     """A daemon, not yet started; its topics are deleted at the end."""
     settings = ["logical_decoding_work_mem=64kB"] if stack.postgres.major >= 13 else []
     if stack.postgres.major >= 16 and seed % 2:
-        settings.append("debug_logical_replication_streaming=immediate")  # F32
+        settings.append("debug_logical_replication_streaming=immediate")  # each change at once
     options = quote(" ".join(f"-c {one}" for one in settings), safe="")
     daemon = Daemon(
         stack.folder / name,

@@ -307,7 +307,7 @@ def test_an_idle_position_while_the_rest_is_awaited_keeps_the_part_and_does_not_
 
 
 def test_an_older_idle_position_does_not_move_a_part_back() -> None:
-    """F3: a slot may stand behind what is durable."""
+    """F4: a slot may stand behind what is durable."""
     one = large(max_rows=1)
     one.begin_at(boundary(40))
     one.add(end(30))

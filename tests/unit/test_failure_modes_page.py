@@ -1,0 +1,175 @@
+"""docs/failure-modes.md defines each failure number that code and tests name, and no user is shown one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "failure-modes.md"
+NUMBER = re.compile(r"\bF(\d{1,2})\b")
+RANGE = re.compile(r"\bF(\d{1,2}) to F(\d{1,2})\b")
+FAULT = re.compile(r"\bfaults? (?:number )?F\d", re.I)
+FAULT_FILE = re.compile(r"test_fault_(\d\d)_")
+FAULT_NUMBER = re.compile(r"\bfaults? (\d{1,2})\b", re.I)
+ENTRY = re.compile(
+    r"^### F(?P<number>\d+)\n\n"
+    r"\*\*(?P<name>[^*]+)\.\*\*\s(?P<failure>.+?)\n\n"
+    r"- \*\*Rule:\*\*\s(?P<rule>.+?)\n- \*\*Kept in:\*\*\s(?P<kept>.+?)\n- \*\*Tests:\*\*\s(?P<tests>.+?)\n\n",
+    re.M | re.S,
+)
+QUOTED = re.compile(r"`([^`]+)`")
+
+TEXT = PAGE.read_text()
+ENTRIES = {int(found["number"]): found for found in ENTRY.finditer(TEXT)}
+EACH = pytest.mark.parametrize("number", ENTRIES)
+
+
+def numbers(text: str) -> set[int]:
+    """The numbers that a text names, also those inside a range."""
+    spans = (range(int(first), int(last) + 1) for first, last in RANGE.findall(text))
+    return {int(number) for number in NUMBER.findall(text)}.union(*spans)
+
+
+def sources(*folders: str) -> list[Path]:
+    found = (
+        path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts
+    )
+    return sorted(path for path in found if path.suffix in (".py", ".pyi", ".pyx") and path != Path(__file__))
+
+
+@cache
+def named() -> frozenset[int]:
+    """All numbers in the code and its tests."""
+    return frozenset().union(*(numbers(path.read_text()) for path in sources("cdcd", "tests")))
+
+
+def quoted(entry: re.Match[str], part: str) -> list[str]:
+    return QUOTED.findall(entry[part])
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """The names of the functions that a file defines."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    return frozenset(one.name for one in tree if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+# --- the page ---
+
+
+def test_each_number_that_is_named_has_an_entry() -> None:
+    assert sorted(named() - ENTRIES.keys()) == []
+
+
+def test_each_entry_is_named_somewhere() -> None:
+    assert sorted(ENTRIES.keys() - named()) == []
+
+
+def test_every_heading_is_an_entry_and_every_entry_is_whole() -> None:
+    headings = [int(number) for number in re.findall(r"^### F(\d+)$", TEXT, re.M)]
+    assert headings == list(ENTRIES)
+    assert len(set(headings)) == len(headings), "a number is defined twice"
+    assert [number for number, entry in ENTRIES.items() if "### F" in entry[0][4:]] == []
+
+
+def test_the_entries_of_a_subject_are_in_their_order_and_the_index_has_them_all() -> None:
+    for subject in TEXT.split("\n## ")[1:]:
+        found = [int(number) for number in re.findall(r"^### F(\d+)$", subject, re.M)]
+        assert found == sorted(found), subject.partition("\n")[0]
+    index = TEXT.partition("\n## ")[0]
+    assert [int(number) for number in re.findall(r"\[F\d+\]\(#f(\d+)\)", index)] == sorted(ENTRIES)
+
+
+def test_links_inside_the_page_lead_to_the_number_that_they_show() -> None:
+    links = re.findall(r"\[F(\d+)\]\(#f(\d+)\)", TEXT)
+    assert [link for link in links if link[0] != link[1] or int(link[0]) not in ENTRIES] == []
+
+
+@EACH
+def test_an_entry_names_modules_that_exist(number: int) -> None:
+    paths = quoted(ENTRIES[number], "kept")
+    assert paths
+    assert [path for path in paths if not (path.startswith("cdcd/") and (ROOT / path).is_file())] == []
+
+
+def test_every_path_on_the_page_exists() -> None:
+    paths = (one.partition("::")[0] for one in QUOTED.findall(TEXT) if one.startswith(("cdcd/", "tests/")))
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@EACH
+def test_an_entry_names_tests_that_exist(number: int) -> None:
+    tests = quoted(ENTRIES[number], "tests")
+    assert tests
+    for path, _, name in (test.partition("::") for test in tests):
+        assert path.startswith("tests/")
+        assert name.startswith("test_"), path
+        assert (ROOT / path).is_file(), path
+        assert name in functions(ROOT / path), f"{path} has no {name}"
+
+
+# --- nobody is shown a number ---
+
+
+def literals(tree: ast.AST) -> Iterator[str]:
+    """The strings of a module that may reach somebody: all but docstrings, of whatever they are."""
+    documentation = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in documentation:
+            yield one.value
+
+
+def strings(path: Path) -> Iterator[str]:
+    """The strings of a file. Cython is not Python to `ast`: there it is what stands in quotes on one line."""
+    text = path.read_text()
+    if path.suffix != ".pyx":
+        yield from literals(ast.parse(text))
+        return
+    for line in text.splitlines():
+        if '"""' not in line:
+            yield from re.findall(r'"([^"]*)"', line.partition("  # ")[0])
+
+
+def test_no_string_has_a_number() -> None:
+    found = ((path, text) for path in sources("cdcd") for text in strings(path))
+    assert [f"{path}: {text}" for path, text in found if NUMBER.search(text)] == []
+
+
+def test_no_docstring_that_is_a_help_text_has_a_number() -> None:
+    shown = (path.read_text() for path in sources("cdcd") if "__doc__" in path.read_text())
+    assert [text for text in shown if NUMBER.search(ast.get_docstring(ast.parse(text)) or "")] == []
+
+
+def pages() -> list[Path]:
+    readable = (".md", ".yaml", ".yml", ".json", ".tpl", ".txt", ".sql")
+    below = (path for folder in ("config", "deploy", "docs", "helm") for path in (ROOT / folder).rglob("*"))
+    found = [path for path in below if path.suffix in readable and path != PAGE]
+    return sorted([*found, *(ROOT / name for name in ("CHANGELOG.md", "README.md", "SECURITY.md"))])
+
+
+@pytest.mark.parametrize("path", pages(), ids=str)
+def test_no_page_for_operators_has_a_number(path: Path) -> None:
+    assert NUMBER.findall(path.read_text()) == []
+
+
+# --- faults are something else ---
+
+
+def test_a_fault_has_a_plain_number() -> None:
+    texts = [*sources("cdcd", "tests"), *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"]
+    assert [str(path) for path in texts if FAULT.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_fault_[0-9]*.py")), ids=str)
+def test_the_test_of_a_fault_names_no_other_one(path: Path) -> None:
+    number = int(str(FAULT_FILE.search(path.name)[1]))  # type: ignore[index]
+    others = {
+        int(found) for found in FAULT_NUMBER.findall(ast.get_docstring(ast.parse(path.read_text())) or "")
+    }
+    assert others <= {number}
