@@ -1,0 +1,134 @@
+"""The blocks of the pages: YAML loads as a configuration, JSON parses, commands are ones that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from cdcd.cli import _parser, main
+from cdcd.config import load_config
+from cdcd.config.sample import json_schema
+from cdcd.demo.options import parse as parse_demo
+from tests.support.pages import PAGES, ROOT, Block, blocks
+from tests.unit.config.cases import GOOD
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+YAML = [block for block in BLOCKS if block.language == "yaml" and block.is_of_cdcd]
+SHELL = [block for block in BLOCKS if block.language == "sh"]
+IN_FILES = re.compile(r"/etc/cdcd/(?:secrets|tls)/[\w./-]+")
+RUN = ("cdcd --version", "cdcd config sample", "cdcd config schema", "cdcd config show --config cdcd.yaml")
+"""What needs no server is run."""
+OF_OTHERS = {"curl", "docker", "helm", "kafka-configs", "pre-commit", "psql", ".", "until"}
+"""Their lines are only read by a shell."""
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The commands of a block, as words, without what is piped and redirected."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for part in re.split(r"(?<=\s)\|(?=\s)", line):
+            words = shlex.split(part, comments=True)
+            if words:
+                yield words[: words.index(">")] if ">" in words else words
+
+
+COMMANDS = [(f"{block}: {shlex.join(words)}", words) for block in SHELL for words in commands(block)]
+
+
+def of(program: str) -> list[list[str]]:
+    return [words for _, words in COMMANDS if words[0] == program]
+
+
+@pytest.mark.parametrize("block", YAML, ids=str)
+def test_a_configuration_is_valid(block: Block, tmp_path: Path) -> None:
+    """A block with a name is a whole configuration; another one is laid over the least one."""
+    tree = yaml.safe_load(block.text)
+    text = block.text if "name" in tree else yaml.safe_dump(merged(yaml.safe_load(GOOD), tree))
+    for number, path in enumerate(sorted(set(IN_FILES.findall(text)), key=len, reverse=True)):
+        (tmp_path / f"file{number}").write_text("canary")
+        text = text.replace(path, str(tmp_path / f"file{number}"))
+    (tmp_path / "cdcd.yaml").write_text(text)
+    assert load_config(tmp_path / "cdcd.yaml", {}).name == "shop"
+    jsonschema.validate(yaml.safe_load(text), json.loads(json_schema()))
+
+
+def merged(under: object, over: object) -> object:
+    if not isinstance(under, dict) or not isinstance(over, dict):
+        return over
+    return under | {key: merged(under.get(key), value) for key, value in over.items()}
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "json"], ids=str)
+def test_json_is_json(block: Block) -> None:
+    assert json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_a_shell_reads_the_block(block: Block) -> None:
+    subprocess.run(["bash", "-n"], input=block.text, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("words", of("cdcd"), ids=shlex.join)
+def test_a_command_of_cdcd_is_one_that_there_is(words: list[str]) -> None:
+    options = _parser().parse_args([word for word in words[1:] if word != "--version"])
+    assert options.command or options.config or words[1:] == ["--version"]
+
+
+@pytest.mark.parametrize("line", RUN)
+def test_what_needs_no_server_runs(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line.split() in of("cdcd"), "no page has it any more"
+    (tmp_path / "cdcd.yaml").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(line.split()[1:])
+    except SystemExit as end:
+        status = end.code or 0
+    assert status == 0
+    assert capsys.readouterr().out
+
+
+def test_what_config_sample_prints_is_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "sample"]) == 0
+    (tmp_path / "cdcd.yaml").write_text(capsys.readouterr().out)
+    assert load_config(tmp_path / "cdcd.yaml", {}).name == "shop"
+
+
+@pytest.mark.parametrize("words", of("make"), ids=shlex.join)
+def test_a_target_of_make_is_one_that_there_is(words: list[str]) -> None:
+    assert re.search(rf"^{words[1]}:.* ## ", (ROOT / "Makefile").read_text(), re.M)
+    for arguments in (word.removeprefix("ARGS=") for word in words[2:]):
+        assert words[1] == "demo", "what reads the arguments of other targets is not looked at"
+        assert parse_demo(shlex.split(arguments))
+
+
+@pytest.mark.parametrize("words", of("pip"), ids=shlex.join)
+def test_what_pip_installs_is_an_extra(words: list[str]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert words[1] == "install"
+    for named in re.findall(r"\[(.*)\]", words[2]):
+        assert set(named.split(",")) <= extras.keys()
+
+
+@pytest.mark.parametrize("words", of("python"), ids=shlex.join)
+def test_a_module_has_the_options(words: list[str]) -> None:
+    """Read, not imported: Spark may not be there."""
+    path = ROOT / words[2].replace(".", "/")
+    source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    assert [word for word in words[3:] if word.startswith("--") and f'"{word}"' not in source] == []
+
+
+def test_no_other_program_is_named() -> None:
+    checked = {"cdcd", "make", "pip", "python"}
+    assert {words[0] for _, words in COMMANDS} - {"grep"} <= checked | OF_OTHERS
