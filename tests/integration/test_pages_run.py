@@ -1,0 +1,130 @@
+"""The commands of the pages run as they stand there, against real servers: from the sample to the slot's end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.pages import ROOT, blocks
+from tests.support.stack import confirmed_position, run_script
+from tests.support.topics import new_name
+
+START, CONFIGURE, OPERATE, GONE = (
+    ROOT / "docs" / f"{page}.md" for page in ("getting-started", "configure", "operate", "slot-gone")
+)
+DEADLINE_S = 120
+
+
+def block(page: Path, begins: str) -> str:
+    """The page's block that begins with this."""
+    (found,) = [one.text for one in blocks(page) if one.language == "sh" and one.text.startswith(begins)]
+    return found
+
+
+class Shell:
+    """A folder with a configuration, and a shell in it that finds `cdcd`."""
+
+    def __init__(self, folder: Path, tree: dict[str, Any]) -> None:
+        self.folder, self.tree = folder, {**tree, "admin": {"port": free_port()}}
+        program = folder / "bin" / "cdcd"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m cdcd "$@"\n')
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        self.environment = {
+            **os.environ,
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+        }
+        self.daemon: subprocess.Popen[bytes] | None = None
+
+    def configure(self) -> None:
+        (self.folder / "cdcd.yaml").write_text(yaml.safe_dump(self.tree))
+
+    def run(self, text: str) -> str:
+        """Run it; each line has to end with status 0."""
+        command = ["bash", "-ec", self._here(text)]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=DEADLINE_S
+        )
+        assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}{self.log()}"
+        return done.stdout
+
+    def start(self, text: str) -> None:
+        """Start it in the background."""
+        with (self.folder / "log").open("ab") as log:
+            command = ["bash", "-ec", f"exec {self._here(text)}"]
+            self.daemon = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+
+    def stop(self) -> int:
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGTERM)
+        return self.daemon.wait(DEADLINE_S)
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text()[-4000:] if path.exists() else ""
+
+    def _here(self, text: str) -> str:
+        return text.replace("localhost:8080", f"localhost:{self.tree['admin']['port']}")
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, postgres: PostgresServer, database: str, kafka: KafkaBroker, registry: SchemaRegistry
+) -> Iterator[Shell]:
+    name = new_name("shop").replace("-", "_")
+    run_script(
+        postgres.dsn(database),
+        "CREATE TABLE public.orders (id int PRIMARY KEY)",
+        "INSERT INTO public.orders SELECT generate_series(1, 10)",
+        f'CREATE PUBLICATION "cdcd_{name}" FOR TABLE public.orders',
+    )
+    made = Shell(
+        tmp_path,
+        {
+            "name": name,
+            "source": {"dsn": postgres.dsn(database)},
+            "sink": {"bootstrap_servers": kafka.bootstrap, "topics": {"replication_factor": 1}},
+            "registry": {"url": registry.url},
+        },
+    )
+    yield made
+    if made.daemon is not None and made.daemon.poll() is None:
+        made.daemon.kill()
+        made.daemon.wait()
+
+
+def test_the_commands_of_the_pages_run(shell: Shell, postgres: PostgresServer) -> None:
+    shell.run(block(START, "cdcd config sample"))
+    shell.configure()
+    assert "# default" in shell.run(block(CONFIGURE, "cdcd config show"))
+    shell.run(block(START, "cdcd check"))
+    shell.run(block(START, "cdcd init"))
+
+    shell.start(block(START, "cdcd --config"))
+    shell.run(block(START, "until curl"))
+    assert "cdcd_build_info" in shell.run(block(OPERATE, "curl"))
+    shell.run(block(OPERATE, "cdcd resume"))
+    looked_at = block(OPERATE, "cdcd capture").replace("--seconds 60", "--seconds 1")
+    shell.run(looked_at)
+    assert shell.stop() == 0
+
+    again, *_ = block(GONE, "cdcd resnapshot").splitlines()
+    shell.run(again)
+    shell.run(block(GONE, "cdcd drop-slot"))
+    assert confirmed_position(postgres, f"cdcd_{shell.tree['name']}") is None
