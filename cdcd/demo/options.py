@@ -33,14 +33,14 @@ class Options:
     stop: Path | None
 
 
-def parse(words: Sequence[str]) -> Options:
-    """Read the command line; leaves by SystemExit where it is wrong."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `cdcd demo`."""
+    made = argparse.ArgumentParser(
         prog="cdcd demo",
         description="The whole job on real servers: a shop in PostgreSQL, its changes in Kafka, its mirror in"
         " Spark, and a comparison of the two at the end.",
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--rows", type=_whole, default=45_000, metavar="N", help="rows loaded before cdcd starts (45000)")
     add("--seconds", type=_positive, default=30.0, metavar="S", help="how long the workload runs (30)")
     add("--seed", type=int, default=1, metavar="N", help="seed of the rows, the workload and the kill (1)")
@@ -65,12 +65,18 @@ def parse(words: Sequence[str]) -> Options:
     )
     add("--keep", action="store_true", help="leave everything running at the end, and say what to open")
     add("--stop", type=Path, metavar="DIR", help="stop what an earlier run with --keep left, and remove DIR")
-    given = parser.parse_args(words)
+    return made
+
+
+def parse(words: Sequence[str]) -> Options:
+    """Read the command line; leaves by SystemExit where it is wrong."""
+    reading = parser()
+    given = reading.parse_args(words)
     # text seeds are hashed the same in every process, tuples are not
     chance = Random(f"cdcd demo {given.seed} kill")  # noqa: S311
     kill_at = given.kill_at if given.kill_at is not None else given.seconds * chance.uniform(0.3, 0.85)
     if kill_at != KILL_AT_BULK and kill_at >= given.seconds:
-        parser.error(f"--kill-at {kill_at:g} is not before the end of the workload at {given.seconds:g} s")
+        reading.error(f"--kill-at {kill_at:g} is not before the end of the workload at {given.seconds:g} s")
     return Options(
         rows=given.rows,
         seconds=given.seconds,

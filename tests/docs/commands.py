@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Iterator
 
 from cdcd.cli import _parser
+from cdcd.demo.options import parser as demo_parser
 
 INTRODUCTION = """\
 # Commands
@@ -34,7 +35,8 @@ def _sections(parser: argparse.ArgumentParser, what: str) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):
             told = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, command in action.choices.items():
-                yield from _sections(command, told[name])
+                own = demo_parser() if name == "demo" else command  # the demo reads its own arguments
+                yield from _sections(own, told[name])
 
 
 def _arguments(parser: argparse.ArgumentParser) -> list[str]:
