@@ -8,6 +8,7 @@ Invariant: a missing artefact is fetched; one that cannot be had is an error of 
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database,
 
 def pytest_configure(config: pytest.Config) -> None:
     """Also in each of pytest's workers."""
+    # A shell's job in the background ignores it, and so would what is started here and is to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Spreading())
 
 
