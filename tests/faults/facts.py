@@ -95,7 +95,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Progress:
-    """One committed progress record. `part`: how far a transaction was written of which there is more to come."""
+    """One committed progress record. `part`: how far a transaction was written of which there is more to come.
+
+    `commit_s`: before when all that was committed is durable, by the record; None where it says nothing.
+    """
 
     offset: int
     phase: str
@@ -103,6 +106,7 @@ class Progress:
     end_lsn: int
     offsets: Mapping[Place, int]
     part: tuple[int, int] | None = None
+    commit_s: float | None = None
 
 
 @dataclass(frozen=True)

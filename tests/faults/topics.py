@@ -150,6 +150,7 @@ def progress_of(message: Message) -> Progress:
             for partition, offset in partitions.items()
         },
         part=part and (lsn_of(part["commit_lsn"]), part["tx_seq"]),
+        commit_s=document["commit_us"] / 1e6 if document["commit_us"] > 0 else None,
     )
 
 

@@ -61,6 +61,10 @@ class _Truth:
         committed_s = [one.committed_s for one in self.transactions]
         self._latest_s = list(accumulate(committed_s, max))
         self._earliest_s = list(accumulate(reversed(committed_s), min))[::-1]
+        copying = [
+            one.commit_s for one in self.committed if one.phase != "streaming" and one.commit_s is not None
+        ]
+        self._begun_s = min([*copying, self.lags[0].began_s]) if self.lags else 0.0
 
     def durable(self, lag: Lag) -> Progress | None:
         """The last record that can have been durable when the metrics were asked."""
@@ -87,11 +91,11 @@ class _Truth:
         """The age of the last transaction that was confirmed, or of one behind it: all before is durable.
 
         With nothing behind it there is no lag, but what cdcd cannot know: that grows from what it said before. While
-        it copies it counts from before the slot was made.
+        it copies it counts from before the slot was made, or from before the attempt that was cut off.
         """
         lag = self.lags[at]
         if lag.state == "snapshot":
-            return lag.until_s - lag.began_s + SAME_PROCESS_S
+            return lag.until_s - min(lag.began_s, self._begun_s) + SAME_PROCESS_S
         last = bisect_right(self._ends, lag.confirmed_lsn) - 1
         if last < 0:
             return float("inf")
