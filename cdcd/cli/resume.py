@@ -88,17 +88,17 @@ def accept_topics(
     is refused before the topics are taken (F79).
     """
 
-    def ask(config: Config, stored: Progress) -> None:
-        _kept_without(config, stored, names)
+    def accepted(config: Config, stored: Progress) -> KeptTopics:
+        kept = _kept_without(config, stored, names)
         if not is_all:
             _gap(config, stored)
+        return kept
 
     if is_dry:
-        _refuse_first(config, ask)
+        _refuse_first(config, accepted)
         return [f"would take these topics as they are: {', '.join(names)}"]
-    with _opened(config, ask) as (sink, stored):
-        ask(config, stored)
-        sink.kept = _kept_without(config, stored, names)
+    with _opened(config, accepted) as (sink, stored):
+        sink.kept = accepted(config, stored)
         _write(sink, stored)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)

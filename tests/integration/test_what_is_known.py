@@ -563,20 +563,31 @@ def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
         caught_up(primary, daemon)
 
 
+def one_durable(postgres: PostgresServer, database: str, daemon: Daemon) -> Truth:
+    """A daemon that streams, and has one commit in Kafka."""
+    daemon.start().wait_state("streaming")
+    truth = Truth(postgres, database, daemon.slot)
+    truth.commit()
+    caught_up(postgres, daemon)
+    return truth
+
+
+def missed_without_a_slot(postgres: PostgresServer, truth: Truth) -> None:
+    """Commit what no slot keeps any more."""
+    postgres.execute("SELECT pg_drop_replication_slot(%s)", truth.slot)
+    truth.committed_s = None
+    truth.commit()
+
+
 def test_a_new_snapshot_counts_from_the_last_commit_that_is_durable(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
     """What was missed is in no topic before it is copied, in this process and in the next."""
     run(postgres, database, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
     with new_daemon(postgres, database) as daemon:
-        daemon.start().wait_state("streaming")
-        truth = Truth(postgres, database, daemon.slot)
-        truth.commit()
-        caught_up(postgres, daemon)
+        truth = one_durable(postgres, database, daemon)
         assert daemon.stop() == 0
-        postgres.execute("SELECT pg_drop_replication_slot(%s)", daemon.slot)
-        truth.committed_s = None
-        truth.commit()
+        missed_without_a_slot(postgres, truth)
         assert truth.committed_s is not None
         assert command(daemon, "resnapshot").returncode == 0
         with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as locking:
@@ -598,16 +609,11 @@ def test_a_start_that_is_refused_says_what_is_durable(
     """The progress record is read before the slot is found missing."""
     run(postgres, database, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
     with new_daemon(postgres, database) as daemon:
-        daemon.start().wait_state("streaming")
-        truth = Truth(postgres, database, daemon.slot)
-        truth.commit()
-        caught_up(postgres, daemon)
+        truth = one_durable(postgres, database, daemon)
         before = samples(daemon)
         durable = daemon.status()["durable"]
         assert daemon.stop() == 0
-        postgres.execute("SELECT pg_drop_replication_slot(%s)", daemon.slot)
-        truth.committed_s = None
-        truth.commit()
+        missed_without_a_slot(postgres, truth)
         daemon.start().wait_state("halted")
         said = samples(daemon)
         assert daemon.status()["durable"]["commit_lsn"] == durable["commit_lsn"]
