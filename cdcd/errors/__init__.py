@@ -84,6 +84,8 @@ from cdcd.errors.source import (
     SourceTimeline,
     SourceUnavailable,
     StreamingFailed,
+    TwoPhaseFailed,
+    decoded_at_commit_prepared,
 )
 from cdcd.errors.tree import (
     EXIT_CONFIG,
@@ -174,5 +176,7 @@ __all__ = [
     "TopicReplaced",
     "TransactionExpired",
     "TransactionTooLarge",
+    "TwoPhaseFailed",
     "ValueUnencodable",
+    "decoded_at_commit_prepared",
 ]

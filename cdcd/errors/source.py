@@ -84,6 +84,32 @@ class BinaryFailed(OptionFailed):
     hint = "the next session reads text; to have that always, set source.protocol.binary: false"
 
 
+def decoded_at_commit_prepared(slot: str) -> str:
+    """Return how a slot that sends transactions at PREPARE is exchanged for one that does not, at its position.
+
+    A slot that was copied has no two_phase, in each version that knows it.
+    """
+    copy, drop = "SELECT pg_copy_logical_replication_slot", "SELECT pg_drop_replication_slot"
+    spare = f"{slot}_copy"
+    return f"`{copy}('{slot}', '{spare}'); {drop}('{slot}'); {copy}('{spare}', '{slot}'); {drop}('{spare}')`"
+
+
+class TwoPhaseFailed(SourceError):
+    """The server fails at a prepared transaction that it need not decode after its ROLLBACK PREPARED (F84)."""
+
+    code = "CDCD-SOURCE-TWO-PHASE"
+    hint = (
+        "switch the slot to decode at COMMIT PREPARED, set source.protocol.two_phase: false, and restart cdcd"
+    )
+
+    def __init__(self, message: str, slot: str = "", **context: object) -> None:
+        hint = (
+            "have the slot decode at COMMIT PREPARED; nothing is lost by it: run "
+            f"{decoded_at_commit_prepared(slot)} in the source database, set source.protocol.two_phase: false, and restart cdcd"
+        )
+        super().__init__(message, hint=hint if slot else None, **context)
+
+
 class SourceAuthentication(SourceError):
     """The server refused the role or its password."""
 

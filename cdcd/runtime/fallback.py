@@ -14,6 +14,11 @@ commit, without streaming, the transaction is right.
 Binary: a type may have a send format that only its author knows, or mean something by it that only the server knows
 (a regclass is sent as an oid); and an array, composite or range of a type without a send function cannot be sent at
 all. pgoutput has one form for the whole stream, so it is read as text.
+
+Two-phase: a slot that has it cannot be read without (the server sends what is prepared all the same), so the error
+says how the slot is exchanged. PostgreSQL 15 to 18 that decode a prepared transaction after its ROLLBACK PREPARED
+notice the rollback for the rows of the transaction itself, not for those of its subtransactions: where such a one
+gave a table a new file, the table's entry in the catalog is not found, each time anew.
 Invariant: an error that comes without the option as well is what it was, and halts.
 Must not: confirm or skip anything; the next session begins where the failed one had to.
 """
@@ -37,6 +42,7 @@ from cdcd.errors import (
     ServerInternal,
     StreamingFailed,
     StreamUnsure,
+    TwoPhaseFailed,
 )
 from cdcd.source.settings import StreamOptions
 
@@ -67,8 +73,11 @@ def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: 
 
 
 @contextlib.contextmanager
-def doubting(options: StreamOptions, after: CdcdError | None = None) -> Iterator[None]:
-    """Raise OptionFailed for what one of the options may be the reason of. `after`: what ended the session before."""
+def doubting(options: StreamOptions, after: CdcdError | None = None, *, slot: str) -> Iterator[None]:
+    """Raise OptionFailed or TwoPhaseFailed for what one of the options may be the reason of.
+
+    `after`: what ended the session before. `slot`: the name of the slot that is read.
+    """
     try:
         yield
     except CdcdError as error:
@@ -78,4 +87,11 @@ def doubting(options: StreamOptions, after: CdcdError | None = None) -> Iterator
                 failed = failure(f"{when}: {error.message}", (*already, option))
                 failed.context.update(error.context)
                 raise failed from error
+        if (
+            isinstance(error, ServerInternal)
+            and options.two_phase
+            and error.context.get("sqlstate") == "XX000"
+        ):
+            message = f"a prepared transaction cannot be decoded any more: {error.message}"
+            raise TwoPhaseFailed(message, slot, **error.context) from error
         raise

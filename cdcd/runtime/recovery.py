@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cdcd.errors import SlotActive, SlotMissing, SlotUnusable, SourceSetup, SourceStandby
+from cdcd.errors import (
+    SlotActive,
+    SlotMissing,
+    SlotUnusable,
+    SourceSetup,
+    SourceStandby,
+    decoded_at_commit_prepared,
+)
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import PreparedBefore, Progress, began_at
 from cdcd.runtime import halts
@@ -222,8 +229,8 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
         # The other way round the server switches the slot itself, at START_REPLICATION and for good.
         raise SlotUnusable(
             "the slot has two_phase, so it sends transactions at PREPARE, and the configuration has it off",
-            hint="set source.protocol.two_phase: true; or switch the slot (PostgreSQL 18: "
-            "ALTER_REPLICATION_SLOT with TWO_PHASE false), or make another without it and take a new snapshot",
+            hint="set source.protocol.two_phase: true, and restart cdcd; or exchange the slot for one without, at "
+            f"its position: run {decoded_at_commit_prepared(wanted.slot)} in the source database, then `cdcd resume`",
             slot=wanted.slot,
         )
     lost_by = slot.invalidation_reason or ("wal_removed" if slot.wal_status == "lost" else None)

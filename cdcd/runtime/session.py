@@ -449,7 +449,7 @@ class Session:
             self.has_streamed = True
             flush_s = self._config.shutdown_timeout_ms / 2000
             try:
-                with doubting(options, self._after):
+                with doubting(options, self._after, slot=self._source.slot):
                     await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler))
             except SourceUnavailable:
                 if not self._sink_settings.is_exactly_once:

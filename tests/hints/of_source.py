@@ -11,7 +11,9 @@ import psycopg2.extras
 
 from cdcd.demo.stack.ports import free_port
 from tests.hints.situation import World, situation
+from tests.support.hints import sql_in
 from tests.support.pooler import Pooler
+from tests.support.stack import prepare
 from tests.support.waiting import eventually
 
 SETUP, AUTH, UNAVAILABLE = "CDCD-SOURCE-SETUP", "CDCD-SOURCE-AUTH", "CDCD-SOURCE-UNAVAILABLE"
@@ -363,6 +365,38 @@ def slot_with_two_phase(w: World) -> Iterator[None]:
     w.start(source={"protocol": {"two_phase": False}})
     yield
     w.start(source={"protocol": {"two_phase": True}})
+
+
+@situation("CDCD-SLOT-UNUSABLE", "two_phase is to be off from now on", "exchange the slot", "cdcd resume")
+def two_phase_switched_off(w: World) -> Iterator[None]:
+    w.stream(source={"protocol": {"two_phase": True}})
+    w.start(source={"protocol": {"two_phase": False}})
+    yield
+    w.sql(*sql_in(w.hint))
+    w.resume()
+
+
+@situation(
+    "CDCD-SOURCE-TWO-PHASE",
+    "a prepared transaction was rolled back, of which a savepoint had truncated a table",
+    "nothing is lost by it",
+    "source.protocol.two_phase: false",
+)
+def prepared_and_rolled_back(w: World) -> Iterator[None]:
+    w.stream(source={"protocol": {"two_phase": True}})
+    w.daemon.stop()
+    prepare(
+        w.server.dsn(w.dbname),
+        w.dbname,
+        "SAVEPOINT s",
+        f"TRUNCATE {w.table}",
+        f"INSERT INTO {w.table} VALUES (1)",
+    )
+    w.sql(f"ROLLBACK PREPARED '{w.dbname}'")
+    w.start()
+    yield
+    w.sql(*sql_in(w.hint))
+    w.start(source={"protocol": {"two_phase": False}})
 
 
 # --- publications, the server's identity -----------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_what_is_said_to_be_elsewhere_is_asserted_there(code: str, where: str) -
 @pytest.mark.parametrize(("code", "as_code"), TOLD_AS.items())
 def test_what_is_told_as_another_is_so_wherever_it_comes_from(code: str, as_code: str) -> None:
     options = StreamOptions(2, streaming="on", binary=True)
-    with pytest.raises(CdcdError) as raised, doubting(options):
+    with pytest.raises(CdcdError) as raised, doubting(options, slot="s"):
         raise CLASSES[code]("of the stream")
     assert raised.value.code == as_code
     assert as_code in {one.code for one in SITUATIONS} | ELSEWHERE.keys()

@@ -10,11 +10,18 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
-from tests.support.hints import commands_in, hint_of
+from tests.support.hints import apply, commands_in, hint_of, sql_in
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
-from tests.support.stack import PostgresServers, confirmed_position, drop_database, new_database_name, prepare
+from tests.support.stack import (
+    PostgresServers,
+    confirmed_position,
+    drop_database,
+    new_database_name,
+    prepare,
+    run_script,
+)
 from tests.support.waiting import eventually
-from tests.support.ways_on import audited, command
+from tests.support.ways_on import audited, command, halts_with
 from tests.support.witness import Witness, assert_same_changes, changes_of
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
@@ -351,3 +358,39 @@ def test_a_server_that_cannot_is_told_before_anything_is_made(
             assert confirmed_position(server, daemon.slot) is None, "a slot was made"
     finally:
         drop_database(server, name)
+
+
+@pytest.mark.parametrize("place", [15, pytest.param(16, marks=pytest.mark.long), 17, 18], indirect=True)
+def test_what_was_rolled_back_before_it_is_decoded_halts_and_the_hint_goes_past_it(
+    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F84: the server cannot map a file that a savepoint made. What is still prepared arrives once all the same."""
+    server, dbname = place
+    dsn = server.dsn(dbname)
+    with new_daemon(server, dbname, source={"protocol": {"two_phase": True}}) as daemon:
+        topic = f"{daemon.name}.public.t"
+        daemon.start().wait_state("streaming")
+        server.execute("CREATE TABLE other (id int)", dbname=dbname)
+        prepare(dsn, "waits", "INSERT INTO t VALUES (1, 'waits')")
+        insert(server, dbname, 2)
+        reader.wait([topic], lambda events: len(events) >= 1)
+        wait_held(daemon, 1)
+        daemon.stop()
+        prepare(dsn, "gone", "SAVEPOINT s", "TRUNCATE other", "INSERT INTO other VALUES (1)")
+        decide(server, dbname, "gone", commit=False)
+        insert(server, dbname, 3)
+        daemon.start()
+        reason = halts_with(daemon, "CDCD-SOURCE-TWO-PHASE")
+        daemon.stop()
+        run_script(dsn, *sql_in(hint_of(reason)))
+        apply(daemon.config, hint_of(reason), "source.protocol.two_phase")
+        daemon.start().wait_state("streaming")
+        insert(server, dbname, 4)
+        decide(server, dbname, "waits")
+        events = reader.wait([topic], lambda events: len(events) >= 4)
+    assert ids(events) == [2, 3, 4, 1]
+    assert_same_rows(server, dbname, events)
+    slots = server.execute(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = %s", dbname, dbname=dbname
+    )
+    assert slots == [(daemon.slot,)]

@@ -13,6 +13,7 @@ from typing import Any
 from tests.support.daemon import merge
 
 _COMMAND = re.compile(r"`cdcd ([^`]+)`")
+_SQL = re.compile(r"`((?:SELECT|ALTER|CREATE|DROP|GRANT) [^`]+)`")
 _SETTING = re.compile(
     r"(?:[sS]et|[rR]aise|[lL]ower) ((?:source|sink|buffer|registry|format|snapshot)\.[a-z_.]+[a-z])"
     r"(?:: (\[[^]]*\]|[\w-]+))?"
@@ -30,6 +31,13 @@ def commands_in(hint: str) -> list[tuple[str, ...]]:
     """The commands of cdcd that it names, as words for the command line."""
     found = [tuple(words.split()) for words in _COMMAND.findall(hint)]
     assert found, f"no command: {hint}"
+    return found
+
+
+def sql_in(hint: str) -> list[str]:
+    """The statements of SQL that are to be run, one by one."""
+    found = [one.strip() for text in _SQL.findall(hint) for one in text.split(";")]
+    assert found, f"no SQL: {hint}"
     return found
 
 
