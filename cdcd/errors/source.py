@@ -87,11 +87,16 @@ class BinaryFailed(OptionFailed):
 def decoded_at_commit_prepared(slot: str) -> str:
     """Return how a slot that sends transactions at PREPARE is exchanged for one that does not, at its position.
 
-    A slot that was copied has no two_phase, in each version that knows it.
+    A slot that was copied has no two_phase, in each version that knows it. Where a statement fails it drops nothing,
+    and the next one fails as well.
     """
-    copy, drop = "SELECT pg_copy_logical_replication_slot", "SELECT pg_drop_replication_slot"
+
+    def moved(name: str, to: str) -> str:
+        copy = f"pg_copy_logical_replication_slot('{name}', '{to}')"
+        return f"SELECT pg_drop_replication_slot('{name}') FROM {copy}"  # noqa: S608 - shown, not run
+
     spare = f"{slot}_copy"
-    return f"`{copy}('{slot}', '{spare}'); {drop}('{slot}'); {copy}('{spare}', '{slot}'); {drop}('{spare}')`"
+    return f"`{moved(slot, spare)}; {moved(spare, slot)}`"
 
 
 class TwoPhaseFailed(SourceError):
@@ -105,7 +110,8 @@ class TwoPhaseFailed(SourceError):
     def __init__(self, message: str, slot: str = "", **context: object) -> None:
         hint = (
             "have the slot decode at COMMIT PREPARED; nothing is lost by it: run "
-            f"{decoded_at_commit_prepared(slot)} in the source database, set source.protocol.two_phase: false, and restart cdcd"
+            f"{decoded_at_commit_prepared(slot)} in the source database, set source.protocol.two_phase: false, and "
+            "restart cdcd"
         )
         super().__init__(message, hint=hint if slot else None, **context)
 

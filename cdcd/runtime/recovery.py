@@ -227,10 +227,16 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
     if slot.two_phase and not wanted.two_phase:
         # F35: the server sends prepared transactions of such a slot whether or not the stream asks for them.
         # The other way round the server switches the slot itself, at START_REPLICATION and for good.
+        hint = "set source.protocol.two_phase: true, and restart cdcd"
+        if stored is not None:  # else it may be somebody else's (F80)
+            exchange = decoded_at_commit_prepared(wanted.slot)
+            hint += (
+                "; or exchange the slot for one without it, at its position: run "
+                f"{exchange} in the source database, then `cdcd resume`"
+            )
         raise SlotUnusable(
             "the slot has two_phase, so it sends transactions at PREPARE, and the configuration has it off",
-            hint="set source.protocol.two_phase: true, and restart cdcd; or exchange the slot for one without, at "
-            f"its position: run {decoded_at_commit_prepared(wanted.slot)} in the source database, then `cdcd resume`",
+            hint=hint,
             slot=wanted.slot,
         )
     lost_by = slot.invalidation_reason or ("wal_removed" if slot.wal_status == "lost" else None)
