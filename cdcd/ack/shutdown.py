@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from cdcd.lsn import INVALID_LSN, Lsn
 
-QUESTIONS = 20
+REPLY_REQUESTS = 20
 PAUSE_US = 500_000
 
 
@@ -22,11 +22,11 @@ class ShutdownWatch:
     def __init__(self) -> None:
         self._wal_end_lsn: Lsn = INVALID_LSN
         self._asked_us = 0
-        self._questions = 0
+        self._requests = 0
 
-    def asked(self, wal_end_lsn: Lsn, now_us: int) -> bool:
+    def reply_requested(self, wal_end_lsn: Lsn, now_us: int) -> bool:
         """Note a question; return whether there were so many that the server must be shutting down."""
         is_again = wal_end_lsn == self._wal_end_lsn and now_us - self._asked_us <= PAUSE_US
-        self._questions = self._questions + 1 if is_again else 1
+        self._requests = self._requests + 1 if is_again else 1
         self._wal_end_lsn, self._asked_us = wal_end_lsn, now_us
-        return self._questions >= QUESTIONS
+        return self._requests >= REPLY_REQUESTS

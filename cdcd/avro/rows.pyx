@@ -8,7 +8,7 @@ Invariant: bytes and errors are those of its twin (`cdcd.avro.encode`), which is
 does not understand goes to the column's own encoder or to the twin, a row at a time; where the twin raises, the whole
 run is given to it, so that an error is the twin's own. Nothing is read beyond a frame, and nothing is written without
 room for it.
-Must not: guess. Every doubt is the twin's to decide.
+Must not: guess. Every renewal_reason is the twin's to decide.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -264,7 +264,7 @@ class Config(BaseSettings):
         large = self.sink.large_transactions
         max_time_ms = large.max_time_ms or self.sink.transaction_timeout_ms * 2 // 3
         return LargeLimits(
-            large.max_rows, large.max_bytes, max_time_ms * 1000, is_parted=large.policy == "parts"
+            large.max_rows, large.max_bytes, max_time_ms * 1000, allows_parts=large.policy == "parts"
         )
 
     def topic_settings(self) -> TopicSettings:

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from cdcd.crash_points import reach
 from cdcd.errors import (
     CdcdError,
     ConfigError,
@@ -28,6 +27,7 @@ from cdcd.errors import (
     RegistryUnavailable,
     SchemaIncompatible,
 )
+from cdcd.failpoints import hit
 from cdcd.findings import Finding
 from cdcd.redaction import clean
 from cdcd.registry.known import Earlier, Known
@@ -342,10 +342,10 @@ class Registry:
         one with, so the order does not matter to them.
         """
         if self._sets_level_first(subject):
-            reach("schema_level_set")
+            hit("schema_level_set")
             return self._register(subject, text)
         schema_id = self._register(subject, text)
-        reach("schema_level_set")
+        hit("schema_level_set")
         self._set_level(subject, self._settings.compatibility)
         return schema_id
 

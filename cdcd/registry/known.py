@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from cdcd.recent import Recent
+from cdcd.lru_cache import LruCache
 
 __all__ = ["Earlier", "Known"]
 
@@ -46,9 +46,9 @@ class Known:
     """The ids of one registry."""
 
     def __init__(self) -> None:
-        self._ids: dict[str, Recent[bytes, int]] = {}
-        self._meanings: Recent[int, bytes] = Recent(MEANINGS)
-        self._alone = threading.Lock()
+        self._ids: dict[str, LruCache[bytes, int]] = {}
+        self._meanings: LruCache[int, bytes] = LruCache(MEANINGS)
+        self._lock = threading.Lock()
 
     @property
     def subjects(self) -> list[str]:
@@ -63,11 +63,11 @@ class Known:
     def take(self, subject: str, text: str, schema_id: int) -> bool:
         """Keep a schema's id; False, and nothing is kept, where the id was given to another schema before."""
         meaning = _digest(json.dumps(_meaning(json.loads(text)), sort_keys=True))
-        with self._alone:
+        with self._lock:
             if (self._meanings.get(schema_id) or meaning) != meaning:
                 return False
             self._meanings.put(schema_id, meaning)
-        self._ids.setdefault(subject, Recent(IDS_OF_A_SUBJECT)).put(_digest(text), schema_id)
+        self._ids.setdefault(subject, LruCache(IDS_OF_A_SUBJECT)).put(_digest(text), schema_id)
         return True
 
     def forget(self, subject: str) -> None:

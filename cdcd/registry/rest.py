@@ -148,7 +148,7 @@ class RestClient:
         self._is_closed = False
         self._connections: set[http.client.HTTPConnection] = set()
         self._idle: dict[str, list[http.client.HTTPConnection]] = {url: [] for url in self._urls}
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(CONNECTIONS)
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
@@ -177,7 +177,7 @@ class RestClient:
 
     def close(self) -> None:  # noqa: D102
         self._is_closed = True
-        with self._alone:
+        with self._lock:
             connections = list(self._connections)
         for connection in connections:
             sock = connection.sock
@@ -246,7 +246,7 @@ class RestClient:
     def _connected(self, url: str) -> Iterator[http.client.HTTPConnection]:
         """Have a connection that nobody else uses meanwhile: the one that was used last, if one is free."""
         with self._room:
-            with self._alone:
+            with self._lock:
                 if self._is_closed:
                     raise ConnectionError("the client was closed")
                 idle = self._idle[url]
@@ -255,7 +255,7 @@ class RestClient:
             try:
                 yield connection
             finally:
-                with self._alone:
+                with self._lock:
                     idle.append(connection)
 
     def _exchange(

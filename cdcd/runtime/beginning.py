@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from cdcd.ack.group import Boundary
+from cdcd.ack.group import CommitPosition
 from cdcd.config import Config
 from cdcd.errors import CdcdError, SlotActive
 from cdcd.findings import Finding, failure, refusal
@@ -77,12 +77,12 @@ class Begun:
         return None if self.stored is None else self.stored.part
 
 
-def boundary_before(begin: Resume, begun: Begun, before: PreparedBefore, durable_us: int) -> Boundary:
+def position_before(begin: Resume, begun: Begun, before: PreparedBefore, durable_us: int) -> CommitPosition:
     """Return what is complete before the stream: a part of its first transaction has this position.
 
     `durable_us`: when the last transaction committed that is durable, 0 where that is not known.
     """
-    return Boundary(
+    return CommitPosition(
         begin.written_commit_lsn, begin.start_lsn, durable_us, 0, prepared_before=before, part=begun.part
     )
 

@@ -1,6 +1,6 @@
 """The initial snapshot: make the slot, copy each table as the slot's consistent point sees it, hand over.
 
-In: the verdict `Snapshot`, the published tables.  Out: chunks with boundaries of phase "snapshot", the last one
+In: the verdict `Snapshot`, the published tables.  Out: chunks with commit positions of phase "snapshot", the last one
 of phase "streaming" at the consistent point, where the stream begins.
 Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
 exactly there (F1), sorts after them. An attempt that was cut off is begun anew, with a new slot: the topics it
@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 import structlog
 
-from cdcd.ack.group import Boundary, Chunk
+from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.crash_points import reach
 from cdcd.errors import SlotActive, SlotUnusable
+from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Relation, Run, TransactionInfo
 from cdcd.runtime.plans import Plans
@@ -37,12 +37,12 @@ from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
 from cdcd.source.watched import Report, fetch_watched, unreported
 from cdcd.threads import in_thread, settled, start_in_thread
-from cdcd.txn.ahead import Ahead
+from cdcd.txn.lookahead import Lookahead
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 GIVING_UP_S = 3.0
 Add = Callable[[Chunk], Any]
-Mark = Callable[[Boundary], Awaitable[None]]
+Mark = Callable[[CommitPosition], Awaitable[None]]
 
 
 class Counts(Protocol):
@@ -97,10 +97,10 @@ class Snapshotter:
         self._tx = new_context(info)
 
     async def run(self, tables: list[tuple[CopiedTable, Relation]]) -> None:
-        """Copy every table, one after another; the last boundary is where streaming begins."""
+        """Copy every table, one after another; the last commit position is where streaming begins."""
         self._counts.snapshot_started(len(tables))
         described = {relation.relid: relation for _, relation in tables}
-        await self._plans.prepare(Ahead(set(described), described))
+        await self._plans.prepare(Lookahead(set(described), described))
         made = await self._plans.plan_all([relation for _, relation in tables])
         plans = list(zip((table for table, _ in tables), made, strict=True))
         cleared = [plan for _, plan in plans if plan.topic in self._begun]
@@ -134,15 +134,15 @@ class Snapshotter:
                 records = encode_run(run, self._plans.by_relid, self._tx)
                 self._counts.snapshot_rows(plan.table, run)
                 await self._add(Chunk(records, len(run.frames) + 128 * len(records), self._so_far()))
-                reach("in_snapshot")
+                hit("in_snapshot")
         finally:
             if step is not None and not step.done():
                 self._reader.abandon()
             await settled(step)
             await in_thread(_close, runs)
 
-    def _so_far(self) -> Boundary:
-        return Boundary(
+    def _so_far(self) -> CommitPosition:
+        return CommitPosition(
             commit_lsn=self._written_commit_lsn,
             end_lsn=self._consistent_point,
             commit_us=self._since_us,
@@ -151,7 +151,7 @@ class Snapshotter:
             snapshot_tables=tuple(self._begun),
         )
 
-    def _done(self) -> Boundary:
+    def _done(self) -> CommitPosition:
         return replace(
             self._so_far(),
             commit_lsn=self._consistent_point - 1,

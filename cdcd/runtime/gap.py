@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from cdcd.ack.group import Boundary, Chunk
+from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.avro.encode import encode_gap
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SourceTimeline
@@ -77,7 +77,7 @@ async def mark_gap(
     for _, relation in tables:
         plan = await plans.plan(relation)
         markers += encode_gap(plan, lsn=lsn, said=told(gap), tx=tx)
-    after = Boundary(
+    after = CommitPosition(
         stored.commit_lsn,
         stored.end_lsn,
         stored.commit_us,

@@ -66,10 +66,10 @@ def after_gap(
     to_lsn, end_lsn = slot_lsn, slot_lsn
     if isinstance(switch_lsn, int):
         to_lsn, end_lsn = max(slot_lsn, switch_lsn), max(slot_lsn, min(switch_lsn, stored.end_lsn))
-    is_parted, written_lsn = isinstance(halt, SourceTimeline), _written_lsn(stored)
-    if is_parted:
+    allows_parts, written_lsn = isinstance(halt, SourceTimeline), _written_lsn(stored)
+    if allows_parts:
         _check_later(stored, timelines.at(to_lsn))
-    is_back = to_lsn <= stored.end_lsn or (is_parted and to_lsn <= written_lsn)
+    is_back = to_lsn <= stored.end_lsn or (allows_parts and to_lsn <= written_lsn)
     # What goes back is told so, and where the timeline is the same, it is marked behind all that the topics have.
     from_lsn = max(_from_lsn(stored), written_lsn + 1) if is_back else _from_lsn(stored)
     return replace(
@@ -83,7 +83,7 @@ def after_gap(
         snapshot_tables=(),
         prepared_before=prepared_before,
         # F58: what is written in part on another timeline does not come again, whatever has its LSN on this one.
-        part=None if is_parted else _part_that_comes(stored, to_lsn),
+        part=None if allows_parts else _part_that_comes(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
     )
 

@@ -80,14 +80,14 @@ class Monitor:
         self._found = found
         self._held_up = HeldUp(status)
         self._connection: Any = None
-        self._alone = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._sampling: asyncio.Future[None] | None = None
         self._asked_s = self._looked_s = float("-inf")
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            async with self._alone:
+            async with self._lock:
                 if not await self._succeeds(self._turn()):
                     self._guard.tell(None, None, 0)
                     self._held_up.tell(None, None)
@@ -117,7 +117,7 @@ class Monitor:
             raise
 
     async def _look_for_a_scrape(self) -> None:
-        async with self._alone:
+        async with self._lock:
             await self._succeeds(self._look_at_slot())
 
     async def _look_at_slot(self) -> tuple[SlotReading | None, WalEnd]:

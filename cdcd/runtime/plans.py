@@ -23,8 +23,8 @@ from cdcd.avro.plan import HEADER_BYTES, RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
+from cdcd.lru_cache import LruCache
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
-from cdcd.recent import Recent
 from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.exact_keys import merged_key_columns
@@ -37,8 +37,8 @@ from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topi
 from cdcd.source.key_index import TableKeys
 from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
-from cdcd.txn.ahead import Ahead
 from cdcd.txn.events import LogicalMessage
+from cdcd.txn.lookahead import Lookahead
 from cdcd.waits import Kind
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
@@ -167,7 +167,7 @@ class Plans:
         self._root_of: dict[int, int] = {}
         self._identities: dict[int, PartitionIdentity] = {}
         self._made: dict[tuple[int, str], tuple[Relation, _Key, OldTuples | None, RelationPlan]] = {}
-        self._by_header: dict[str, Recent[bytes, RelationPlan]] = {}
+        self._by_header: dict[str, LruCache[bytes, RelationPlan]] = {}
         self._keyless: set[int] = set()
         self._shared: set[int] = set()
         self._flaws: dict[int, str | None] = {}
@@ -281,7 +281,7 @@ class Plans:
         relations = (self._described.get(relid) for relid in relids)
         return all(one is None or self._topic(one) in self._asked_for for one in relations)
 
-    async def prepare(self, ahead: Ahead) -> None:
+    async def prepare(self, ahead: Lookahead) -> None:
         """Make the topics of relations that will need a plan, by one request; each plan is made in its turn.
 
         Only topics that nothing was written to: where a table goes on in another topic, its first is not asked for.
@@ -370,7 +370,7 @@ class Plans:
         if made is None or made[:3] != (relation, key, old):
             plan = self._compile(relation, topic, key, old, is_forced)
             made = self._made[relation.relid, topic] = (relation, key, old, plan)
-            self._by_header.setdefault(topic, Recent(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
+            self._by_header.setdefault(topic, LruCache(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
         return made[3]
 
     def _old_tuples(self, relation: Relation, key: _Key) -> OldTuples | None:

@@ -1,10 +1,10 @@
 """The flow, readable in one screen: items from the walsender become chunks of records for the writer.
 
-In: items of one walsender session.  Out: chunks, each transaction's last one with its boundary.
+In: items of one walsender session.  Out: chunks, each transaction's last one with its commit position.
 Invariant: transactions are handed on in commit order; one whose commit LSN was written already is dropped
 after its Relation messages were read (F4, F43); the number of a change is the same on every replay. What may be
 confirmed never passes the oldest PREPARE that is undecided (F33), while the commit LSN that tells a replay apart
-goes on: two positions of one boundary. Of a transaction that was written in part, what is written is dropped.
+goes on: two positions of one commit position. Of a transaction that was written in part, what is written is dropped.
 Must not: talk to Kafka or PostgreSQL itself.
 """
 
@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from cdcd.ack.group import Boundary, Chunk
+from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.ack.shutdown import ShutdownWatch
 from cdcd.avro.encode import Encoded, encode_run, encode_transactions, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.clock import monotonic_us
-from cdcd.crash_points import reach
 from cdcd.errors import SourceUnavailable, StreamUnsure
+from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
 from cdcd.model import (
     HEARTBEAT_PREFIX,
@@ -37,7 +37,6 @@ from cdcd.model import (
     Transactions,
 )
 from cdcd.runtime.parts import WrittenPart
-from cdcd.txn.ahead import MOST_BYTES, MOST_EVENTS, Ahead, of_events, of_items
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -51,6 +50,7 @@ from cdcd.txn.events import (
     TypeSeen,
 )
 from cdcd.txn.frames import count_operations
+from cdcd.txn.lookahead import MOST_BYTES, MOST_EVENTS, Lookahead, of_events, of_items
 from cdcd.txn.whole import expanded
 
 
@@ -62,7 +62,7 @@ class Plans(Protocol):
     def describe(self, relation: Relation) -> None: ...  # noqa: D102
     async def ready(self, relids: Iterable[int]) -> None: ...  # noqa: D102
     def has_prepared(self, relids: Iterable[int]) -> bool: ...  # noqa: D102
-    async def prepare(self, ahead: Ahead) -> None: ...  # noqa: D102
+    async def prepare(self, ahead: Lookahead) -> None: ...  # noqa: D102
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record: ...  # noqa: D102
     async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record: ...  # noqa: D102
 
@@ -106,7 +106,7 @@ class Pump:
         assembler: Assembler,
         plans: Plans,
         add: Add,
-        idle: Callable[[Boundary, bool], None],
+        idle: Callable[[CommitPosition, bool], None],
         new_context: NewContext,
         counts: Counts,
         *,
@@ -199,8 +199,8 @@ class Pump:
         self._commit_lsn, self._end_lsn, self._commit_us = found.commit_lsn, found.end_lsn, found.last_us
         self._counts.whole(found)
         records = found.records
-        boundary = self._boundary(transactions=transactions)
-        await self._add(Chunk(records, size_bytes + 128 * len(records) if records else 0, boundary))
+        commit_position = self._commit_position(transactions=transactions)
+        await self._add(Chunk(records, size_bytes + 128 * len(records) if records else 0, commit_position))
         await self._give_way()
 
     async def _feed_plain(self, item: PlainItem) -> None:
@@ -227,7 +227,7 @@ class Pump:
                 await self._plans.prepare(self._look_ahead(relids))
             await self._plans.ready(relids)
 
-    def _look_ahead(self, relids: Collection[int]) -> Ahead:
+    def _look_ahead(self, relids: Collection[int]) -> Lookahead:
         """Return which relations have rows in what follows: of a replay a part, of the wire what was read at once."""
         left_bytes = MOST_BYTES
         while left_bytes > 0 and len(self._ahead) < MOST_EVENTS:
@@ -238,7 +238,7 @@ class Pump:
         items, at = self._items
         found = [of_events(self._ahead), of_items(items[at + 1 :])]
         described = found[1].described | found[0].described
-        return Ahead({*relids, *found[0].relids, *found[1].relids}, described)
+        return Lookahead({*relids, *found[0].relids, *found[1].relids}, described)
 
     async def _ask_before(self, item: PlainItem) -> None:
         """Raise StreamUnsure where the stream that ends here has what was rolled back without a Stream Abort."""
@@ -263,24 +263,24 @@ class Pump:
             # A session decodes from the slot's restart LSN on, so its first keepalives lie behind the start.
             self._end_lsn = max(self._end_lsn, keepalive.wal_end_lsn)
             self._written.passed(self._end_lsn)
-            self._idle(self._boundary(transactions=0), keepalive.reply_requested)
+            self._idle(self._commit_position(transactions=0), keepalive.reply_requested)
         if keepalive.reply_requested and self._assembler.held is not None:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
 
     def _leave_at_shutdown(self, wal_end_lsn: Lsn) -> None:
-        if self._shutdown.asked(wal_end_lsn, self._clock_us()):  # F13, F33
+        if self._shutdown.reply_requested(wal_end_lsn, self._clock_us()):  # F13, F33
             raise SourceUnavailable(
                 "the server is shutting down and would wait for a position that a prepared transaction holds back",
                 hint="nothing: when the server is back, it sends what is prepared once more",
             )
 
-    def _boundary(self, *, transactions: int) -> Boundary:
+    def _commit_position(self, *, transactions: int) -> CommitPosition:
         held = self._assembler.held
         end_lsn = self._end_lsn if held is None else min(self._end_lsn, held.oldest_lsn)
         # Never back: only what was prepared before two_phase was switched on lies behind, and that is sent whole
         # at its COMMIT PREPARED, whatever was confirmed (F34).
         self._confirmable_lsn = max(self._confirmable_lsn, end_lsn)
-        return Boundary(
+        return CommitPosition(
             self._commit_lsn,
             self._confirmable_lsn,
             self._commit_us,
@@ -313,7 +313,7 @@ class Pump:
         records = begin + encode_run(run, self._plans.by_relid, self._tx)
         self._counts.run(operations)
         await self._hand_on(records, len(run.frames))
-        reach("in_transaction")
+        hit("in_transaction")
         # The writer takes the records of this run before there are those of the next.
         await self._give_way()
 
@@ -347,12 +347,13 @@ class Pump:
             await self._message_at_once(event)
 
     async def _message_at_once(self, event: LogicalMessage) -> None:
-        """A message outside any transaction is its own boundary: its LSN orders it and tells a replay apart."""
+        """A message outside any transaction is its own commit position: its LSN orders it and tells a replay
+        apart."""
         record = await self._plans.logical_message(event, None)
         # F1: its LSN is its end, where the next commit may begin: one byte less is behind it and before that.
         self._commit_lsn = event.lsn - 1
         self._end_lsn = max(self._end_lsn, event.lsn)
-        await self._add(Chunk([record], len(event.content) + 256, self._boundary(transactions=0)))
+        await self._add(Chunk([record], len(event.content) + 256, self._commit_position(transactions=0)))
 
     async def _relation(self, event: RelationSeen) -> None:
         relation = event.relation
@@ -385,4 +386,4 @@ class Pump:
         self._commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
         end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
-        await self._add(Chunk(end, 256 * len(end), self._boundary(transactions=1)))
+        await self._add(Chunk(end, 256 * len(end), self._commit_position(transactions=1)))

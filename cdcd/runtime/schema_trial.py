@@ -119,7 +119,7 @@ class Trial:
         self._schemas = schemas
         self._topics = _NoTopics(has_records)
         self._given_up = threading.Event()
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self._unforeseen: BaseException | None = None
         self._unavailable: CdcdError | None = None
         self._done: list[Tried] = []
@@ -174,7 +174,7 @@ class Trial:
         try:
             self._try_each(waiting, pause_s)
         finally:
-            with self._alone:
+            with self._lock:
                 self._working -= 1
                 is_last = self._working == 0
             if is_last:  # who is still asking would open what is closed under him again
@@ -183,7 +183,7 @@ class Trial:
 
     def _try_each(self, waiting: Iterator[tuple[str, PublishedTable | None]], pause_s: float) -> None:
         while not self._given_up.is_set():
-            with self._alone:
+            with self._lock:
                 topic, table = next(waiting, ("", None))
             if not topic:
                 return

@@ -17,11 +17,10 @@ from typing import Any
 
 import structlog
 
-from cdcd.ack.group import Boundary, Chunk, GroupLimits
+from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
 from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
-from cdcd.crash_points import reach
 from cdcd.errors import (
     CdcdError,
     Owned,
@@ -32,11 +31,12 @@ from cdcd.errors import (
     SourceMismatch,
     SourceUnavailable,
 )
+from cdcd.failpoints import hit
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, TransactionInfo
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
-from cdcd.runtime.beginning import Beginning, Begun, boundary_before
+from cdcd.runtime.beginning import Beginning, Begun, position_before
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
 from cdcd.runtime.buffers import Buffers, waiting_share
 from cdcd.runtime.closing import Closing, flush_in_time, note_in_time
@@ -57,7 +57,7 @@ from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.status import Status
 from cdcd.runtime.waiting_for import own_topics
 from cdcd.runtime.watch import watch
-from cdcd.runtime.writer import KAFKA_REST_US, Writer
+from cdcd.runtime.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink
@@ -278,8 +278,8 @@ class Session:
             ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
             numbered_by=numbered_by(self._config),
-            rest_us=KAFKA_REST_US if self._sink_settings.is_exactly_once else 0,
-            is_seen_early=not self._sink_settings.is_exactly_once,
+            commit_cooldown_us=COMMIT_COOLDOWN_US if self._sink_settings.is_exactly_once else 0,
+            is_at_least_once=not self._sink_settings.is_exactly_once,
             waiting=partial(self._status.waits.on, "kafka", "the records of a group"),
             before_renewal=lambda: refuse_if_taken_over(self._source, self._own_pid),
         )
@@ -327,9 +327,9 @@ class Session:
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
         self._durable_us = self._status.lag.now_us()  # what the copy has not, commits later
         since_us = self._status.lag.complete_us or self._durable_us
-        marker = Boundary(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
+        marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
         await writer.mark(marker)
-        reach("snapshot_begun")
+        hit("snapshot_begun")
         has_snapshot = self._config.snapshot.mode == "initial"
         waiting = self._status.waits.watching("slot_creation", f"slot {self._source.slot}", is_waiting=True)
         with waiting as report:
@@ -347,9 +347,9 @@ class Session:
     ) -> None:
         point = created.consistent_point
         writer.made_slot(point)
-        reach("slot_made")
+        hit("slot_made")
         if created.snapshot_name is None:
-            await writer.add(Chunk((), 0, Boundary(point - 1, point, self._durable_us, transactions=0)))
+            await writer.add(Chunk((), 0, CommitPosition(point - 1, point, self._durable_us, transactions=0)))
         else:
             tables = await self._tables_to_copy()
             tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
@@ -380,7 +380,7 @@ class Session:
             finally:
                 reader.close()
         await writer.flush()
-        reach("snapshot_copied")
+        hit("snapshot_copied")
         _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
 
     # --- the stream ---
@@ -405,7 +405,7 @@ class Session:
                     "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
                 )
             self._confirm_by(stream, writer)
-            writer.begin_at(boundary_before(begin, begun, before, self._durable_us))
+            writer.begin_at(position_before(begin, begun, before, self._durable_us))
             self._plans.begin_stream(is_sure=options.streaming == "off")
             assembler = Assembler(
                 options.protocol_version,
@@ -423,7 +423,7 @@ class Session:
                 assembler,
                 self._plans,
                 writer.add,
-                lambda boundary, is_urgent: writer.idle(boundary, is_urgent=is_urgent),
+                lambda commit_position, is_urgent: writer.idle(commit_position, is_urgent=is_urgent),
                 self._new_context,
                 self._status,
                 start_lsn=begin.start_lsn,
@@ -486,15 +486,15 @@ class Session:
         counted_bytes = counted_aborted = 0
         while True:
             if not stream.more and not stream.is_at_backlog_rate:
-                await writer.lull()
+                await writer.pause_for_commit()
             items = await stream.read()
-            reach("received")
+            hit("received")
             self._status.received(stream.received_bytes - counted_bytes)
             counted_bytes = stream.received_bytes
             writer.note_backlog(stream.is_at_backlog_rate)
             await pump.feed(items)
             if not stream.more:
-                writer.has_all()
+                writer.note_drained()
             open_transactions = assembler.open_streams + assembler.in_transaction
             may_be_lost = len(assembler.prepared_before.undecided)
             self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from cdcd.ack.group import Boundary
+from cdcd.ack.group import CommitPosition
 from cdcd.avro.encode import Encoded, taken_tally
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
@@ -63,7 +63,7 @@ class Status:
         self._server_version: int | None = None
         self._protocol_version: int | None = None
         self._streaming: str | None = None
-        self._durable: Boundary | Progress | None = None
+        self._durable: CommitPosition | Progress | None = None
         self._rows = 0
         self._transactions = 0
         self._dead_letters = 0
@@ -241,14 +241,16 @@ class Status:
 
     # --- the writer, per group ---
 
-    def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None:
+    def committed(
+        self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
+    ) -> None:
         """A group is durable."""
-        self._durable = boundary
+        self._durable = commit_position
         self._rows += rows
         self._transactions += transactions
-        commit_us = boundary.commit_us if transactions else None
+        commit_us = commit_position.commit_us if transactions else None
         # A position alone, or a part, has the commit time of what is before it.
-        self.lag.durable(max(boundary.end_lsn, boundary.covered_lsn), commit_us)
+        self.lag.durable(max(commit_position.end_lsn, commit_position.covered_lsn), commit_us)
         latency_s = None if commit_us is None or not rows else (self.lag.now_us() - commit_us) / 1e6
         self.metrics.group_committed(duration_s=seconds, commit_us=commit_us, latency_s=latency_s)
 
@@ -256,10 +258,10 @@ class Status:
         """A group was aborted."""
         self.metrics.group_aborted()
 
-    def epoch_renewed(self, doubt: str, seconds: float) -> None:
+    def epoch_renewed(self, renewal_reason: str, seconds: float) -> None:
         """A request of the last group may still arrive, so there is a new producer epoch (F77)."""
         self.metrics.producer_rebuilt("late_request")
-        _LOG.warning("producer_epoch_renewed", reason=doubt, seconds=round(seconds, 3))
+        _LOG.warning("producer_epoch_renewed", reason=renewal_reason, seconds=round(seconds, 3))
 
     def dead_letter(self, table: str) -> None:
         """A row that is too large for Kafka is in the topic of dead letters."""

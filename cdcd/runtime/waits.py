@@ -52,7 +52,7 @@ class Waits:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self._notes: list[Note] = []
         self._retrying: Note | None = None
         self.looks: dict[Kind, Look] = {}
@@ -68,7 +68,7 @@ class Waits:
         """It is waited for no more; may be called again."""
         if note is None:
             return
-        with self._alone:
+        with self._lock:
             if note not in self._notes:
                 return
             self._notes.remove(note)
@@ -135,7 +135,7 @@ class Waits:
     def shown(self) -> list[Wait]:
         """Return the waits that have lasted, the oldest first."""
         now_s = self._clock()
-        with self._alone:
+        with self._lock:
             notes = list(self._notes)
         waits = [
             Wait(note.kind, note.what, note.since_s, note.blockers)
@@ -158,7 +158,7 @@ class Waits:
     def turn(self) -> None:
         """Begin the looks that are due; log what is new. On the loop."""
         now_s = self._clock()
-        with self._alone:
+        with self._lock:
             notes = list(self._notes)
         for note in notes:
             if note.since_s is None or now_s - note.since_s < SHOWN_AFTER_S:
@@ -171,7 +171,7 @@ class Waits:
     # --- inside ------------------------------------------------------------------------------------------
 
     def _add(self, note: Note) -> Note:
-        with self._alone:
+        with self._lock:
             self._notes.append(note)
         return note
 

@@ -2,8 +2,8 @@
 
 In: chunks of encoded records from the pump or the snapshot.  Out: Kafka transactions; `confirm(safe LSN)`.
 Invariant: an LSN is confirmed only after the Kafka transaction that holds its progress record has committed
-(F7, F64), and it is exactly a boundary's end LSN (F2). While a commit is under way in its thread, encoding goes
-on into the waiting chunks; when those reach their limit in bytes, `add` waits: the one back-pressure (F15).
+(F7, F64), and it is exactly a commit position's end LSN (F2). While a commit is under way in its thread, encoding
+goes on into the waiting chunks; when those reach their limit in bytes, `add` waits: the one back-pressure (F15).
 Must not: decode, look into records' keys and values.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.ack.group import Chunk, CommitPosition, Group, GroupLimits, SafeLsn
 from cdcd.clock import monotonic_us
-from cdcd.crash_points import reach
 from cdcd.errors import RecordTooLarge, TransactionTooLarge
+from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
 from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.threads import settled, start_in_thread
@@ -31,7 +31,7 @@ BACKLOG_WAIT_US = 100_000
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
-LULL_S = 0.01
+COMMIT_PAUSE_S = 0.01
 _LARGER_BY = {
     "rows": "sink.large_transactions.max_rows",
     "bytes": "sink.large_transactions.max_bytes",
@@ -42,7 +42,7 @@ _LARGER_HINT = (
     "nothing of it is visible or confirmed. Raise {raised} and restart cdcd; or set sink.large_transactions.policy: "
     "parts and restart, then readers may see a part of it before the rest"
 )
-KAFKA_REST_US = 1_000
+COMMIT_COOLDOWN_US = 1_000
 """A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
 meanwhile is refused, and librdkafka asks again 20 ms later."""
 JOIN_WAIT_US = 2_000
@@ -58,22 +58,23 @@ STALL_US = 1_000_000
 
 
 class Sink(Protocol):
-    """What the writer needs of the sink room. `arranged`: all of a chunk, each partition's records in their order."""
+    """What the writer needs of the sink room. `by_partition`: all of a chunk, each partition's records in their
+    order."""
 
     def begin(self) -> None: ...  # noqa: D102
-    def arranged(self, records: Sequence[Record]) -> Sequence[Record]: ...  # noqa: D102
+    def by_partition(self, records: Sequence[Record]) -> Sequence[Record]: ...  # noqa: D102
     def produce(self, records: Sequence[Record], start: int) -> int: ...  # noqa: D102
     def poll(self, timeout_s: float) -> None: ...  # noqa: D102
     def send_now(self, timeout_s: float) -> None: ...  # noqa: D102
     def commit_soon(self) -> None: ...  # noqa: D102
     def commit(self, progress: Progress) -> Progress: ...  # noqa: D102
     @property
-    def doubt(self) -> str: ...  # noqa: D102
+    def renewal_reason(self) -> str: ...  # noqa: D102
     def renew_epoch(self) -> None: ...  # noqa: D102
     def abort(self) -> None: ...  # noqa: D102
 
 
-class Ahead(Protocol):
+class PendingSchemas(Protocol):
     """What has to be written before the records that count on it: schemas that no registry has."""
 
     @property
@@ -92,14 +93,16 @@ class TooLarge(Protocol):
 class Observer(Protocol):
     """What the writer reports, once per group; `given_up`: one was aborted."""
 
-    def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None: ...  # noqa: D102
+    def committed(  # noqa: D102
+        self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
+    ) -> None: ...
     def given_up(self) -> None: ...  # noqa: D102
-    def epoch_renewed(self, doubt: str, seconds: float) -> None: ...  # noqa: D102
+    def epoch_renewed(self, renewal_reason: str, seconds: float) -> None: ...  # noqa: D102
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...  # noqa: D102
 
 
 @dataclass(slots=True)
-class Errand:
+class MaintenanceTask:
     """What is to be done between two groups."""
 
     work: Callable[[], None]
@@ -123,15 +126,15 @@ class Writer:
         confirm: Callable[[int], None],
         observer: Observer,
         durable_lsn: int = 0,
-        ahead: Ahead | None = None,
+        ahead: PendingSchemas | None = None,
         too_large: TooLarge | None = None,
         numbered_by: str = "",
-        rest_us: int = 0,
-        is_seen_early: bool = False,
+        commit_cooldown_us: int = 0,
+        is_at_least_once: bool = False,
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         before_renewal: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_seen_early`: rows are seen as they are written, whether their group is complete or not.
+        """`is_at_least_once`: rows are seen as they are written, whether their group is complete or not.
 
         `waiting`: around whatever waits for Kafka. `before_renewal`: raises where somebody else may write by now,
         whose producer a new epoch would end (F69).
@@ -154,15 +157,15 @@ class Writer:
         self._ahead = ahead
         self._too_large = too_large
         self._numbered_by = numbered_by
-        self._arranged: Sequence[Record] = ()
+        self._by_partition: Sequence[Record] = ()
         self._announcing: asyncio.Future[None] | None = None
-        self._alone = asyncio.Lock()
-        self._errand: Errand | None = None
+        self._lock = asyncio.Lock()
+        self._maintenance: MaintenanceTask | None = None
         self._idle_due_us = 0
         self._stalled_us = 0
-        self._rest_us = rest_us
-        self._rested_us = 0
-        self._is_seen_early = is_seen_early
+        self._commit_cooldown_us = commit_cooldown_us
+        self._cooled_down_us = 0
+        self._is_at_least_once = is_at_least_once
         self._sends_early = False
         self._is_busy = False
         self._is_unsent = self._is_send_due = False
@@ -187,9 +190,9 @@ class Writer:
         """Set who is told the safe LSN (the stream, once it is open)."""
         self._confirm = confirm
 
-    def begin_at(self, boundary: Boundary) -> None:
+    def begin_at(self, commit_position: CommitPosition) -> None:
         """Set what is complete before the first chunk."""
-        self._group.begin_at(boundary)
+        self._group.begin_at(commit_position)
 
     # --- called by the pump ---
 
@@ -208,21 +211,22 @@ class Writer:
         finally:
             self._observer.waiting(self._group.waiting_bytes, is_blocked=False)
 
-    def idle(self, boundary: Boundary, *, is_urgent: bool) -> None:
-        """Everything up to `boundary` was received and needs no record (F11); urgent: the server asks (F13)."""
-        self._group.add(Chunk(records=(), size_bytes=0, boundary=boundary))
+    def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None:
+        """Everything up to `commit_position` was received and needs no record (F11); urgent: the server asks
+        (F13)."""
+        self._group.add(Chunk(records=(), size_bytes=0, commit_position=commit_position))
         if is_urgent:
             self._idle_due_us = 0
         self._wake.set()
 
     async def flush(self) -> None:
         """Wait until every complete transaction handed on so far is durable and confirmed."""
-        self._group.is_hurried = True
+        self._group.is_flushing = True
         self._idle_due_us = 0
         self._settled.clear()
         self._wake.set()
         await self._settled.wait()
-        self._group.is_hurried = False
+        self._group.is_flushing = False
 
     def note_backlog(self, is_backlog: bool) -> None:
         """Commit less often while much comes in: the next groups wait a moment for more.
@@ -230,25 +234,25 @@ class Writer:
         While little does, rows that are seen as they are written are sent as they come, and their position waits.
         Others wait for what comes while their partitions join, where something is to be expected.
         """
-        self._sends_early = self._is_seen_early and not is_backlog
-        self._group.patience_us = BACKLOG_WAIT_US if is_backlog else 0
+        self._sends_early = self._is_at_least_once and not is_backlog
+        self._group.linger_us = BACKLOG_WAIT_US if is_backlog else 0
         self._group.position_wait_us = POSITION_WAIT_US if self._sends_early else 0
-        waits_to_join = self._is_busy and not is_backlog and not self._is_seen_early
+        waits_to_join = self._is_busy and not is_backlog and not self._is_at_least_once
         self._group.join_wait_us = JOIN_WAIT_US if waits_to_join else 0
 
-    def has_all(self) -> None:
+    def note_drained(self) -> None:
         """All that was read is handed on: what is to be sent early is sent now, not chunk by chunk."""
         if self._sends_early:
             self._is_send_due = True
             self._wake.set()
 
-    async def lull(self) -> None:
+    async def pause_for_commit(self) -> None:
         """Wait for a commit that is under way, a moment at most: what comes meanwhile would wait for it too.
 
         Read in one go behind it, it costs the loop one turn, which the commit's own thread needs as well.
         """
         if self._commit is not None and not self._commit.done():
-            await asyncio.wait((self._commit,), timeout=LULL_S)
+            await asyncio.wait((self._commit,), timeout=COMMIT_PAUSE_S)
 
     def drop_partial_tail(self) -> None:
         """Forget the beginning of a transaction whose end will not be read any more."""
@@ -256,48 +260,48 @@ class Writer:
 
     # --- called by who needs the sink to himself ---
 
-    async def mark(self, boundary: Boundary) -> None:
+    async def mark(self, commit_position: CommitPosition) -> None:
         """Make a progress record durable that no records belong to, before the first chunk."""
-        async with self._alone:
+        async with self._lock:
             self._is_open = True
-            self._commit = self._start(self._mark, boundary)
+            self._commit = self._start(self._mark, commit_position)
             with self._waiting():
                 await asyncio.shield(self._commit)
             self._is_open = False
         self._wake.set()
 
-    def _mark(self, boundary: Boundary) -> None:
+    def _mark(self, commit_position: CommitPosition) -> None:
         self._sink.begin()
-        self._make_durable(self.progress(boundary))
-        self._phase = boundary.phase
+        self._make_durable(self.progress(commit_position))
+        self._phase = commit_position.phase
 
     def _make_durable(self, progress: Progress) -> None:
         """Commit the open group. Where a request of it may still arrive, the next one has another epoch (F77)."""
         self._sink.commit(progress)
         self._is_open = False  # whatever comes of what follows, there is nothing to abort
-        if doubt := self._sink.doubt:
+        if renewal_reason := self._sink.renewal_reason:
             began_us = self._clock_us()
             self._before_renewal()
             self._sink.renew_epoch()
-            self._observer.epoch_renewed(doubt, (self._clock_us() - began_us) / 1e6)
+            self._observer.epoch_renewed(renewal_reason, (self._clock_us() - began_us) / 1e6)
 
     async def between_groups(self, work: Callable[[], None]) -> None:
         """Wait until `work` was done, in a thread, while no group is open. What it raises is raised by `run`."""
-        self._errand = errand = Errand(work)
+        self._maintenance = maintenance = MaintenanceTask(work)
         self._wake.set()
-        await errand.is_done.wait()
+        await maintenance.is_done.wait()
 
-    async def _run_errand(self, errand: Errand) -> None:
-        async with self._alone:
-            errand.running = self._start(errand.work)
-            await asyncio.shield(errand.running)
-        self._errand = None
-        errand.is_done.set()
+    async def _run_maintenance(self, maintenance: MaintenanceTask) -> None:
+        async with self._lock:
+            maintenance.running = self._start(maintenance.work)
+            await asyncio.shield(maintenance.running)
+        self._maintenance = None
+        maintenance.is_done.set()
 
     # --- the loop ---
 
     async def run(self) -> None:
-        """Produce what comes, commit at boundaries, confirm what is durable."""
+        """Produce what comes, commit at commit positions, confirm what is durable."""
         while True:
             timeout_us = self._wait_us(self._clock_us())
             with contextlib.suppress(TimeoutError):
@@ -314,17 +318,17 @@ class Writer:
 
     async def _turn(self) -> None:
         while True:
-            if self._errand is not None and not self._is_open:
-                await self._run_errand(self._errand)
+            if self._maintenance is not None and not self._is_open:
+                await self._run_maintenance(self._maintenance)
             while (chunk := self._group.take(self._clock_us())) is not None:
                 self._room.set()
                 if chunk.records:
                     await self._produce(chunk)
                 self._refuse_too_large()
             self._send_what_is_due()
-            if self._group.is_soon_committed:
+            if self._group.is_commit_imminent:
                 self._sink.commit_soon()
-                self._group.is_expected = True
+                self._group.is_commit_announced = True
             self._refuse_too_large()
             if self._group.ready(self._clock_us()) or self._idle_is_due():
                 await self._commit_group()
@@ -335,7 +339,7 @@ class Writer:
 
     async def _produce(self, chunk: Chunk) -> None:
         if not self._is_open:
-            await self._rest()
+            await self._cool_down()
             self._sink.begin()
             self._is_open = True
             self._stalled_us = 0
@@ -343,12 +347,12 @@ class Writer:
             self._announcing = self._start(self._ahead.announce)
             with self._waiting():
                 await asyncio.shield(self._announcing)
-        self._arranged = self._sink.arranged(chunk.records)
-        records, done = self._taken(chunk, self._arranged, 0)
+        self._by_partition = self._sink.by_partition(chunk.records)
+        records, done = self._taken(chunk, self._by_partition, 0)
         if done < len(records):
             with self._waiting():
                 await self._produce_rest(chunk, records, done)
-        self._arranged = ()
+        self._by_partition = ()
         self._is_unsent = True
         self._sink.poll(0)
         await asyncio.sleep(0)
@@ -372,11 +376,11 @@ class Writer:
             self._is_unsent = False
         self._is_send_due = False
 
-    async def _rest(self) -> None:
+    async def _cool_down(self) -> None:
         """Leave the broker alone for a moment after a commit; in a backlog a group is longer than what it costs."""
-        rest_us = self._rested_us - self._clock_us()
-        if rest_us > 0 and self._group.patience_us == 0:
-            await asyncio.sleep(rest_us / 1e6)
+        commit_cooldown_us = self._cooled_down_us - self._clock_us()
+        if commit_cooldown_us > 0 and self._group.linger_us == 0:
+            await asyncio.sleep(commit_cooldown_us / 1e6)
 
     def _taken(self, chunk: Chunk, records: Sequence[Record], start: int) -> tuple[Sequence[Record], int]:
         """Hand over `records[start:]`; return what is to be written now and the index of the first not taken.
@@ -390,7 +394,7 @@ class Writer:
             if self._too_large is None or refusal.at is None:
                 raise
             at = refusal.at
-            if records is self._arranged:
+            if records is self._by_partition:
                 return [*records[:at], *in_commit_order(chunk.records, records[:at])], at
             instead = self._too_large.instead_of(records[at], refusal, chunk.commit_lsn)
             return [*records[:at], *instead, *records[at + 1 :]], at
@@ -408,31 +412,33 @@ class Writer:
             )
 
     def _has_idle_position(self) -> bool:
-        boundary = self._group.idle_boundary
-        if boundary is None:
+        commit_position = self._group.idle_position
+        if commit_position is None:
             return False
         # A snapshot that is complete is told, though the position is still that of its rows.
-        return boundary.end_lsn > self._safe.lsn or self._phase not in (None, boundary.phase)
+        return commit_position.end_lsn > self._safe.lsn or self._phase not in (None, commit_position.phase)
 
     def _idle_is_due(self) -> bool:
-        return self._has_idle_position() and (self._group.is_hurried or self._clock_us() >= self._idle_due_us)
+        return self._has_idle_position() and (
+            self._group.is_flushing or self._clock_us() >= self._idle_due_us
+        )
 
     async def _commit_group(self) -> None:
         """Commit in a thread; the loop goes on (F14), `run` waits for it, so groups stay in order (F7)."""
         rows, transactions = self._group.rows, self._group.transactions
-        boundary = self._group.close()
+        commit_position = self._group.close()
         self._is_unsent = False
         if not self._is_open:
             self._sink.begin()
         self._is_open = True
         started_us = self._clock_us()
-        self._commit = self._start(self._make_durable, self.progress(boundary))
+        self._commit = self._start(self._make_durable, self.progress(commit_position))
         with self._waiting():
             await asyncio.shield(self._commit)
-        reach("committed")
+        hit("committed")
         self._is_open = False
-        self._rested_us = self._clock_us() + self._rest_us
-        self._phase = boundary.phase
+        self._cooled_down_us = self._clock_us() + self._commit_cooldown_us
+        self._phase = commit_position.phase
         if rows:
             self._is_busy = min(rows, transactions) > 1
         if self._ahead is not None:
@@ -440,31 +446,33 @@ class Writer:
         if self._too_large is not None:
             self._too_large.durable()
         self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
-        if boundary.phase == "streaming":  # a snapshot that was cut off counts for nothing, it begins anew
-            self.has_advanced |= rows > 0 or boundary.end_lsn > self._safe.lsn
-        self._confirm(self._safe.durable(boundary.end_lsn))
-        reach("confirmed")
+        if (
+            commit_position.phase == "streaming"
+        ):  # a snapshot that was cut off counts for nothing, it begins anew
+            self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
+        self._confirm(self._safe.durable(commit_position.end_lsn))
+        hit("confirmed")
         seconds = (self._clock_us() - started_us) / 1e6
-        self._observer.committed(boundary, rows=rows, transactions=transactions, seconds=seconds)
+        self._observer.committed(commit_position, rows=rows, transactions=transactions, seconds=seconds)
 
-    def progress(self, boundary: Boundary) -> Progress:
-        """Return the progress record of a group that ends at `boundary`, without its offsets."""
-        part = boundary.part
+    def progress(self, commit_position: CommitPosition) -> Progress:
+        """Return the progress record of a group that ends at `commit_position`, without its offsets."""
+        part = commit_position.part
         return Progress(
             identity=self._identity,
-            phase=boundary.phase,
-            commit_lsn=boundary.commit_lsn,
-            end_lsn=boundary.end_lsn,
-            commit_us=boundary.commit_us,
-            snapshot_tables=boundary.snapshot_tables,
-            prepared_before=boundary.prepared_before,
+            phase=commit_position.phase,
+            commit_lsn=commit_position.commit_lsn,
+            end_lsn=commit_position.end_lsn,
+            commit_us=commit_position.commit_us,
+            snapshot_tables=commit_position.snapshot_tables,
+            prepared_before=commit_position.prepared_before,
             part=None if part is None else replace(part, numbered_by=self._numbered_by),
         )
 
     async def close(self) -> None:
         """End this epoch: wait for a commit under way, abort what is open. Errors of the abort are the caller's."""
         await settled(self._announcing)
-        await settled(None if self._errand is None else self._errand.running)
+        await settled(None if self._maintenance is None else self._maintenance.running)
         await settled(self._commit)
         if self._is_open and (self._commit is None or self._commit.done()):
             is_committed = self._commit is not None and self._commit.exception() is None

@@ -33,7 +33,7 @@ _REPORT_WITHIN_S = 1.0
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _LOOK_AGAIN_S = 1.0
 _STATE_WITHIN_S = 1.0
-_GIVEN_UP = "it was aborted, and what it was aborted for may have kept its requests as well"
+_GAVE_UP_REASON = "it was aborted, and what it was aborted for may have kept its requests as well"
 _TORN_HINT = "the sink is opened again and the progress topic decides"
 
 
@@ -69,7 +69,7 @@ class Client:
         and the next client, which begins with the same records again, tells which of them it was: so it is each
         one's until a commit has come behind which the next client would begin.
         """
-        self.doubt = ""
+        self.renewal_reason = ""
         """Why a request of the last transaction may still arrive: nothing is to be begun then (F77)."""
         with making_client():
             self._producer = Producer({**properties, "error_cb": self._errored}, logger=CLIENT_LOG)
@@ -141,9 +141,9 @@ class Client:
         producer = self.usable()
         self.forget()
         if self._settings.is_exactly_once:
-            if self.doubt:
+            if self.renewal_reason:
                 raise SinkUnavailable(
-                    f"a request of the last Kafka transaction may still arrive: {self.doubt}",
+                    f"a request of the last Kafka transaction may still arrive: {self.renewal_reason}",
                     hint="nothing: a new producer is made",
                 )
             try:
@@ -173,8 +173,8 @@ class Client:
     def commit(self) -> None:
         """Commit the transaction. When the result is unknown the client is torn from then on (F76).
 
-        When it is known, `doubt` says whether something of it may still arrive: the client sends the request again
-        when its answer does not come, and reports the second one's.
+        When it is known, `renewal_reason` says whether something of it may still arrive: the client sends the request
+        again when its answer does not come, and reports the second one's.
         """
         producer = self.usable()
         begun_s = time.monotonic()
@@ -191,7 +191,7 @@ class Client:
             raise cause from failure
         took_s = time.monotonic() - begun_s
         self._is_begun = False
-        self.doubt = _doubt(took_s)
+        self.renewal_reason = _renewal_reason(took_s)
         self.raise_kept()
 
     def abort(self) -> None:
@@ -209,7 +209,7 @@ class Client:
             self._torn_error = self.translated(failure, "aborting a Kafka transaction")
             raise self._torn_error from failure
         if self._settings.is_exactly_once:
-            self.doubt = _GIVEN_UP
+            self.renewal_reason = _GAVE_UP_REASON
         self.forget()
         self._is_begun = False
 
@@ -373,7 +373,7 @@ class Client:
         return translate(self._broker_error, message)
 
 
-def _doubt(took_s: float) -> str:
+def _renewal_reason(took_s: float) -> str:
     """Return why a request of a commit that took so long may still arrive; empty where none can."""
     if took_s < RESENT_AFTER_S:
         return ""

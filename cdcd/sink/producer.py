@@ -19,8 +19,8 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdcd.crash_points import reach
 from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
+from cdcd.failpoints import hit
 from cdcd.model import Progress, Record
 from cdcd.sink.claims import Claims
 from cdcd.sink.client import Client, not_open
@@ -99,7 +99,7 @@ class KafkaSink:
             self.begin()
             progress = self.commit(last.progress)
             last = Last(self.progress_offset, dump(progress))
-            if self.doubt:
+            if self.renewal_reason:
                 self.renew_epoch()
         return last
 
@@ -126,9 +126,9 @@ class KafkaSink:
         self._go_on_anew()
 
     @property
-    def doubt(self) -> str:
+    def renewal_reason(self) -> str:
         """Why a request of the last group may still arrive (F77): then `renew_epoch` comes first; else empty."""
-        return "" if self._client is None else self._client.doubt
+        return "" if self._client is None else self._client.renewal_reason
 
     def renew_epoch(self) -> None:
         """Go on as a producer of a new epoch: the broker refuses what comes late of the one before. No group is open.
@@ -178,7 +178,7 @@ class KafkaSink:
         self._has_joined = False
         self._begun_s = _now_s()
 
-    def arranged(self, records: Sequence[Record]) -> Sequence[Record]:
+    def by_partition(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return the records in the order in which they are to be produced: each partition keeps its own."""
         return by_partition(records)
 
@@ -244,21 +244,21 @@ class KafkaSink:
         """Make the group durable with its progress record; return the progress with the group's offsets.
 
         Raises before anything is visible, except when the result is unknown; then the sink is torn (F76). Who goes on
-        asks `doubt` before.
+        asks `renewal_reason` before.
         """
         client = self._opened()
         client.usable()
-        reach("produced")
+        hit("produced")
         self.commit_soon()
         client.flush("flushing a group")
-        reach("flushed")
+        hit("flushed")
         client.next_offsets.pop((self._settings.progress_topic, _ONE_PARTITION), None)
         own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
         progress = dataclasses.replace(progress, offsets=_offsets(client), transactional_id=own_id)
         if self.kept is not None:
             progress = dataclasses.replace(progress, topics_at=self._write_topics(self.kept))
         self._produce_progress(client, progress)
-        reach("progress_produced")
+        hit("progress_produced")
         if self._settings.is_exactly_once:
             try:
                 client.commit()

@@ -30,7 +30,7 @@ _FOUND_WITHIN_S = 2.0
 _LOOK_AGAIN_S = 0.5
 
 
-class Ahead(Protocol):
+class WriteAhead(Protocol):
     """What this needs of the sink: a group is open."""
 
     def write_ahead(self, topic: str, records: list[tuple[bytes, bytes | None]], doing: str) -> int: ...
@@ -45,7 +45,7 @@ class SchemaTopic:
         self.compatibility = compatibility
         self._lock = threading.Condition()
         self._reading = threading.Lock()
-        self._sink: Ahead | None = None
+        self._sink: WriteAhead | None = None
         self._settings: SinkSettings | None = None
         self._log: SchemaLog | None = None
         self._served: SchemaLog | None = None
@@ -58,7 +58,7 @@ class SchemaTopic:
 
     # --- a session ---------------------------------------------------------------------------------------
 
-    def open(self, sink: Ahead, settings: SinkSettings) -> None:
+    def open(self, sink: WriteAhead, settings: SinkSettings) -> None:
         """Read the topic, once the sink has fenced older writers of this slot.
 
         Raises SinkUnavailable, TopicMissing, SinkAuthorization, SchemasUnreadable.
@@ -220,7 +220,7 @@ class SchemaTopic:
         if not settings.is_exactly_once:
             self.decided()
 
-    def _give_up(self, lost: list[Registered], sink: Ahead, settings: SinkSettings) -> None:
+    def _give_up(self, lost: list[Registered], sink: WriteAhead, settings: SinkSettings) -> None:
         if not settings.is_exactly_once:  # nothing takes these back but their deletion
             sink.write_ahead(self._topic, [(key_of(one), None) for one in lost], "taking schemas back")
         raise SchemaIdTaken(

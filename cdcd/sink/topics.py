@@ -212,7 +212,7 @@ class Topics:
     ) -> list[Finding]:
         """Return what would keep cdcd from writing to these topics, without creating or changing anything.
 
-        `metadata` is of `reach`. `own` are those with one partition that cdcd keeps its own records in, with their
+        `metadata` is of `hit`. `own` are those with one partition that cdcd keeps its own records in, with their
         settings; `keyless` those of the names whose records have no key. `describes`: also whether a topic that has
         held records was made again, which costs memory each time (`_DESCRIBED_IN_A_LOOK`).
         """

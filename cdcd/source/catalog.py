@@ -72,14 +72,14 @@ class Catalog:
         self._settings = settings
         self._connection: Connection | None = None
         self._types: dict[int, PgType] = {}
-        self._alone = threading.RLock()
+        self._lock = threading.RLock()
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
         """Return the types of these oids and of all that they are made of, by oid.
 
         A type that is no longer there is left out (F44). Raises Source errors.
         """
-        with self._alone:
+        with self._lock:
             return self._found_types(set(oids))
 
     def _found_types(self, wanted: set[int]) -> dict[int, PgType]:
@@ -164,7 +164,7 @@ class Catalog:
 
     def _ask(self, ask: Callable[[Connection], _Answer]) -> _Answer:
         """Run a query, over a new connection when the kept one turns out to be broken."""
-        with self._alone:
+        with self._lock:
             if self._connection is not None:
                 try:
                     return ask(self._connection)

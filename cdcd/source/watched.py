@@ -67,7 +67,7 @@ class _Watch:
         self._pid = connection.info.backend_pid
         self._report = report
         self._over = threading.Event()
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self._asking: Connection | None = None
         self._seen_s = time.monotonic()
         self.has_expired = False
@@ -85,7 +85,7 @@ class _Watch:
     def end(self) -> None:
         """The statement has ended."""
         self._over.set()
-        with self._alone:
+        with self._lock:
             self._connection = None
             self._report(None)
 
@@ -100,7 +100,7 @@ class _Watch:
             pass
         except CdcdError:
             self._let_go()
-        with self._alone:
+        with self._lock:
             if self._connection is None:
                 return
             self._report(seen)

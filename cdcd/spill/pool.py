@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from cdcd.crash_points import reach
 from cdcd.errors import SpillFull
+from cdcd.failpoints import hit
 from cdcd.spill.folder import Folder, Segment
 from cdcd.spill.settings import SpillSettings
 from cdcd.spill.store import SpillStore
@@ -104,7 +104,7 @@ class SpillPool:
             self._folder.append(segment, data)
             segments.append(segment)
             usage.files += 1
-        reach("in_spill")
+        hit("in_spill")
         usage.disk_bytes += len(data)
         self._observer.spilled(transactions=0, size_bytes=len(data))
 

@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.errors import StackError
-from cdcd.runtime.writer import JOIN_WAIT_US, KAFKA_REST_US
+from cdcd.runtime.writer import COMMIT_COOLDOWN_US, JOIN_WAIT_US
 from cdcd.sink.settings import PRODUCER_DEFAULTS
 from tests.bench.kafka import count_committed, delete_topics
 from tests.bench.latency import quantile
@@ -190,7 +190,7 @@ def _commit(producer: Producer, way: Way, arrivals: Arrivals, rows: Sequence[int
         _flush(producer)
     late_ms = arrivals.late_ms(rows, time.monotonic())
     if way.producers == 1:
-        time.sleep(KAFKA_REST_US / 1e6)
+        time.sleep(COMMIT_COOLDOWN_US / 1e6)
     return late_ms
 
 

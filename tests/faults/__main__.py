@@ -36,7 +36,7 @@ FIXED_SEED = 1
 SIMULATIONS = 2000
 WAL_SENDER_TIMEOUT_S = 10
 ALONE = [
-    "tests/faults/test_fault_01_crash_points.py",
+    "tests/faults/test_fault_01_failpoints.py",
     "tests/faults/test_fault_02_random_kills.py",
     "tests/faults/test_fault_36_late_requests.py",
     "tests/faults/test_oracle.py",

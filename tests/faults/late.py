@@ -37,13 +37,13 @@ class Unfenced(KafkaSink):
     def commit(self, progress: Progress) -> Progress:
         """Nobody doubts."""
         done = super().commit(progress)
-        self._opened().doubt = ""
+        self._opened().renewal_reason = ""
         return done
 
     def abort(self) -> None:
         """Likewise."""
         super().abort()
-        self._opened().doubt = ""
+        self._opened().renewal_reason = ""
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Play:
                 at("amid")
         at("before its end")
         self._sink.commit(progress(self._settings.slot, number * 0x100))
-        if self._sink.doubt:
+        if self._sink.renewal_reason:
             self._sink.renew_epoch()
             self.seen.renewed.append(number)
         self._committed = number

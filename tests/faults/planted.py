@@ -22,8 +22,8 @@ def confirmed_early() -> None:
     add = Writer.add
 
     async def add_and_confirm(self: Writer, chunk: Chunk) -> None:
-        if chunk.boundary is not None and chunk.boundary.phase == "streaming":
-            self._confirm(chunk.boundary.end_lsn)
+        if chunk.commit_position is not None and chunk.commit_position.phase == "streaming":
+            self._confirm(chunk.commit_position.end_lsn)
         await add(self, chunk)
 
     Writer.add = add_and_confirm  # type: ignore[method-assign]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cdcd.crash_points import EXIT_STATUS
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.failpoints import EXIT_STATUS
 from cdcd.lsn import Lsn, format_lsn
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from cdcd.crash_points import EXIT_STATUS
+from cdcd.failpoints import EXIT_STATUS
 from tests.faults.test_fault_28_corrupt_protocol import COPY_DATA, DAMAGES, ID, MARK, Damage, Damaged, put
 from tests.hints.situation import World, situation
 from tests.support.hints import commands_in

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg2
 import pytest
 
-from cdcd.crash_points import EXIT_STATUS, VARIABLE
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, as_process
 from tests.support.reader import Reader, assert_each_once, fold

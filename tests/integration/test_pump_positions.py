@@ -28,7 +28,7 @@ async def test_a_row_whose_commit_follows_a_message_at_once_is_not_dropped(
             items = await read_until(stream, lambda items: commits(items) >= 1)
         flow = await Flow(start_lsn=start_lsn).feed(*items)
     assert [change[0] for change in flow.changes()] == ["c"]
-    message_end, commit_end = flow.boundaries
+    message_end, commit_end = flow.commit_positions
     assert message_end.end_lsn == flow.changes()[0][1], (
         "the case is there: the commit begins at the message's end"
     )

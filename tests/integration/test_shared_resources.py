@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from cdcd.crash_points import EXIT_STATUS, VARIABLE
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, merge
 from tests.support.reader import Reader, assert_each_once

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdcd.ack.group import Boundary, Chunk, Group, GroupLimits, SafeLsn
+from cdcd.ack.group import Chunk, CommitPosition, Group, GroupLimits, SafeLsn
 from cdcd.model import Record
 
 
@@ -54,7 +54,7 @@ class World:
         self.history = history_of(chance)
         self.confirmed_lsn = 0
         self.visible: list[Record] = []
-        self.stored = Boundary(0, 0, 0, 0)
+        self.stored = CommitPosition(0, 0, 0, 0)
         self.faults_left = chance.randrange(8)
 
     def run(self) -> None:
@@ -83,7 +83,7 @@ class World:
                 self.turn()
             if chance.random() < 0.03:
                 self.fault()
-        self.group.is_hurried = True
+        self.group.is_flushing = True
         self.turn()
         self.commit_idle()
 
@@ -101,7 +101,7 @@ class World:
             self.commit_idle()
 
     def commit_idle(self) -> None:
-        idle = self.group.idle_boundary
+        idle = self.group.idle_position
         if idle is not None and idle.end_lsn > self.safe.lsn:
             self.commit(self.group.close())
 
@@ -118,10 +118,10 @@ class World:
                 yield Chunk(left[:cut], 10 * cut)
                 left = left[cut:]
             commit_lsn, end_lsn = one.commit_lsn, one.end_lsn
-            yield Chunk((), 0, Boundary(commit_lsn, end_lsn, 1))
+            yield Chunk((), 0, CommitPosition(commit_lsn, end_lsn, 1))
             if following is not None and self.chance.random() < 0.4:
                 end_lsn = self.chance.randint(end_lsn, following.commit_lsn)
-                yield Chunk((), 0, Boundary(commit_lsn, end_lsn, 1, transactions=0))
+                yield Chunk((), 0, CommitPosition(commit_lsn, end_lsn, 1, transactions=0))
 
     def confirm(self, lsn: int) -> None:
         assert lsn >= self.confirmed_lsn, "confirmed backwards"
@@ -135,18 +135,18 @@ class World:
             self.faults_left -= 1
             raise _Died
 
-    def commit(self, boundary: Boundary) -> None:
+    def commit(self, commit_position: CommitPosition) -> None:
         if self.confirms_early:
-            self.confirm(self.safe.durable(boundary.end_lsn))
+            self.confirm(self.safe.durable(commit_position.end_lsn))
         if self.chance.random() < 0.1:
             self.fault()  # it failed, and the transaction is aborted
         self.visible += self.open
         self.open = []
-        self.stored = boundary
+        self.stored = commit_position
         self.judge()
         if self.chance.random() < 0.1:
             self.fault()  # it succeeded, and nobody was told (F76)
-        self.confirm(self.safe.durable(boundary.end_lsn))
+        self.confirm(self.safe.durable(commit_position.end_lsn))
 
     # --- the judge ---
 
@@ -179,21 +179,21 @@ def test_nothing_is_lost_nothing_comes_twice_and_nothing_is_confirmed_before_it_
 
 
 class CommitsInside(Group):
-    """Takes the last boundary for good although a part of the next transaction has come in since."""
+    """Takes the last commit position for good although a part of the next transaction has come in since."""
 
     def take(self, now_us: int) -> Chunk | None:
-        before = self.boundary
+        before = self.commit_position
         chunk = super().take(now_us)
-        if chunk is not None and self.boundary is None:
-            self.boundary = before
+        if chunk is not None and self.commit_position is None:
+            self.commit_position = before
         return chunk
 
 
 class ClosesWithWhatWaits(Group):
-    """Gives the position of the newest boundary received, not of the newest one written."""
+    """Gives the position of the newest commit position received, not of the newest one written."""
 
-    def close(self) -> Boundary:
-        waiting = [chunk.boundary for chunk in self._waiting if chunk.boundary is not None]
+    def close(self) -> CommitPosition:
+        waiting = [chunk.commit_position for chunk in self._waiting if chunk.commit_position is not None]
         own = super().close()
         return waiting[-1] if waiting else own
 
@@ -201,15 +201,15 @@ class ClosesWithWhatWaits(Group):
 class OneByteFurther(Group):
     """F2: the end plus one skips a commit that begins exactly there."""
 
-    def close(self) -> Boundary:
+    def close(self) -> CommitPosition:
         own = super().close()
         return replace(own, end_lsn=own.end_lsn + 1)
 
 
-class CommitPosition(Group):
+class OwnCommitLsn(Group):
     """F2: the commit's own LSN has the transaction sent again, and nothing that says it was written."""
 
-    def close(self) -> Boundary:
+    def close(self) -> CommitPosition:
         own = super().close()
         return replace(own, commit_lsn=0, end_lsn=own.commit_lsn)
 
@@ -220,7 +220,7 @@ class LosesWhatWaits(Group):
     def reset(self) -> None:
         super().reset()
         self._waiting.clear()
-        self._boundaries_waiting = 0
+        self._positions_waiting = 0
 
 
 class OutOfOrder(Group):
@@ -243,7 +243,7 @@ def outcomes(**bug: object) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "bug", [CommitsInside, ClosesWithWhatWaits, OneByteFurther, CommitPosition, LosesWhatWaits, OutOfOrder]
+    "bug", [CommitsInside, ClosesWithWhatWaits, OneByteFurther, OwnCommitLsn, LosesWhatWaits, OutOfOrder]
 )
 def test_the_model_sees_a_planted_bug(bug: type[Group]) -> None:
     assert outcomes(group=bug)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdcd.ack.group import Boundary, Chunk
+from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.model import Item
 from tests.unit.runtime.session_items import (
     LENGTH,
@@ -90,20 +90,20 @@ def sent(wal: list[Entry], start_lsn: int, two_phase_at_lsn: int) -> list[Item]:
 
 
 class Line(Flow):
-    """A flow whose boundaries are known with the number of records before each."""
+    """A flow whose commit positions are known with the number of records before each."""
 
     def __init__(self, start_lsn: int, written_commit_lsn: int) -> None:
-        self.durable: list[tuple[int, Boundary]] = []
+        self.durable: list[tuple[int, CommitPosition]] = []
         super().__init__(start_lsn=start_lsn, written_commit_lsn=written_commit_lsn)
 
     async def _add(self, chunk: Chunk) -> None:
         await super()._add(chunk)
-        if chunk.boundary is not None:
-            self.durable.append((len(self.changes()), chunk.boundary))
+        if chunk.commit_position is not None:
+            self.durable.append((len(self.changes()), chunk.commit_position))
 
-    def _idle(self, boundary: Boundary, is_urgent: bool) -> None:
-        super()._idle(boundary, is_urgent)
-        self.durable.append((len(self.changes()), boundary))
+    def _idle(self, commit_position: CommitPosition, is_urgent: bool) -> None:
+        super()._idle(commit_position, is_urgent)
+        self.durable.append((len(self.changes()), commit_position))
 
 
 @settings(deadline=None, max_examples=300)
@@ -115,14 +115,14 @@ class Line(Flow):
 def test_each_commit_is_written_once_in_its_order(
     wal: list[Entry], begun_at: int, cuts: list[tuple[int, int]]
 ) -> None:
-    """F4, F33: each session receives so many items, and so many of its boundaries become durable."""
+    """F4, F33: each session receives so many items, and so many of its commit positions become durable."""
     written: list[tuple[str, int, int]] = []
-    at = Boundary(0, begun_at, 0)
+    at = CommitPosition(0, begun_at, 0)
     for items, durable in [*cuts, (10_000, 10_000)]:
         line = Line(at.end_lsn, at.commit_lsn)
         asyncio.run(line.pump.feed(sent(wal, at.end_lsn, begun_at)[:items]))
         kept = line.durable[:durable]
-        ends = [at.end_lsn, *(boundary.end_lsn for _, boundary in line.durable)]
+        ends = [at.end_lsn, *(commit_position.end_lsn for _, commit_position in line.durable)]
         assert ends == sorted(ends), "what may be confirmed moves back (F3)"
         if kept:
             count, at = kept[-1]

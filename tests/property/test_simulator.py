@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from cdcd.ack.group import Boundary, Group, SafeLsn
+from cdcd.ack.group import CommitPosition, Group, SafeLsn
 from cdcd.errors import SinkUnavailable
 from cdcd.model import PreparedBefore, Progress
 from cdcd.runtime.pump import Pump
@@ -54,11 +54,11 @@ def test_the_loss_is_noticed_wherever_the_connection_breaks() -> None:
             simulate(seed, breaks=(point, 1), two_phase_from=0, is_foreign=True)
 
 
-def _boundary_without(**fields: object) -> Callable[..., Boundary]:
-    boundary = Pump._boundary
+def _position_without(**fields: object) -> Callable[..., CommitPosition]:
+    commit_position = Pump._commit_position
 
-    def changed(self: Pump, *, transactions: int) -> Boundary:
-        made = boundary(self, transactions=transactions)
+    def changed(self: Pump, *, transactions: int) -> CommitPosition:
+        made = commit_position(self, transactions=transactions)
         return replace(made, prepared_before=replace(made.prepared_before, **fields))  # type: ignore[arg-type]
 
     return changed
@@ -69,18 +69,18 @@ async def _never(_self: Daemon, _xids: Collection[int]) -> bool:
 
 
 async def _confirm_first(self: Writer) -> None:
-    assert self._group.boundary is not None
-    self._confirm(self._group.boundary.end_lsn)
+    assert self._group.commit_position is not None
+    self._confirm(self._group.commit_position.end_lsn)
     await _commit_group(self)
 
 
 async def _take_for_committed(self: Writer) -> None:
-    boundary = self._group.boundary
-    assert boundary is not None
+    commit_position = self._group.commit_position
+    assert commit_position is not None
     try:
         await _commit_group(self)
     except SinkUnavailable:
-        self._confirm(self._safe.durable(boundary.end_lsn))
+        self._confirm(self._safe.durable(commit_position.end_lsn))
         raise
 
 
@@ -100,8 +100,10 @@ _commit_group, _begun = Writer._commit_group, Pump._begun
 @pytest.mark.parametrize(
     ("where", "name", "mutant", "is_foreign"),
     [
-        pytest.param(Pump, "_boundary", _boundary_without(undecided=frozenset()), True, id="undecided"),
-        pytest.param(Pump, "_boundary", _boundary_without(until_lsn=0), True, id="decided meanwhile"),
+        pytest.param(
+            Pump, "_commit_position", _position_without(undecided=frozenset()), True, id="undecided"
+        ),
+        pytest.param(Pump, "_commit_position", _position_without(until_lsn=0), True, id="decided meanwhile"),
         pytest.param(PreparedBefore, "may_have_rows", lambda *_: True, False, id="all is a loss"),
         pytest.param(Daemon, "any_rolled_back", _never, False, id="nobody asks"),
         pytest.param(SafeLsn, "durable", lambda _, end_lsn: end_lsn + 1, False, id="F2: one byte too far"),

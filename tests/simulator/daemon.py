@@ -15,7 +15,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from cdcd.ack.group import NO_LIMITS, Boundary, GroupLimits, LargeLimits
+from cdcd.ack.group import NO_LIMITS, CommitPosition, GroupLimits, LargeLimits
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
 from cdcd.model import Item, PlainItem, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
@@ -133,7 +133,7 @@ class Daemon:
 
 
 class _Writer(Writer):
-    """The daemon's writer; its progress is the boundary itself, its threads and its clock are the model's."""
+    """The daemon's writer; its progress is the commit position itself, its threads and its clock are the model's."""
 
     _clock_us = staticmethod(_clock_us)
 
@@ -142,9 +142,9 @@ class _Writer(Writer):
         sink.committing = self._make_durable
         super().__init__(sink, *arguments, **named)
 
-    def progress(self, boundary: Boundary) -> Any:
-        """Keep the boundary itself, for the judge."""
-        return SimpleNamespace(boundary=boundary)
+    def progress(self, commit_position: CommitPosition) -> Any:
+        """Keep the commit position itself, for the judge."""
+        return SimpleNamespace(commit_position=commit_position)
 
 
 class Session:
@@ -171,7 +171,7 @@ class Session:
             refuse_doubtful=daemon is not None,
             prepared_before=None if daemon is None else daemon.prepared_before,
         )
-        large = random.choice([NO_LIMITS, LargeLimits(random.choice([1, 3, 50]), 0, 0, is_parted=True)])
+        large = random.choice([NO_LIMITS, LargeLimits(random.choice([1, 3, 50]), 0, 0, allows_parts=True)])
         limits = GroupLimits(random.choice([1, 5, 1000]), 1 << 20, random.choice([0, 3000, 30_000]), large)
         self._writer = _Writer(
             sink,
@@ -183,7 +183,7 @@ class Session:
             durable_lsn=kafka.progress.end_lsn,
         )
         self._writer.begin_at(
-            Boundary(
+            CommitPosition(
                 written_lsn,
                 max(start_lsn, kafka.progress.end_lsn),
                 0,
@@ -196,7 +196,7 @@ class Session:
             self.assembler,
             _Plans(),  # type: ignore[arg-type]
             self._writer.add,
-            lambda boundary, is_urgent: self._writer.idle(boundary, is_urgent=is_urgent),
+            lambda commit_position, is_urgent: self._writer.idle(commit_position, is_urgent=is_urgent),
             lambda info: TransactionContext(info, timeline=1, name="s", database="s", now_us=0, version="s"),
             _Uncounted(),
             start_lsn=start_lsn,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from cdcd.ack.group import Boundary
+from cdcd.ack.group import CommitPosition
 from cdcd.errors import CdcdError, PreparedMissing, SinkUnavailable, StreamUnsure
 from cdcd.model import Item, PreparedBefore
 from cdcd.source.copyboth import cut_items
@@ -100,7 +100,7 @@ class Simulation:
         lsn = self._random.choice(lsns)
         self._two_phase_at_lsn = 0
         self._kafka.ends = [lsn]
-        self._kafka.progress = Boundary(0, lsn, 0)
+        self._kafka.progress = CommitPosition(0, lsn, 0)
         self.loss_lsn = next((end.lsn for prepare, end in commits if prepare.lsn < lsn <= end.lsn), None)
 
     def _daemon(self, start_lsn: int) -> Daemon | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from cdcd.ack.group import Boundary
+from cdcd.ack.group import CommitPosition
 from cdcd.errors import CdcdError, SinkFenced, SinkUnavailable
 from cdcd.model import Progress, TransactionInfo
 
@@ -31,7 +31,7 @@ class Kafka:
 
     transactions: list[tuple[Seen, list[Seen]]] = field(default_factory=list)
     loose: list[object] = field(default_factory=list)
-    progress: Boundary = field(default_factory=lambda: Boundary(0, 0, 0))
+    progress: CommitPosition = field(default_factory=lambda: CommitPosition(0, 0, 0))
     ends: list[int] = field(default_factory=lambda: [0])
     commit_lsns: set[object] = field(default_factory=set)
     epoch: int = 0
@@ -62,7 +62,7 @@ class Kafka:
                 self._take(info, what, begun)
         return True
 
-    def commit(self, records: Sequence[Any], progress: Boundary) -> None:
+    def commit(self, records: Sequence[Any], progress: CommitPosition) -> None:
         """Take one Kafka transaction: whole PostgreSQL transactions, maybe a part of one, and a progress record."""
         assert progress.end_lsn >= self.progress.end_lsn, "what may be confirmed moves back (F3)"
         begun: set[object] = set()
@@ -119,7 +119,7 @@ class Sink:
         self._epoch = kafka.initialise(random)
         self._open: list[Any] | None = None
         self._torn: SinkUnavailable | None = None
-        self.doubt = ""
+        self.renewal_reason = ""
         self.committing: Callable[..., None] | None = None
         """What the writer calls to commit."""
 
@@ -128,7 +128,7 @@ class Sink:
         assert self._open is None, "a transaction within another"
         self._open = []
 
-    def arranged(self, records: Sequence[Any]) -> Sequence[Any]:
+    def by_partition(self, records: Sequence[Any]) -> Sequence[Any]:
         """Return the records: there is one partition."""
         return records
 
@@ -160,7 +160,7 @@ class Sink:
 
     def commit(self, progress: Progress) -> Progress:
         """Make it durable, or not, or nobody knows."""
-        records, boundary = self._usable(), progress.boundary  # type: ignore[attr-defined]
+        records, commit_position = self._usable(), progress.commit_position  # type: ignore[attr-defined]
         if self._epoch != self._kafka.epoch:
             raise SinkFenced("a newer process has begun")
         if self._random.random() < self._odds.aborted:
@@ -168,13 +168,13 @@ class Sink:
         self._meet_late(records)
         is_unknown = self._random.random() < self._odds.unknown
         if not is_unknown or self._random.random() < 0.5:
-            self._kafka.commit(records, boundary)
+            self._kafka.commit(records, commit_position)
         if is_unknown:
             self._torn = SinkUnavailable("nobody knows whether it is committed")
             raise self._torn
         self._open = None
         if self._random.random() < self._odds.twice:
-            self._kafka.late_epoch, self.doubt = self._epoch, "the request was sent twice"
+            self._kafka.late_epoch, self.renewal_reason = self._epoch, "the request was sent twice"
         return progress
 
     def renew_epoch(self) -> None:
@@ -182,12 +182,12 @@ class Sink:
         assert self._open is None, "a new producer within a transaction"
         if self._random.random() < self._odds.refused:
             raise SinkUnavailable("no new producer is to be had")
-        self._epoch, self.doubt = self._kafka.initialise(self._random), ""
+        self._epoch, self.renewal_reason = self._kafka.initialise(self._random), ""
 
     def sent(self, progress: Progress) -> None:
         """The request to commit is on its way; its process may not be there when it is answered."""
-        records, boundary = list(self._usable()), progress.boundary  # type: ignore[attr-defined]
-        self._kafka.in_flight = lambda: self._kafka.commit(records, boundary)
+        records, commit_position = list(self._usable()), progress.commit_position  # type: ignore[attr-defined]
+        self._kafka.in_flight = lambda: self._kafka.commit(records, commit_position)
 
     def abort(self) -> None:
         """Forget it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import fastavro
 
-from cdcd.ack.group import Boundary, Chunk
+from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
 from cdcd.model import Record, TransactionInfo
@@ -87,7 +87,7 @@ def _pump(plans: Plans, add: Any, options: StreamOptions) -> Pump:
     return Pump(assembler, plans, add, _idle, _context, _Uncounted(), start_lsn=0, written_commit_lsn=0)
 
 
-def _idle(_boundary: Boundary, _is_hurried: bool) -> None:
+def _idle(_commit_position: CommitPosition, _is_hurried: bool) -> None:
     """Nobody confirms."""
 
 

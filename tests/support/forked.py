@@ -16,7 +16,7 @@ import threading
 import time
 from typing import IO, Any
 
-from cdcd import crash_points
+from cdcd import failpoints
 from tests.support.daemon import as_process
 
 PAUSE_S = 0.005
@@ -37,9 +37,9 @@ class Forks:
     def spawn(self, command: list[str], log: IO[bytes], environment: dict[str, str]) -> Any:
         """Start what `python -m cdcd` with these arguments is; anything else as a process of its own."""
         others = {name for name, value in environment.items() if os.environ.get(name) != value}
-        if command[1:3] != ["-m", "cdcd"] or others - {crash_points.VARIABLE}:
+        if command[1:3] != ["-m", "cdcd"] or others - {failpoints.VARIABLE}:
             return as_process(command, log, environment)
-        crash_at = environment.get(crash_points.VARIABLE, "")
+        crash_at = environment.get(failpoints.VARIABLE, "")
         return Forked(self, int(self.ask("start", log.name, crash_at, *command[3:])))
 
     def ask(self, *words: str) -> str:
@@ -120,10 +120,10 @@ def _serve() -> None:
 
 def _crash_at(at: str) -> None:
     """The modules have what the variable said when they were imported, before the fork."""
-    passed, reach = crash_points.reach, crash_points._wanted(at)
+    passed, hit = failpoints.hit, failpoints._wanted(at)
     for module in list(sys.modules.values()):
-        if getattr(module, "reach", None) is passed:
-            module.reach = reach
+        if getattr(module, "hit", None) is passed:
+            module.hit = hit
 
 
 def _become(main: Any, log: str, arguments: list[str]) -> None:

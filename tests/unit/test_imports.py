@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "cdcd"
 
 # From the ground up. A room imports rooms of the tiers below its own, and never a neighbour of its own tier.
 TIERS = (
-    {"clock", "lsn", "version", "crash_points", "threads", "kernels", "recent", "redaction", "bounded"},
+    {"clock", "lsn", "version", "failpoints", "threads", "kernels", "lru_cache", "redaction", "bounded"},
     {"errors", "waits"},
     {"model", "findings"},
     {"schema", "pgoutput"},

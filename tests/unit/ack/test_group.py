@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cdcd.ack.group import ENOUGH_ROWS, Boundary, Chunk, Group, GroupLimits, LargeLimits, SafeLsn
+from cdcd.ack.group import LINGER_MAX_ROWS, Chunk, CommitPosition, Group, GroupLimits, LargeLimits, SafeLsn
 from cdcd.model import Part, Record
 
 RECORD = Record("shop.public.t", 0, b"k", b"v")
@@ -18,11 +18,11 @@ def rows(count: int = 1, size_bytes: int = 10) -> Chunk:
 
 
 def end(commit_lsn: int, **more: int) -> Chunk:
-    return Chunk((), 0, boundary(commit_lsn, **more))
+    return Chunk((), 0, commit_position(commit_lsn, **more))
 
 
-def boundary(commit_lsn: int, transactions: int = 1) -> Boundary:
-    return Boundary(commit_lsn, commit_lsn + 8, 5, transactions)
+def commit_position(commit_lsn: int, transactions: int = 1) -> CommitPosition:
+    return CommitPosition(commit_lsn, commit_lsn + 8, 5, transactions)
 
 
 def group(*chunks: Chunk, max_rows: int = 100, max_bytes: int = 10_000, max_wait_us: int = WAIT_US) -> Group:
@@ -42,7 +42,7 @@ def take_all(one: Group, now_us: int = 0) -> list[Chunk]:
 def test_a_partial_transaction_is_never_ready() -> None:
     one = group(rows(100, 10_000), rows(100, 10_000))
     take_all(one)
-    one.is_hurried = True
+    one.is_flushing = True
     assert not one.ready(10 * WAIT_US)
     assert one.is_partial
     with pytest.raises(AssertionError):
@@ -56,7 +56,7 @@ def test_a_partial_transaction_joined_to_complete_ones_is_not_committed_before_i
     one.add(end(20))
     take_all(one)
     assert one.ready(10 * WAIT_US)
-    assert one.close() == boundary(20)
+    assert one.close() == commit_position(20)
 
 
 def test_a_transaction_larger_than_every_limit_stays_whole() -> None:
@@ -79,7 +79,7 @@ def test_a_full_group_lets_nothing_more_in_and_is_ready_at_once(limits: dict[str
     one = group(rows(2, 20), end(10), rows(2, 20), end(20), rows(), end(30), **limits)
     assert len(take_all(one)) == 4
     assert one.ready(0)
-    assert one.close() == boundary(20)
+    assert one.close() == commit_position(20)
     assert take_all(one) == [rows(), end(30)]
 
 
@@ -110,7 +110,13 @@ def test_transactions_rows_and_bytes_are_counted_anew_for_each_group() -> None:
     take_all(one)
     assert (one.transactions, one.rows, one.bytes) == (2, 5, 20)
     one.close()
-    assert (one.transactions, one.rows, one.bytes, one.opened_us, one.boundary) == (0, 0, 0, None, None)
+    assert (one.transactions, one.rows, one.bytes, one.opened_us, one.commit_position) == (
+        0,
+        0,
+        0,
+        None,
+        None,
+    )
 
 
 # --- complete transactions do not wait for a partial one behind them ---
@@ -122,7 +128,7 @@ def test_a_partial_transaction_behind_complete_ones_does_not_join_once_they_have
     one.add(rows())
     assert one.take(WAIT_US) is None
     assert one.ready(WAIT_US)
-    assert one.close() == boundary(10)
+    assert one.close() == commit_position(10)
     assert take_all(one) == [rows()]
 
 
@@ -132,45 +138,45 @@ def test_a_whole_transaction_behind_complete_ones_joins_them() -> None:
     one.add(rows())
     one.add(end(20))
     assert len(take_all(one, WAIT_US)) == 2
-    assert one.close() == boundary(20)
+    assert one.close() == commit_position(20)
 
 
 # --- idle positions (F11) ---
 
 
-def test_an_idle_boundary_needs_no_record_and_is_not_a_group() -> None:
+def test_an_idle_position_needs_no_record_and_is_not_a_group() -> None:
     one = group(end(10, transactions=0))
     take_all(one)
-    assert one.idle_boundary == boundary(10, 0)
+    assert one.idle_position == commit_position(10, 0)
     assert not one.ready(10 * WAIT_US)
     assert one.opened_us is None
 
 
-def test_the_newest_idle_boundary_stands() -> None:
+def test_the_newest_idle_position_stands() -> None:
     one = group(end(10, transactions=0), end(20, transactions=0))
     take_all(one)
-    assert one.idle_boundary == boundary(20, 0)
+    assert one.idle_position == commit_position(20, 0)
 
 
-def test_an_idle_boundary_behind_records_moves_the_groups_position() -> None:
+def test_an_idle_position_behind_records_moves_the_groups_position() -> None:
     one = group(rows(), end(10), end(20, transactions=0))
     take_all(one)
-    assert one.idle_boundary is None
-    assert one.close() == boundary(20, 0)
+    assert one.idle_position is None
+    assert one.close() == commit_position(20, 0)
 
 
-def test_an_idle_boundary_is_gone_when_a_transaction_has_begun() -> None:
+def test_an_idle_position_is_gone_when_a_transaction_has_begun() -> None:
     """F6: what is inside a transaction makes nothing safe."""
     one = group(end(10, transactions=0), rows())
     take_all(one)
-    assert one.idle_boundary is None
-    assert one.boundary is None
+    assert one.idle_position is None
+    assert one.commit_position is None
 
 
-def test_an_empty_chunk_without_a_boundary_changes_nothing() -> None:
+def test_an_empty_chunk_without_a_commit_position_changes_nothing() -> None:
     one = group(rows(), end(10), Chunk((), 0))
     take_all(one)
-    assert one.boundary == boundary(10)
+    assert one.commit_position == commit_position(10)
 
 
 # --- hurry and stop (F69) ---
@@ -180,18 +186,18 @@ def test_in_a_hurry_complete_transactions_are_ready_at_once() -> None:
     one = group(rows(), end(10))
     take_all(one)
     assert not one.ready(0)
-    one.is_hurried = True
+    one.is_flushing = True
     assert one.ready(0)
 
 
 def test_in_a_hurry_a_partial_transaction_does_not_join_complete_ones() -> None:
     one = group(rows(), end(10), rows())
-    one.is_hurried = True
+    one.is_flushing = True
     assert len(take_all(one)) == 2
     assert one.ready(0)
 
 
-def test_drop_partial_tail_keeps_everything_up_to_the_last_boundary() -> None:
+def test_drop_partial_tail_keeps_everything_up_to_the_last_commit_position() -> None:
     one = group(rows(), end(10), rows(1, 7), rows(1, 5))
     one.drop_partial_tail()
     assert one.waiting_bytes == 10
@@ -209,7 +215,7 @@ def test_reset_forgets_the_open_group_and_keeps_what_waits() -> None:
     take_all(one)
     one.add(rows(7))
     one.reset()
-    assert (one.rows, one.boundary) == (0, None)
+    assert (one.rows, one.commit_position) == (0, None)
     assert take_all(one) == [rows(7)]
 
 
@@ -224,7 +230,7 @@ def test_waiting_bytes_are_those_of_the_chunks_not_yet_taken() -> None:
 # --- the safe LSN (F2, F7) ---
 
 
-def test_the_safe_lsn_is_exactly_the_boundarys_end() -> None:
+def test_the_safe_lsn_is_exactly_the_positions_end() -> None:
     assert SafeLsn(5).durable(9) == 9
 
 
@@ -240,9 +246,9 @@ def test_the_safe_lsn_never_moves_back(order: tuple[int, ...]) -> None:
 
 
 def large(**limits: object) -> Group:
-    given = {"max_rows": 0, "max_bytes": 0, "max_time_us": 0, "is_parted": True} | limits
+    given = {"max_rows": 0, "max_bytes": 0, "max_time_us": 0, "allows_parts": True} | limits
     one = Group(GroupLimits(100, 10_000, WAIT_US, LargeLimits(**given)))  # type: ignore[arg-type]
-    one.begin_at(boundary(10))
+    one.begin_at(commit_position(10))
     return one
 
 
@@ -290,13 +296,13 @@ def test_the_end_of_a_transaction_whose_parts_are_written_is_committed_at_once()
     one.add(end(50))
     take_all(one)
     assert one.ready(0)
-    assert one.close() == boundary(50)
+    assert one.close() == commit_position(50)
     assert not one.ready(0)
 
 
 def test_an_idle_position_while_the_rest_is_awaited_keeps_the_part_and_does_not_end_it() -> None:
     one = large(max_rows=1)
-    pending = Boundary(10, 18, 5, 0, part=Part(50, 1))
+    pending = CommitPosition(10, 18, 5, 0, part=Part(50, 1))
     one.begin_at(pending)
     one.add(Chunk((), 0, pending))
     take_all(one)
@@ -309,7 +315,7 @@ def test_an_idle_position_while_the_rest_is_awaited_keeps_the_part_and_does_not_
 def test_an_older_idle_position_does_not_move_a_part_back() -> None:
     """F4: a slot may stand behind what is durable."""
     one = large(max_rows=1)
-    one.begin_at(boundary(40))
+    one.begin_at(commit_position(40))
     one.add(end(30))
     one.add(some(1))
     take_all(one)
@@ -330,7 +336,7 @@ def test_an_older_idle_position_does_not_move_a_part_back() -> None:
 def test_where_parts_are_not_wanted_it_is_refused(
     limits: dict[str, int], stalled_us: int, refused: str | None
 ) -> None:
-    one = large(is_parted=False, **limits)
+    one = large(allows_parts=False, **limits)
     one.add(some(2, 2, 20))
     take_all(one)
     assert not one.ready(700)
@@ -357,7 +363,7 @@ def test_the_wait_ends_where_the_time_of_a_part_does() -> None:
 
 def test_who_may_go_on_for_as_long_as_kafka_was_away_is_waited_for_that_much_longer() -> None:
     """Else the writer would look without a pause until then."""
-    one = large(max_time_us=500, is_parted=False)
+    one = large(max_time_us=500, allows_parts=False)
     one.add(some(1))
     one.take(100)
     assert one.refused(700, 300) is None
@@ -370,8 +376,8 @@ def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_i
     limits: dict[str, int],
 ) -> None:
     """More small ones than the limit are no large one."""
-    one = large(is_parted=False, **limits)
-    one.add(Chunk([RECORD] * 4, 40, boundary(40)))
+    one = large(allows_parts=False, **limits)
+    one.add(Chunk([RECORD] * 4, 40, commit_position(40)))
     one.add(some(1))
     assert one.take(0) is not None
     assert one.take(0) is not None
@@ -384,20 +390,20 @@ def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_i
 
 def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
     one = group(rows(), end(10), max_wait_us=0)
-    one.patience_us = 50
+    one.linger_us = 50
     take_all(one)
     assert not one.ready(49)
     assert one.wait_us(10) == 40
     assert one.ready(50)
-    one.is_hurried = True
+    one.is_flushing = True
     assert one.ready(10)
 
 
 @pytest.mark.parametrize("max_wait_us", [0, 30])
 def test_in_a_backlog_a_group_does_not_wait_for_more_than_enough(max_wait_us: int) -> None:
     """What the configuration asks for is waited for all the same."""
-    one = group(rows(ENOUGH_ROWS - 1), end(10), max_rows=10**9, max_bytes=10**9, max_wait_us=max_wait_us)
-    one.patience_us = 50
+    one = group(rows(LINGER_MAX_ROWS - 1), end(10), max_rows=10**9, max_bytes=10**9, max_wait_us=max_wait_us)
+    one.linger_us = 50
     take_all(one)
     assert not one.ready(49)
     one.add(rows(1))
@@ -443,7 +449,7 @@ def test_a_position_does_not_wait_while_a_part_of_a_transaction_comes_in(max_wai
 
 def test_who_hurries_gets_one_position_for_all_that_waits() -> None:
     one = seen_early(rows(), end(10), rows(), end(20), rows(), end(30), max_wait_us=0)
-    one.is_hurried = True
+    one.is_flushing = True
     take_all(one, 0)
     assert one.ready(0)
     assert one.close().commit_lsn == 30
@@ -465,7 +471,7 @@ def joined_late(*chunks: Chunk, **limits: int) -> Group:
 def test_what_joins_is_waited_for_and_what_waits_then_is_taken_too() -> None:
     one = joined_late(rows(), end(10), max_wait_us=0)
     take_all(one, 0)
-    assert one.is_soon_committed
+    assert one.is_commit_imminent
     assert not one.ready(49)
     assert one.wait_us(10) == 40
     one.add(rows(1))
@@ -484,24 +490,24 @@ def test_a_part_of_a_transaction_does_not_join_complete_ones_and_they_do_not_wai
     assert one.ready(1)
     assert one.close().commit_lsn == 10
     take_all(one, 1)
-    assert not one.is_soon_committed
+    assert not one.is_commit_imminent
 
 
 @pytest.mark.parametrize("join_wait_us", [0, 50])
 def test_what_waits_long_is_not_soon_committed(join_wait_us: int) -> None:
     one = group(rows(), end(10), max_wait_us=51)
     one.join_wait_us = join_wait_us
-    assert not one.is_soon_committed
+    assert not one.is_commit_imminent
     take_all(one, 0)
-    assert not one.is_soon_committed
+    assert not one.is_commit_imminent
 
 
 def test_a_backlog_that_comes_behind_does_not_let_a_part_into_what_is_expected() -> None:
     """Who reads the progress topic at a start would wait for the end of a transaction that may take an hour."""
     one = joined_late(rows(), end(10), max_wait_us=0)
     take_all(one, 0)
-    one.is_expected = True
-    one.join_wait_us, one.patience_us = 0, 1000
+    one.is_commit_announced = True
+    one.join_wait_us, one.linger_us = 0, 1000
     one.add(rows(1))
     assert one.take(1) is None
     assert one.ready(1)

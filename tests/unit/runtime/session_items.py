@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 
-from cdcd.ack.group import Boundary, Chunk
+from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.avro.encode import Encoded
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
@@ -21,9 +21,9 @@ from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode, run_of
 from cdcd.runtime.pump import Buffers, Pump
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
-from cdcd.txn.ahead import Ahead
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage
+from cdcd.txn.lookahead import Lookahead
 
 RELID = 16401
 LENGTH = 8
@@ -105,7 +105,7 @@ class RealPlans:
     def __init__(self) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
         self.schemas: list[RelationSchemas] = []
-        self.ahead: list[Ahead] = []
+        self.ahead: list[Lookahead] = []
         self._described: dict[int, Relation] = {}
 
     def describe(self, relation: Relation) -> None:
@@ -120,7 +120,7 @@ class RealPlans:
     def has_prepared(self, relids: Iterable[int]) -> bool:
         return bool(self.ahead) and self.ahead[-1].relids.issuperset(relids)
 
-    async def prepare(self, ahead: Ahead) -> None:
+    async def prepare(self, ahead: Lookahead) -> None:
         self.ahead.append(ahead)
 
     def _plan(self, relation: Relation) -> None:
@@ -194,7 +194,7 @@ class Flow:
         refuse_doubtful: bool = False,
     ) -> None:
         self.chunks: list[Chunk] = []
-        self.idles: list[tuple[Boundary, bool]] = []
+        self.idles: list[tuple[CommitPosition, bool]] = []
         self.plans = RealPlans()
         self.tally = Tally()
         self.pump = Pump(
@@ -220,8 +220,8 @@ class Flow:
     async def _add(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
 
-    def _idle(self, boundary: Boundary, is_urgent: bool) -> None:
-        self.idles.append((boundary, is_urgent))
+    def _idle(self, commit_position: CommitPosition, is_urgent: bool) -> None:
+        self.idles.append((commit_position, is_urgent))
 
     async def feed(self, *items: Item) -> Flow:
         await self.pump.feed(list(items))
@@ -232,8 +232,8 @@ class Flow:
         return [record for chunk in self.chunks for record in chunk.records]
 
     @property
-    def boundaries(self) -> list[Boundary]:
-        return [chunk.boundary for chunk in self.chunks if chunk.boundary is not None]
+    def commit_positions(self) -> list[CommitPosition]:
+        return [chunk.commit_position for chunk in self.chunks if chunk.commit_position is not None]
 
     def changes(self) -> list[tuple[str, int, int]]:
         """(op, commit LSN, tx_seq) of each row event."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cdcd.ack.group import Boundary, Chunk, GroupLimits
+from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
 from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
@@ -79,9 +79,9 @@ class Report:
     def dead_letter(self, table: str) -> None:
         self.letters.append(table)
 
-    def committed(self, boundary: Boundary, **_numbers: object) -> None: ...
+    def committed(self, commit_position: CommitPosition, **_numbers: object) -> None: ...
     def given_up(self) -> None: ...
-    def epoch_renewed(self, doubt: str, seconds: float) -> None: ...
+    def epoch_renewed(self, renewal_reason: str, seconds: float) -> None: ...
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...
 
 
@@ -100,7 +100,7 @@ def chunk(*sizes: int, first: int = 1) -> Chunk:
     return Chunk(records, len(frames), reached=Part(COMMIT_LSN, tx.tx_seq))
 
 
-END = Chunk((), 0, Boundary(COMMIT_LSN, COMMIT_LSN + 8, 5))
+END = Chunk((), 0, CommitPosition(COMMIT_LSN, COMMIT_LSN + 8, 5))
 
 
 class World:
@@ -185,7 +185,7 @@ async def test_dead_letters_are_in_commit_order_where_rows_go_partition_by_parti
         for record in chunk(*(chance.choice((6, 6, 5000)) for _ in range(40))).records
     ]
     large = [at for at, record in enumerate(whole) if len(record.value or b"") > one.sink.limit]
-    one.sink.arranged = by_partition  # type: ignore[method-assign]
+    one.sink.by_partition = by_partition  # type: ignore[method-assign]
     one.sink.room = one.sink.room_when_sent = 7
     await one.write(Chunk(whole, 1, reached=Part(COMMIT_LSN, len(whole))), END)
     ((records, _),) = one.sink.groups
@@ -206,7 +206,7 @@ async def test_a_halt_names_the_first_change_that_is_too_large_where_rows_go_par
         record._replace(partition=partition)
         for record, partition in zip(chunk(*sizes).records, partitions, strict=True)
     ]
-    one.sink.arranged = by_partition  # type: ignore[method-assign]
+    one.sink.by_partition = by_partition  # type: ignore[method-assign]
     with pytest.raises(RecordTooLarge) as caught:
         await one.write(Chunk(whole, 1, reached=Part(COMMIT_LSN, len(whole))), END)
     assert caught.value.context["tx_seq"] == 4
@@ -241,7 +241,7 @@ def large_message() -> Chunk:
 
 def large_message_alone() -> Chunk:
     record = Record("shop.message", 0, b"k", b"x" * 5000)
-    return Chunk([record], 5000, Boundary(COMMIT_LSN, COMMIT_LSN + 1, 5, transactions=0))
+    return Chunk([record], 5000, CommitPosition(COMMIT_LSN, COMMIT_LSN + 1, 5, transactions=0))
 
 
 @pytest.mark.parametrize("made", [large_message, large_message_alone])

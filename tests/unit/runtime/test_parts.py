@@ -52,8 +52,8 @@ async def test_the_rest_follows_what_is_written(cut: int) -> None:
     ]
     rest = await Flow(part=Part(100, cut)).feed(*TRANSACTION)
     assert written + rest.records == whole.records
-    assert rest.boundaries == whole.boundaries
-    assert rest.boundaries[-1].part is None
+    assert rest.commit_positions == whole.commit_positions
+    assert rest.commit_positions[-1].part is None
 
 
 @pytest.mark.parametrize("written", range(1, 6))
@@ -75,9 +75,9 @@ async def test_it_may_come_streamed_the_next_time() -> None:
 async def test_positions_before_it_comes_keep_the_part() -> None:
     """A progress record without it would make the rest look like all of it."""
     flow = await Flow(start_lsn=50, part=Part(100, 2)).feed(keepalive(90))
-    assert [boundary.part for boundary, _ in flow.idles] == [Part(100, 2)]
+    assert [commit_position.part for commit_position, _ in flow.idles] == [Part(100, 2)]
     await flow.feed(begin(60), relation(), inserts("x"), commit(60))
-    assert flow.boundaries[-1].part == Part(100, 2)
+    assert flow.commit_positions[-1].part == Part(100, 2)
     assert flow.changes() == [("c", 60, 1)]
 
 

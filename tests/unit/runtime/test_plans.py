@@ -15,7 +15,7 @@ from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
 from cdcd.runtime.plans import PLANNED_AT_ONCE, Incompatible, Plans
 from cdcd.schema.policy import Policies
 from cdcd.source.key_index import KeyIndex, TableKeys
-from cdcd.txn.ahead import Ahead
+from cdcd.txn.lookahead import Lookahead
 
 PRIMARY = KeyIndex(True, False, ("id",), True, None, True)
 TYPES = {23: PgType(23, "pg_catalog", "int4", "b"), 25: PgType(25, "pg_catalog", "text", "b")}
@@ -281,7 +281,7 @@ async def test_topics_are_seen_to_once_however_often_a_table_is_described() -> N
     one, a, b = plans(), relation(name="a", relid=1), relation(name="b", relid=2)
     one.describe(a)
     assert not one.has_prepared([1])
-    await one.prepare(Ahead({1, 2}, {2: b}))
+    await one.prepare(Lookahead({1, 2}, {2: b}))
     one.describe(b)
     await one.ready([1, 2])
     one.describe(a)

@@ -1,4 +1,4 @@
-"""Items in, chunks out: order, boundaries, numbering, replays. Real assembler and plans; fastavro reads."""
+"""Items in, chunks out: order, commit positions, numbering, replays. Real assembler and plans; fastavro reads."""
 
 from __future__ import annotations
 
@@ -40,13 +40,17 @@ TRANSACTION: list[Item] = [
 ]
 
 
-async def test_a_transaction_becomes_chunks_of_which_the_last_holds_its_boundary() -> None:
+async def test_a_transaction_becomes_chunks_of_which_the_last_holds_its_commit_position() -> None:
     flow = await Flow().feed(begin(100), relation(), inserts("a", "b"), inserts("c"), commit(100))
     assert [len(chunk.records) for chunk in flow.chunks] == [2, 1, 0]
-    assert [chunk.boundary is not None for chunk in flow.chunks] == [False, False, True]
-    (boundary,) = flow.boundaries
+    assert [chunk.commit_position is not None for chunk in flow.chunks] == [False, False, True]
+    (commit_position,) = flow.commit_positions
     # F2: exactly the end that Commit says
-    assert (boundary.commit_lsn, boundary.end_lsn, boundary.transactions) == (100, 108, 1)
+    assert (commit_position.commit_lsn, commit_position.end_lsn, commit_position.transactions) == (
+        100,
+        108,
+        1,
+    )
     assert flow.tally.seen == [
         ("began",),
         ("relation", "public.items"),
@@ -59,14 +63,14 @@ async def test_a_transaction_becomes_chunks_of_which_the_last_holds_its_boundary
 async def test_rows_are_handed_on_before_their_commit_arrives() -> None:
     flow = await Flow().feed(begin(100), relation(), inserts("a"))
     assert len(flow.records) == 1
-    assert flow.boundaries == []
+    assert flow.commit_positions == []
 
 
-async def test_an_empty_transaction_is_a_boundary_without_records() -> None:
+async def test_an_empty_transaction_is_a_commit_position_without_records() -> None:
     """F7: when everything of it was filtered away, its end is as good as written."""
     flow = await Flow().feed(begin(100), commit(100))
     assert flow.records == []
-    assert [(one.commit_lsn, one.end_lsn) for one in flow.boundaries] == [(100, 108)]
+    assert [(one.commit_lsn, one.end_lsn) for one in flow.commit_positions] == [(100, 108)]
     assert flow.tally.seen[-1] == ("ended", 108, True)
 
 
@@ -103,7 +107,7 @@ async def test_a_streamed_transaction_has_the_numbers_of_a_plain_one() -> None:
     in_stream = [relation(xid=7), inserts("a", "b", xid=7)]
     stream = await Flow().feed(*streamed(7, 100, *in_stream))
     assert stream.records == plain.records
-    assert stream.boundaries == plain.boundaries
+    assert stream.commit_positions == plain.commit_positions
 
 
 # --- replays (F4) ---
@@ -113,7 +117,7 @@ async def test_a_written_transaction_is_dropped_and_its_relations_are_read() -> 
     """F4, F43: the server describes a relation once; the next transaction relies on it."""
     flow = Flow(start_lsn=108, written_commit_lsn=100)
     await flow.feed(begin(100), relation("id", "note"), inserts(("a", "x")), commit(100))
-    assert (flow.records, flow.boundaries) == ([], [])
+    assert (flow.records, flow.commit_positions) == ([], [])
     assert flow.tally.seen == [("relation", "public.items"), ("duplicates", 1)]
     await flow.feed(begin(108), inserts(("b", "y")), commit(108))
     assert flow.changes() == [("c", 108, 1)]
@@ -143,7 +147,7 @@ async def test_a_keepalive_after_a_dropped_transaction_does_not_move_the_positio
 # --- keepalives (F6, F11) ---
 
 
-async def test_a_keepalive_between_transactions_is_an_idle_boundary() -> None:
+async def test_a_keepalive_between_transactions_is_an_idle_position() -> None:
     flow = await Flow().feed(begin(100), commit(100), keepalive(900), keepalive(950, reply_requested=True))
     assert [(one.commit_lsn, one.end_lsn, one.transactions, urgent) for one, urgent in flow.idles] == [
         (100, 900, 0, False),
@@ -154,7 +158,7 @@ async def test_a_keepalive_between_transactions_is_an_idle_boundary() -> None:
 async def test_before_any_transaction_a_position_has_the_time_of_the_last_that_was_written() -> None:
     """A server that decodes what is an hour old sends keepalives from there: they are no sign of being up to date."""
     flow = await Flow(written_commit_lsn=10, written_commit_us=1_234).feed(keepalive(500))
-    assert [boundary.commit_us for boundary, _ in flow.idles] == [1_234]
+    assert [commit_position.commit_us for commit_position, _ in flow.idles] == [1_234]
 
 
 async def test_a_keepalive_inside_a_transaction_moves_nothing() -> None:
@@ -163,7 +167,7 @@ async def test_a_keepalive_inside_a_transaction_moves_nothing() -> None:
         begin(100), relation(), keepalive(900), inserts("a"), keepalive(950), commit(100)
     )
     assert flow.idles == []
-    assert [one.end_lsn for one in flow.boundaries] == [108]
+    assert [one.end_lsn for one in flow.commit_positions] == [108]
 
 
 async def test_a_keepalive_inside_a_dropped_transaction_moves_nothing() -> None:
@@ -179,7 +183,7 @@ async def test_open_streams_do_not_forbid_a_keepalives_position() -> None:
     assert [one.end_lsn for one, _ in flow.idles] == [900]
     assert flow.records == []
     await flow.feed(stream_commit(7, 1000))
-    assert [one.end_lsn for one in flow.boundaries] == [1008]
+    assert [one.end_lsn for one in flow.commit_positions] == [1008]
 
 
 # --- logical messages ---
@@ -188,8 +192,8 @@ async def test_open_streams_do_not_forbid_a_keepalives_position() -> None:
 async def test_a_message_outside_a_transaction_is_durable_by_itself() -> None:
     flow = await Flow().feed(message(300, transactional=False))
     (chunk,) = flow.chunks
-    assert chunk.boundary is not None
-    assert (chunk.boundary.end_lsn, chunk.boundary.transactions) == (300, 0)
+    assert chunk.commit_position is not None
+    assert (chunk.commit_position.end_lsn, chunk.commit_position.transactions) == (300, 0)
     value = flow.value(chunk.records[0])
     assert (value["lsn"], value["transactional"], value["tx_seq"]) == (300, False, None)
 
@@ -200,17 +204,17 @@ async def test_a_commit_that_begins_where_a_message_ends_is_not_a_duplicate() ->
         message(300, transactional=False), begin(300), relation(), inserts("a"), commit(300)
     )
     assert flow.changes() == [("c", 300, 1)]
-    (message_boundary, row_boundary) = flow.boundaries
-    resumed = Flow(start_lsn=message_boundary.end_lsn, written_commit_lsn=message_boundary.commit_lsn)
+    (message_position, row_position) = flow.commit_positions
+    resumed = Flow(start_lsn=message_position.end_lsn, written_commit_lsn=message_position.commit_lsn)
     await resumed.feed(begin(300), relation(), inserts("a"), commit(300))
     assert resumed.changes() == [("c", 300, 1)]
-    assert row_boundary.end_lsn == 308
+    assert row_position.end_lsn == 308
 
 
 async def test_a_message_that_was_written_is_dropped_on_replay() -> None:
     flow = await Flow().feed(message(300, transactional=False))
-    (boundary,) = flow.boundaries
-    again = Flow(start_lsn=boundary.end_lsn, written_commit_lsn=boundary.commit_lsn)
+    (commit_position,) = flow.commit_positions
+    again = Flow(start_lsn=commit_position.end_lsn, written_commit_lsn=commit_position.commit_lsn)
     await again.feed(message(300, transactional=False))
     assert again.chunks == []
     await again.feed(message(316, transactional=False))
@@ -223,7 +227,7 @@ OTHER: list[Item] = [begin(200), inserts("o"), commit(200)]
 
 
 def _positions(flow: Flow) -> list[tuple[int, int, int]]:
-    return [(one.commit_lsn, one.end_lsn, one.covered_lsn) for one in flow.boundaries]
+    return [(one.commit_lsn, one.end_lsn, one.covered_lsn) for one in flow.commit_positions]
 
 
 async def test_nothing_behind_an_undecided_prepare_is_confirmed() -> None:
@@ -252,7 +256,7 @@ async def test_of_two_the_older_holds_until_it_is_decided() -> None:
     assert _positions(flow) == [(300, 150, 308), (320, 328, 328)]
 
 
-async def test_each_boundary_says_what_may_be_lost_still() -> None:
+async def test_each_commit_position_says_what_may_be_lost_still() -> None:
     """F33: what was decided is not said any more where its decision is passed, what came whole neither."""
     before = PreparedBefore(205, frozenset({(6, "rolled back"), (7, "gid"), (8, "lost")}))
     flow = Flow(prepared_before=before)
@@ -260,7 +264,7 @@ async def test_each_boundary_says_what_may_be_lost_still() -> None:
     await flow.feed(rollback_prepared(6, 50, 190, "rolled back"), *OTHER)
     await flow.feed(commit_prepared(7, 300), keepalive(400))
     last = PreparedBefore(0, frozenset({(8, "lost")}))
-    said = [one.prepared_before for one in flow.boundaries]
+    said = [one.prepared_before for one in flow.commit_positions]
     assert said == [before, PreparedBefore(205, last.undecided), last]
     assert [one.prepared_before for one, _ in flow.idles] == [last]
 
@@ -274,7 +278,7 @@ async def test_a_restart_below_what_was_written_repeats_nothing_and_loses_nothin
         commit_prepared(8, 220, "done"),
     ]
     flow = await Flow().feed(*wire)
-    last = flow.boundaries[-1]
+    last = flow.commit_positions[-1]
     assert (last.commit_lsn, last.end_lsn) == (220, 150)
     again = Flow(start_lsn=last.end_lsn, written_commit_lsn=last.commit_lsn)
     await again.feed(*wire, keepalive(260))
@@ -386,4 +390,4 @@ async def test_at_the_first_row_without_a_plan_all_that_follows_is_looked_at_onc
     assert len(ahead.described[RELID].columns) == 2
     assert [len(schemas.columns) for schemas in flow.plans.schemas] == [1, 2]
     assert len(flow.records) == 3
-    assert [boundary.end_lsn for boundary in flow.boundaries] == [108]
+    assert [commit_position.end_lsn for commit_position in flow.commit_positions] == [108]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.ack.group import Boundary
+from cdcd.ack.group import CommitPosition
 from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.errors import MessageOutOfOrder, PartMissing, RelationUnknown, StreamUnsure
 from cdcd.model import Control, Item, Part, PreparedBefore, Run, Transactions
@@ -93,14 +93,16 @@ async def _alike(items: list[Item], **options: Any) -> tuple[Flow, Flow]:
     other = await Flow(**options).feed(*put_together(items))
     assert other.records == one.records
     assert _position(other) == _position(one)
-    assert sum(b.transactions for b in other.boundaries) == sum(b.transactions for b in one.boundaries)
+    assert sum(b.transactions for b in other.commit_positions) == sum(
+        b.transactions for b in one.commit_positions
+    )
     assert other.idles == one.idles
     return one, other
 
 
-def _position(flow: Flow) -> Boundary | None:
-    """Where it is in the end, however many boundaries led there."""
-    return replace(flow.boundaries[-1], transactions=0) if flow.boundaries else None
+def _position(flow: Flow) -> CommitPosition | None:
+    """Where it is in the end, however many commit positions led there."""
+    return replace(flow.commit_positions[-1], transactions=0) if flow.commit_positions else None
 
 
 async def test_they_become_the_same_records_and_the_same_position() -> None:
@@ -120,7 +122,7 @@ async def test_what_was_written_is_dropped() -> None:
 
 async def test_what_was_written_altogether_leaves_nothing() -> None:
     _, other = await _alike([*DESCRIBED, *SMALL], start_lsn=508, written_commit_lsn=500)
-    assert (other.records, other.boundaries) == ([], [])
+    assert (other.records, other.commit_positions) == ([], [])
 
 
 async def test_a_relation_that_was_not_described_is_named_with_its_row() -> None:
@@ -143,8 +145,8 @@ async def test_what_is_prepared_holds_back_the_position() -> None:
     """F33."""
     items = [*DESCRIBED, *prepared(9, 150, inserts("p")), *SMALL, commit_prepared(9, 600)]
     _, other = await _alike(items)
-    assert [boundary.end_lsn for boundary in other.boundaries[:-1]][-1] == 150
-    assert other.boundaries[-1].end_lsn == 608
+    assert [commit_position.end_lsn for commit_position in other.commit_positions[:-1]][-1] == 150
+    assert other.commit_positions[-1].end_lsn == 608
 
 
 async def test_a_part_that_is_missing_is_missed() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.ack.group import Boundary, Chunk, GroupLimits
+from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
 from cdcd.errors import SchemaIdTaken, SinkUnavailable, SlotActive
 from cdcd.model import Part, PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.runtime import writer as writer_module
@@ -44,17 +44,17 @@ class MemorySink:
         self.commit_error: Exception | None = None
         self.produce_error: Exception | None = None
         self.commit_threads: set[int] = set()
-        self.doubts: list[str] = []
+        self.renewal_reasons: list[str] = []
         """Of the commits to come."""
-        self.doubt = ""
+        self.renewal_reason = ""
         self.renewal_error: Exception | None = None
 
     def begin(self) -> None:
         assert self.open is None, "begin in an open transaction"
-        assert not self.doubt, "begin in an epoch of which something may still arrive"
+        assert not self.renewal_reason, "begin in an epoch of which something may still arrive"
         self.open = []
 
-    def arranged(self, records: Sequence[Record]) -> Sequence[Record]:
+    def by_partition(self, records: Sequence[Record]) -> Sequence[Record]:
         return records[::-1] if self.is_backwards else records
 
     def produce(self, records: Sequence[Record], start: int) -> int:
@@ -88,15 +88,15 @@ class MemorySink:
             raise self.commit_error
         self.groups.append((self.open, progress))
         self.open = None
-        self.doubt = self.doubts.pop(0) if self.doubts else ""
+        self.renewal_reason = self.renewal_reasons.pop(0) if self.renewal_reasons else ""
         return progress
 
     def renew_epoch(self) -> None:
         assert self.open is None, "a new producer inside a transaction"
-        assert self.doubt, "for nothing"
+        assert self.renewal_reason, "for nothing"
         if self.renewal_error is not None:
             raise self.renewal_error
-        self.doubt = ""
+        self.renewal_reason = ""
 
     def abort(self) -> None:
         assert self.open is not None, "abort outside a transaction"
@@ -152,8 +152,8 @@ class World:
         waiting_limit_bytes: int = 1000,
         has_schemas: bool = False,
         durable_lsn: int = 0,
-        rest_us: int = 0,
-        is_seen_early: bool = False,
+        commit_cooldown_us: int = 0,
+        is_at_least_once: bool = False,
     ) -> None:
         self.sink = MemorySink()
         self.schemas = MemorySchemas(self.sink) if has_schemas else None
@@ -173,8 +173,8 @@ class World:
             observer=self,
             durable_lsn=durable_lsn,
             ahead=self.schemas,
-            rest_us=rest_us,
-            is_seen_early=is_seen_early,
+            commit_cooldown_us=commit_cooldown_us,
+            is_at_least_once=is_at_least_once,
             before_renewal=self.look,
         )
         self.task = asyncio.ensure_future(self.writer.run())
@@ -185,8 +185,10 @@ class World:
         self.confirmed.append(lsn)
         self.changed.set()
 
-    def committed(self, boundary: Boundary, *, rows: int, transactions: int, seconds: float) -> None:
-        self.reports.append((boundary.end_lsn, rows, transactions))
+    def committed(
+        self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
+    ) -> None:
+        self.reports.append((commit_position.end_lsn, rows, transactions))
 
     def given_up(self) -> None:
         self.given_up_groups += 1
@@ -195,8 +197,8 @@ class World:
         if self.taken_over is not None:
             raise self.taken_over
 
-    def epoch_renewed(self, doubt: str, seconds: float) -> None:
-        self.renewed.append((doubt, len(self.confirmed)))
+    def epoch_renewed(self, renewal_reason: str, seconds: float) -> None:
+        self.renewed.append((renewal_reason, len(self.confirmed)))
 
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
         self.blocked.append(is_blocked)
@@ -232,12 +234,12 @@ def rows(*keys: bytes, size_bytes: int = 10) -> Chunk:
     return Chunk([Record("t", 0, key, b"v") for key in keys], size_bytes)
 
 
-def boundary(commit_lsn: int, **more: object) -> Boundary:
-    return Boundary(commit_lsn, commit_lsn + 8, 5, **more)  # type: ignore[arg-type]
+def commit_position(commit_lsn: int, **more: object) -> CommitPosition:
+    return CommitPosition(commit_lsn, commit_lsn + 8, 5, **more)  # type: ignore[arg-type]
 
 
 def end(commit_lsn: int) -> Chunk:
-    return Chunk((), 0, boundary(commit_lsn))
+    return Chunk((), 0, commit_position(commit_lsn))
 
 
 async def turns(count: int = 20) -> None:
@@ -266,9 +268,9 @@ async def test_every_progress_record_says_what_may_be_lost_still() -> None:
     before = PreparedBefore(0, frozenset({(7, "gid")}))
     async with world() as one:
         await one.writer.add(rows(b"a"))
-        await one.writer.add(Chunk((), 0, boundary(100, prepared_before=before)))
+        await one.writer.add(Chunk((), 0, commit_position(100, prepared_before=before)))
         await one.until_confirmed(108)
-        one.writer.idle(boundary(200, transactions=0, prepared_before=before), is_urgent=True)
+        one.writer.idle(commit_position(200, transactions=0, prepared_before=before), is_urgent=True)
         await one.until_confirmed(208)
         assert [progress.prepared_before for _, progress in one.sink.groups] == [before, before]
 
@@ -301,19 +303,19 @@ async def test_a_commit_runs_in_a_thread_while_add_goes_on() -> None:
 
 
 async def test_a_lull_lasts_as_long_as_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "LULL_S", 60 * DEADLINE_S)
+    monkeypatch.setattr(writer_module, "COMMIT_PAUSE_S", 60 * DEADLINE_S)
     async with world() as one:
-        await asyncio.wait_for(one.writer.lull(), DEADLINE_S)  # nothing is under way
+        await asyncio.wait_for(one.writer.pause_for_commit(), DEADLINE_S)  # nothing is under way
         one.sink.gate.clear()
         await one.transaction(100, b"a")
         await one.until(one.sink.committing.is_set)
-        lull = asyncio.create_task(one.writer.lull())
+        pause_for_commit = asyncio.create_task(one.writer.pause_for_commit())
         await asyncio.sleep(0)
-        assert not lull.done()
+        assert not pause_for_commit.done()
         one.sink.gate.set()
-        await asyncio.wait_for(lull, DEADLINE_S)
+        await asyncio.wait_for(pause_for_commit, DEADLINE_S)
         await one.until_confirmed(108)
-        await asyncio.wait_for(one.writer.lull(), DEADLINE_S)  # nor any more
+        await asyncio.wait_for(one.writer.pause_for_commit(), DEADLINE_S)  # nor any more
 
 
 async def test_a_lull_ends_before_a_long_commit() -> None:
@@ -322,7 +324,7 @@ async def test_a_lull_ends_before_a_long_commit() -> None:
         one.sink.gate.clear()
         await one.transaction(100, b"a")
         await one.until(one.sink.committing.is_set)
-        await asyncio.wait_for(one.writer.lull(), DEADLINE_S)
+        await asyncio.wait_for(one.writer.pause_for_commit(), DEADLINE_S)
         assert one.confirmed == []
         one.sink.gate.set()
 
@@ -332,13 +334,13 @@ async def test_rows_that_are_seen_early_are_sent_as_they_come_and_their_position
 ) -> None:
     """F7: nothing of them is confirmed meanwhile."""
     monkeypatch.setattr(writer_module, "POSITION_WAIT_US", HOUR_US)
-    async with world(is_seen_early=True) as one:
+    async with world(is_at_least_once=True) as one:
         one.writer.note_backlog(False)
         await one.transaction(100, b"a")
-        one.writer.has_all()
+        one.writer.note_drained()
         await one.until(lambda: one.sink.sent == [b"a"])
         await one.transaction(200, b"b")
-        one.writer.has_all()
+        one.writer.note_drained()
         await one.until(lambda: one.sink.sent == [b"a", b"b"])
         assert one.sink.groups == []
         assert one.confirmed == []
@@ -349,20 +351,20 @@ async def test_rows_that_are_seen_early_are_sent_as_they_come_and_their_position
 
 async def test_rows_are_sent_once_for_each_read_and_only_where_there_are_any() -> None:
     """Each time the loop stands still for a moment: for each chunk, it would make a backlog look like less."""
-    async with world(is_seen_early=True, max_wait_us=HOUR_US) as one:
+    async with world(is_at_least_once=True, max_wait_us=HOUR_US) as one:
         one.writer.note_backlog(False)
         for lsn in (100, 200, 300):
             await one.transaction(lsn, b"%d" % lsn)
             await one.until(lambda: one.sink.open is not None and len(one.sink.open) == lsn // 100)  # noqa: B023
             assert one.sink.sends == 0
         for _ in range(3):
-            one.writer.has_all()
+            one.writer.note_drained()
             await turns()
         assert one.sink.sends == 1
 
 
 async def test_the_position_of_what_is_seen_early_waits_for_its_time_only() -> None:
-    async with world(is_seen_early=True) as one:
+    async with world(is_at_least_once=True) as one:
         one.writer.note_backlog(False)
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
@@ -455,25 +457,25 @@ async def test_nothing_is_waited_for_while_one_comes_at_a_time_nor_told_in_a_bac
 
 
 @pytest.mark.parametrize(
-    ("is_seen_early", "is_backlog"),
+    ("is_at_least_once", "is_backlog"),
     [(True, None), (True, True), (False, None), (False, True), (False, False)],
 )
 async def test_rows_of_a_copy_or_a_backlog_or_seen_only_when_committed_are_not_sent_before(
-    is_seen_early: bool, is_backlog: bool | None
+    is_at_least_once: bool, is_backlog: bool | None
 ) -> None:
     """They are left to fill their batches. None: nothing was read of a stream yet."""
-    async with world(is_seen_early=is_seen_early, max_wait_us=HOUR_US) as one:
+    async with world(is_at_least_once=is_at_least_once, max_wait_us=HOUR_US) as one:
         if is_backlog is not None:
             one.writer.note_backlog(is_backlog)
         await one.transaction(100, b"a")
-        one.writer.has_all()
+        one.writer.note_drained()
         await one.until(lambda: one.sink.open is not None and len(one.sink.open) == 1)
         await turns()
         assert one.sink.sent == []
 
 
 async def test_after_a_commit_the_broker_is_left_alone_unless_there_is_a_backlog() -> None:
-    async with world(rest_us=HOUR_US) as one:
+    async with world(commit_cooldown_us=HOUR_US) as one:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
         one.writer.note_backlog(True)
@@ -487,7 +489,7 @@ async def test_after_a_commit_the_broker_is_left_alone_unless_there_is_a_backlog
 
 
 async def test_a_rest_after_a_commit_ends() -> None:
-    async with world(rest_us=1_000) as one:
+    async with world(commit_cooldown_us=1_000) as one:
         for lsn in (100, 200, 300):
             await one.transaction(lsn, b"%d" % lsn)
             await one.until_confirmed(lsn + 8)
@@ -566,7 +568,7 @@ async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once(is_
 async def test_what_may_still_arrive_of_a_commit_is_shut_out_before_anything_follows_it() -> None:
     """F77: also before it is confirmed, because what became of it is read back then (F76)."""
     async with world() as one:
-        one.sink.doubts = ["EndTxn was sent twice", "", "the coordinator is down"]
+        one.sink.renewal_reasons = ["EndTxn was sent twice", "", "the coordinator is down"]
         for end_lsn in (108, 116, 124):
             await one.transaction(end_lsn - 8, b"k%d" % end_lsn)
             await one.until_confirmed(end_lsn)
@@ -577,7 +579,10 @@ async def test_what_may_still_arrive_of_a_commit_is_shut_out_before_anything_fol
 async def test_where_that_fails_nothing_is_confirmed_and_nothing_more_is_written() -> None:
     """F77: the next session reads back what is durable."""
     async with world() as one:
-        one.sink.doubts, one.sink.renewal_error = ["the coordinator is down"], SinkUnavailable("no answer")
+        one.sink.renewal_reasons, one.sink.renewal_error = (
+            ["the coordinator is down"],
+            SinkUnavailable("no answer"),
+        )
         await one.transaction(100, b"a")
         with pytest.raises(SinkUnavailable):
             await one.task
@@ -590,20 +595,23 @@ async def test_where_that_fails_nothing_is_confirmed_and_nothing_more_is_written
 async def test_who_has_been_taken_over_fences_nobody() -> None:
     """F69: it looks before it makes a new epoch, and confirms nothing."""
     async with world() as one:
-        one.sink.doubts, one.taken_over = ["the process stood still"], SlotActive("another holds the slot")
+        one.sink.renewal_reasons, one.taken_over = (
+            ["the process stood still"],
+            SlotActive("another holds the slot"),
+        )
         await one.transaction(100, b"a")
         with pytest.raises(SlotActive):
             await one.task
         await one.writer.close()
         assert (one.confirmed, one.renewed, one.sink.aborted) == ([], [], [])
-        assert one.sink.doubt, "it has the same epoch"
+        assert one.sink.renewal_reason, "it has the same epoch"
 
 
 async def test_a_mark_too_is_followed_by_nothing_of_its_epoch() -> None:
     """F77: the position of a snapshot is committed like any other."""
     async with world() as one:
-        one.sink.doubts = ["EndTxn was sent twice"]
-        await one.writer.mark(Boundary(100, 104, 0))
+        one.sink.renewal_reasons = ["EndTxn was sent twice"]
+        await one.writer.mark(CommitPosition(100, 104, 0))
         assert one.renewed == [("EndTxn was sent twice", 0)]
 
 
@@ -701,7 +709,7 @@ async def test_an_urgent_idle_position_is_stored_and_confirmed_at_once() -> None
     async with world() as one:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
-        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=True)
+        one.writer.idle(CommitPosition(100, 900, 5, transactions=0), is_urgent=True)
         await one.until_confirmed(900)
         assert one.sink.keys == [[b"a"], []]
         assert one.sink.groups[-1][1].commit_lsn == 100
@@ -712,10 +720,10 @@ async def test_an_idle_position_that_is_not_urgent_waits_its_interval() -> None:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
         for lsn in (200, 300, 400):
-            one.writer.idle(Boundary(100, lsn, 5, transactions=0), is_urgent=False)
+            one.writer.idle(CommitPosition(100, lsn, 5, transactions=0), is_urgent=False)
             await turns()
         assert one.confirmed == [108]
-        one.writer.idle(Boundary(100, 400, 5, transactions=0), is_urgent=True)
+        one.writer.idle(CommitPosition(100, 400, 5, transactions=0), is_urgent=True)
         await one.until_confirmed(400)
         assert one.confirmed == [108, 400]
 
@@ -728,9 +736,9 @@ async def test_an_idle_position_is_written_when_its_interval_is_over_also_if_not
     async with world() as one:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
-        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        one.writer.idle(CommitPosition(100, 900, 5, transactions=0), is_urgent=False)
         await one.until_confirmed(900)
-        one.writer.idle(Boundary(100, 1000, 5, transactions=0), is_urgent=False)
+        one.writer.idle(CommitPosition(100, 1000, 5, transactions=0), is_urgent=False)
         await turns()
         assert one.confirmed == [108, 900]
         monkeypatch.setattr(writer_module, "IDLE_PROGRESS_INTERVAL_US", 100_000)
@@ -738,7 +746,7 @@ async def test_an_idle_position_is_written_when_its_interval_is_over_also_if_not
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
         for lsn in (900, 1000):
-            one.writer.idle(Boundary(100, lsn, 5, transactions=0), is_urgent=False)
+            one.writer.idle(CommitPosition(100, lsn, 5, transactions=0), is_urgent=False)
             await one.until_confirmed(lsn)
 
 
@@ -746,19 +754,20 @@ async def test_an_idle_position_that_is_durable_already_writes_nothing() -> None
     async with world() as one:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
-        one.writer.idle(Boundary(100, 108, 5, transactions=0), is_urgent=True)
+        one.writer.idle(CommitPosition(100, 108, 5, transactions=0), is_urgent=True)
         await turns()
         assert len(one.sink.groups) == 1
 
 
 async def test_a_snapshot_is_told_to_be_complete_also_when_all_its_rows_are_durable_already() -> None:
-    """F40: its last boundary has no rows and no new position; without it the next start would copy all again."""
-    snapshot = Boundary(0, 500, 5, transactions=0, phase="snapshot", snapshot_tables=("a",))
+    """F40: its last commit position has no rows and no new position; without it the next start would copy all
+    again."""
+    snapshot = CommitPosition(0, 500, 5, transactions=0, phase="snapshot", snapshot_tables=("a",))
     async with world() as one:
         await one.writer.mark(snapshot)
         await one.writer.add(Chunk([Record("t", 0, b"a", b"v")], 10, snapshot))
         await one.until_confirmed(500)
-        await one.writer.add(Chunk((), 0, Boundary(499, 500, 5, transactions=0)))
+        await one.writer.add(Chunk((), 0, CommitPosition(499, 500, 5, transactions=0)))
         await one.writer.flush()
         assert [progress.phase for _, progress in one.sink.groups] == ["snapshot", "snapshot", "streaming"]
 
@@ -766,7 +775,7 @@ async def test_a_snapshot_is_told_to_be_complete_also_when_all_its_rows_are_dura
 async def test_an_idle_position_does_not_hurry_a_group() -> None:
     async with world(max_wait_us=HOUR_US) as one:
         await one.transaction(100, b"a")
-        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        one.writer.idle(CommitPosition(100, 900, 5, transactions=0), is_urgent=False)
         await turns()
         assert one.sink.groups == []
 
@@ -777,17 +786,17 @@ async def test_an_idle_position_does_not_hurry_a_group() -> None:
 @pytest.mark.parametrize(
     ("chunk", "has_advanced"),
     [
-        (Chunk((), 0, boundary(100)), True),
-        (Chunk((Record("t", 0, b"k", b"v"),), 10, boundary(5, part=Part(100, 3))), True),
-        (Chunk((Record("t", 0, b"k", b"v"),), 10, boundary(100, phase="snapshot")), False),
-        (Chunk((), 0, boundary(5)), False),
+        (Chunk((), 0, commit_position(100)), True),
+        (Chunk((Record("t", 0, b"k", b"v"),), 10, commit_position(5, part=Part(100, 3))), True),
+        (Chunk((Record("t", 0, b"k", b"v"),), 10, commit_position(100, phase="snapshot")), False),
+        (Chunk((), 0, commit_position(5)), False),
     ],
     ids=["a position", "a part", "rows of a snapshot", "nothing new"],
 )
 async def test_it_has_advanced_when_something_of_the_stream_is_durable(
     chunk: Chunk, has_advanced: bool
 ) -> None:
-    async with world(durable_lsn=boundary(5).end_lsn) as one:
+    async with world(durable_lsn=commit_position(5).end_lsn) as one:
         assert not one.writer.has_advanced
         await one.writer.add(chunk)
         await one.writer.flush()
@@ -819,7 +828,7 @@ async def test_flush_stores_an_idle_position() -> None:
     async with world() as one:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
-        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        one.writer.idle(CommitPosition(100, 900, 5, transactions=0), is_urgent=False)
         await turns()
         await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
         assert one.confirmed == [108, 900]
@@ -830,7 +839,7 @@ async def test_flush_stores_an_idle_position_behind_a_group_too() -> None:
         one.sink.gate.clear()
         await one.transaction(100, b"a")
         await one.until(one.sink.committing.is_set)
-        one.writer.idle(Boundary(100, 900, 5, transactions=0), is_urgent=False)
+        one.writer.idle(CommitPosition(100, 900, 5, transactions=0), is_urgent=False)
         flushing = asyncio.ensure_future(one.writer.flush())
         one.sink.gate.set()
         await asyncio.wait_for(flushing, DEADLINE_S)
@@ -913,11 +922,13 @@ async def test_an_errand_is_done_between_two_groups_and_not_inside_one() -> None
     async with world() as one:
         await one.writer.add(rows(b"a"))
         await one.until(lambda: one.sink.open is not None)
-        errand = asyncio.create_task(one.writer.between_groups(lambda: done.append(len(one.sink.groups))))
+        maintenance = asyncio.create_task(
+            one.writer.between_groups(lambda: done.append(len(one.sink.groups)))
+        )
         await turns()
         assert done == []
         await one.writer.add(end(100))
-        await errand
+        await maintenance
         assert done == [1]
         await one.transaction(200, b"b")
         await one.until_confirmed(208)
@@ -936,21 +947,23 @@ async def test_an_errand_that_fails_ends_the_writer() -> None:
         raise SinkUnavailable("no new producer")
 
     async with world() as one:
-        errand = asyncio.create_task(one.writer.between_groups(fail))
+        maintenance = asyncio.create_task(one.writer.between_groups(fail))
         await one.until(one.task.done)
         assert isinstance(one.task.exception(), SinkUnavailable)
-        errand.cancel()
+        maintenance.cancel()
 
 
 async def test_an_errand_waits_for_a_mark() -> None:
     done: list[int] = []
     async with world() as one:
         one.sink.gate.clear()
-        mark = asyncio.create_task(one.writer.mark(boundary(0)))
+        mark = asyncio.create_task(one.writer.mark(commit_position(0)))
         await one.until(one.sink.committing.is_set)
-        errand = asyncio.create_task(one.writer.between_groups(lambda: done.append(len(one.sink.groups))))
+        maintenance = asyncio.create_task(
+            one.writer.between_groups(lambda: done.append(len(one.sink.groups)))
+        )
         await turns()
         assert done == []
         one.sink.gate.set()
-        await asyncio.gather(mark, errand)
+        await asyncio.gather(mark, maintenance)
         assert done == [1]

@@ -66,11 +66,11 @@ class Timed:
 
 
 @pytest.mark.parametrize(
-    ("took_s", "is_in_doubt"),
+    ("took_s", "is_at_risk"),
     [(0.0, False), (RESENT_AFTER_S - 0.001, False), (RESENT_AFTER_S, True), (3.0, True)],
 )
 def test_a_commit_that_took_as_long_as_a_second_sending_may_still_arrive(
-    monkeypatch: pytest.MonkeyPatch, took_s: float, is_in_doubt: bool
+    monkeypatch: pytest.MonkeyPatch, took_s: float, is_at_risk: bool
 ) -> None:
     """F77: the client reports the second sending's answer and says nothing of the first: time alone tells."""
     settings = sink_settings("127.0.0.1:1", properties={"log_level": "0"})
@@ -80,8 +80,8 @@ def test_a_commit_that_took_as_long_as_a_second_sending_may_still_arrive(
     monkeypatch.setattr("cdcd.sink.client.time.monotonic", lambda: timed.now_s)
     client.begin()
     client.commit()
-    assert bool(client.doubt) == is_in_doubt
-    if is_in_doubt:
+    assert bool(client.renewal_reason) == is_at_risk
+    if is_at_risk:
         with pytest.raises(SinkUnavailable, match="may still arrive"):
             client.begin()
     else:

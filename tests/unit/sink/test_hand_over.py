@@ -166,4 +166,4 @@ def test_the_sink_arranges_a_chunk_so_and_leaves_nothing_out() -> None:
     sink = KafkaSink(SinkSettings("k:9092", "exactly_once", "id", "id", "p", "s"))
     for seed in range(150):
         records = _records(random.Random(seed))
-        assert list(sink.arranged(records)) == list(by_partition_in_python(records)), seed
+        assert list(sink.by_partition(records)) == list(by_partition_in_python(records)), seed

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from cdcd.crash_points import EXIT_STATUS, PLACES, VARIABLE
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.failpoints import EXIT_STATUS, FAILPOINTS, VARIABLE
 from tests.faults.truth import SAY, SAY_NOTHING
 from tests.faults.world import World
 from tests.support.forked import Forks
@@ -106,7 +106,7 @@ def hits() -> Iterator[Counter[tuple[str, str]]]:
     yield counted
     loads = [load for load in LOADS if any(load == one for _, one in counted)]
     print("\n" + "place".ljust(20), *(load.rjust(8) for load in loads))
-    for place, what in PLACES.items():
+    for place, what in FAILPOINTS.items():
         print(place.ljust(20), *(str(counted[place, load]).rjust(8) for load in loads), f"  {what}")
 
 
@@ -140,7 +140,7 @@ def crashes(world: World, load: str) -> Iterator[str]:
     run_script(world.dsn, SAY_NOTHING)
     early = {kind: weight for kind, weight in kinds.items() if kind not in NOT_EARLY}
     world.write(f"{load} early", 2, kinds=early, pause_s=EARLY_PAUSE_S)
-    for number, place in enumerate(PLACES):
+    for number, place in enumerate(FAILPOINTS):
         if place == "received":
             for writer in world.writers:
                 writer.stop()

@@ -2,7 +2,7 @@
 
 In: the environment's CDCD_TEST_CRASH_AT, `place` or `place:3` for the third time it is reached.
 Out: exit status 137, with nothing closed, flushed or told to anybody.
-Invariant: without the variable `reach` does nothing at all. Every place is in PLACES, and a test reaches each.
+Invariant: without the variable `hit` does nothing at all. Every place is in FAILPOINTS, and a test reaches each.
 Must not: be called once a row.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 EXIT_STATUS = 137
 VARIABLE = "CDCD_TEST_CRASH_AT"
 
-PLACES = {
+FAILPOINTS = {
     "schema_level_set": "between a subject's compatibility and its first schema",
     "snapshot_begun": "the record that a snapshot has begun is durable, the slot is not made",
     "slot_made": "the slot is made, nothing is copied",
@@ -48,13 +48,13 @@ def _ending(place: str, time: int) -> Callable[[str], None]:
 
 
 def _wanted(text: str) -> Callable[[str], None]:
-    """Return what `reach` does for a value of the variable; a place that is not there ends cdcd's start."""
+    """Return what `hit` does for a value of the variable; a place that is not there ends cdcd's start."""
     if not text:
         return _pass
     place, _, time = text.partition(":")
-    if place not in PLACES:
+    if place not in FAILPOINTS:
         raise SystemExit(f"{VARIABLE}: no such place: {place}")
     return _ending(place, int(time or 1))
 
 
-reach = _wanted(os.environ.get(VARIABLE, ""))
+hit = _wanted(os.environ.get(VARIABLE, ""))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 from typing import Generic, TypeVar
 
-__all__ = ["Recent"]
+__all__ = ["LruCache"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """At most `limit` values by key."""
 
     def __init__(self, limit: int) -> None:

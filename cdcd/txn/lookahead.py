@@ -25,16 +25,16 @@ _OUTSIDE_OF_STREAMS = frozenset(b"BORYCTM")
 _RELATION = b"R"
 
 
-class Ahead(NamedTuple):
+class Lookahead(NamedTuple):
     """What is found: relids with rows, and the last description of each relation that has one."""
 
     relids: set[int]
     described: dict[int, Relation]
 
 
-def of_events(events: Iterable[Event]) -> Ahead:
+def of_events(events: Iterable[Event]) -> Lookahead:
     """Return what is in these events."""
-    ahead = Ahead(set(), {})
+    ahead = Lookahead(set(), {})
     for event in events:
         if isinstance(event, Rows):
             ahead.relids.update(relid for relid, _ in count_operations(event.run))
@@ -43,9 +43,9 @@ def of_events(events: Iterable[Event]) -> Ahead:
     return ahead
 
 
-def of_items(items: Iterable[Item]) -> Ahead:
+def of_items(items: Iterable[Item]) -> Lookahead:
     """Return what is in these items, up to the first segment of a stream: that may be rolled back."""
-    ahead = Ahead(set(), {})
+    ahead = Lookahead(set(), {})
     for item in items:
         if isinstance(item, Run):
             if item.xid is not None:

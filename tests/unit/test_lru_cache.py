@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cdcd.recent import Recent
+from cdcd.lru_cache import LruCache
 
 
 def test_the_one_not_used_for_longest_goes() -> None:
-    kept: Recent[str, int] = Recent(2)
+    kept: LruCache[str, int] = LruCache(2)
     kept.put("a", 1)
     kept.put("b", 2)
     assert kept.get("a") == 1
@@ -15,7 +15,7 @@ def test_the_one_not_used_for_longest_goes() -> None:
 
 
 def test_what_is_put_again_takes_no_more_room() -> None:
-    kept: Recent[str, int] = Recent(2)
+    kept: LruCache[str, int] = LruCache(2)
     kept.put("a", 1)
     kept.put("b", 2)
     kept.put("a", 3)
