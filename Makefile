@@ -75,7 +75,7 @@ clean: ## remove what the other targets made here (the artefact cache is in the 
 $(VENV)/.installed-test: EXTRA := test
 $(DOCS_STAMP): EXTRA := docs
 $(STAMP): EXTRA := dev
-$(STAMP) $(VENV)/.installed-test: cdcd/avro/rows.pyx cdcd/source/reading.pyx
+$(STAMP) $(VENV)/.installed-test: $(shell find cdcd -name '*.pyx' -o -name '*.px[di]')
 $(STAMP) $(VENV)/.installed-test $(DOCS_STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; name one with PYTHON=..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,0 +1,95 @@
+"""Where a record's bytes are put together: memory that grows, and is used again for the next record."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy
+
+cdef struct Buffer:
+    uint8_t* data
+    Py_ssize_t size
+    Py_ssize_t capacity
+
+cdef Py_ssize_t KEPT_BYTES = 1 << 22  # what a buffer has beyond, it gives back after a batch
+
+cdef Buffer _value, _key, _scratch
+
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__
+    #define CDCD_IS_CHECKED 1
+    #else
+    #define CDCD_IS_CHECKED 0
+    #endif
+    """
+    bint IS_CHECKED "CDCD_IS_CHECKED"  # a buffer is as large as was asked for, so that a byte too many is seen
+
+
+cdef int _grow(Buffer* out, Py_ssize_t more) except -1:
+    cdef Py_ssize_t capacity = out.capacity * 2
+    cdef uint8_t* data
+    if capacity < out.size + more:
+        capacity = out.size + more
+    if capacity < 4096:
+        capacity = 4096
+    if IS_CHECKED:
+        capacity = out.size + more
+    data = <uint8_t*>PyMem_Realloc(out.data, capacity)
+    if data == NULL:
+        raise MemoryError
+    out.data = data
+    out.capacity = capacity
+    return 0
+
+
+cdef inline int _room(Buffer* out, Py_ssize_t more) except -1:
+    if out.capacity - out.size < more:
+        return _grow(out, more)
+    return 0
+
+
+cdef inline void _shrink(Buffer* out) noexcept:
+    """Give back what one large row needed."""
+    if out.capacity > KEPT_BYTES or IS_CHECKED:
+        PyMem_Free(out.data)
+        out.data = NULL
+        out.capacity = 0
+    out.size = 0
+
+
+cdef inline int _put(Buffer* out, const uint8_t* data, Py_ssize_t size) except -1:
+    if size == 0:
+        return 0  # a buffer that nothing is in yet has no place to copy to
+    _room(out, size)
+    memcpy(out.data + out.size, data, size)
+    out.size += size
+    return 0
+
+
+cdef inline int _put_slice(Buffer* out, Slice piece) except -1:
+    return _put(out, piece.at, piece.size)
+
+
+cdef inline bytes _bytes_of(Buffer* out):
+    return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+
+
+cdef inline int _put_byte(Buffer* out, uint8_t byte) except -1:
+    _room(out, 1)
+    out.data[out.size] = byte
+    out.size += 1
+    return 0
+
+
+cdef inline int _put_long(Buffer* out, int64_t n) except -1:
+    _room(out, 10)
+    out.size += cdcd_put_long(out.data + out.size, n)
+    return 0
+
+
+cdef inline int _put_sized(Buffer* out, const uint8_t* data, Py_ssize_t size) except -1:
+    _room(out, size + 10)
+    out.size += cdcd_put_long(out.data + out.size, size)
+    memcpy(out.data + out.size, data, size)
+    out.size += size
+    return 0

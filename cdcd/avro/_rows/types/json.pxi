@@ -1,0 +1,9 @@
+"""jsonb's send format: its version, 1, and the text. The text of json and jsonb is a string."""
+
+from libc.stdint cimport uint8_t
+
+
+cdef int _jsonb_binary(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
+    if size < 1 or p[0] != 1:
+        return LEFT
+    return _string(out, p + 1, size - 1)

@@ -1,0 +1,48 @@
+"""time: ISO text, and microseconds since midnight."""
+
+from libc.stdint cimport int64_t, uint8_t
+
+cdef int64_t DAY_US = 86_400_000_000
+
+
+cdef int _clock(const uint8_t* p, Py_ssize_t size, int64_t* us) noexcept:
+    """HH:MM:SS with up to six more digits."""
+    cdef int hour, minute, second
+    cdef int64_t fraction = 0
+    cdef Py_ssize_t at
+    if size < 8 or p[2] != c':' or p[5] != c':':
+        return LEFT
+    hour, minute, second = _two_digits(p), _two_digits(p + 3), _two_digits(p + 6)
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+        return LEFT
+    if size > 8:
+        if p[8] != c'.' or size < 10 or size > 15:
+            return LEFT
+        for at in range(9, 15):
+            if at >= size:
+                fraction *= 10
+            elif _is_digit(p[at]):
+                fraction = fraction * 10 + (p[at] - c'0')
+            else:
+                return LEFT
+    us[0] = ((hour * 60 + minute) * 60 + second) * <int64_t>1_000_000 + fraction
+    return DONE
+
+
+cdef int _time_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
+    cdef int64_t us = 0
+    if _clock(p, size, &us) != DONE:
+        return LEFT
+    _put_long(out, us)
+    return DONE
+
+
+cdef int _time_binary(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
+    cdef int64_t us
+    if size != 8:
+        return LEFT
+    us = <int64_t>cdcd_u64(p)
+    if us < 0 or us >= DAY_US:
+        return LEFT
+    _put_long(out, us)
+    return DONE
