@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ResumeRefused, SlotActive
-from cdcd.runtime.recovery import check_primary
+from cdcd.recovery.start_decision import check_primary
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.slot import SlotState, read_slot

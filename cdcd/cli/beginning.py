@@ -22,6 +22,7 @@ from cdcd.config import Config
 from cdcd.errors import CdcdError, PartMissing, ResumeRefused, Retry, SinkUnavailable, TopicMissing
 from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
+from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.looking import (
     LOOKS,
@@ -34,7 +35,6 @@ from cdcd.runtime.looking import (
     each,
     position,
 )
-from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.reader import peek

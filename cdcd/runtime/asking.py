@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 
 from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore, Timelines
-from cdcd.runtime.halts import slot_ahead
-from cdcd.runtime.recovery import Resume, check_primary
+from cdcd.recovery.halts import slot_ahead
+from cdcd.recovery.start_decision import Resume, check_primary
 from cdcd.source.blockers import holders
 from cdcd.source.connection import connect_replication, connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server, identify

@@ -22,11 +22,11 @@ from cdcd.clock import monotonic_us
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn
 from cdcd.ops.metrics import SlotReading
+from cdcd.recovery.start_decision import check_primary
 from cdcd.runtime.held_up import HeldUp
 from cdcd.runtime.lag import ServerTimeline, WalEnd
 from cdcd.runtime.partition_monitor import PartitionMonitor
 from cdcd.runtime.publication_watch import Look, PublicationWatch
-from cdcd.runtime.recovery import check_primary
 from cdcd.runtime.status import Status
 from cdcd.runtime.wal_guard import WalGuard
 from cdcd.runtime.wal_levels import Judged

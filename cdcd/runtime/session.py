@@ -34,6 +34,7 @@ from cdcd.errors import (
 from cdcd.failpoints import hit
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, TransactionInfo
+from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, position_before
@@ -50,7 +51,6 @@ from cdcd.runtime.parts import numbered_by
 from cdcd.runtime.plans import Plans
 from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.pump import Pump
-from cdcd.runtime.recovery import Resume, Snapshot
 from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.schemas_beside import say_what_would_halt
 from cdcd.runtime.stale_tables import StaleTables

@@ -19,7 +19,7 @@ import structlog
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.ops.slot_metrics import SlotReading
-from cdcd.runtime import halts
+from cdcd.recovery import halts
 from cdcd.runtime.status import Status
 from cdcd.runtime.wal_levels import Judged, Level, Oldest, Sizes, holder, judged
 from cdcd.source.holders import oldest_writer

@@ -2,7 +2,7 @@
 
 Of its causes `wal_removed` and `idle_timeout` are made here. `rows_removed` and `wal_level_insufficient` come to the
 slots of a standby alone (a primary with logical slots does not start with a lower wal_level): they are in the table
-of verdicts, `tests/unit/runtime/test_recovery.py`.
+of verdicts, `tests/unit/recovery/test_start_decision.py`.
 """
 
 from __future__ import annotations

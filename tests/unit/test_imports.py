@@ -16,7 +16,7 @@ TIERS = (
     {"errors", "waits"},
     {"model", "findings"},
     {"schema", "pgoutput"},
-    {"txn", "avro", "ack"},
+    {"txn", "avro", "ack", "recovery"},
     {"ops"},
     {"source", "sink", "registry", "snapshot", "spill"},
     {"config"},
@@ -33,7 +33,7 @@ LIBRARY_ROOMS = {
     "prometheus_client": {"ops"},
     "pyspark": {"spark", "demo"},
 }
-PURE_ROOMS = {"pgoutput", "txn", "schema", "avro", "ack", "model", "lsn", "errors"}
+PURE_ROOMS = {"pgoutput", "txn", "schema", "avro", "ack", "recovery", "model", "lsn", "errors"}
 NOT_IN_PURE_ROOMS = {
     "asyncio", "http", "io", "logging", "os", "pathlib", "random", "selectors", "socket", "ssl", "structlog",
     "subprocess", "tempfile", "threading", "time", "urllib",
@@ -142,6 +142,11 @@ def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> N
         ("spark", "model", False),
         ("spark", "sink", False),
         ("runtime", "spark", False),
+        ("recovery", "model", True),
+        ("recovery", "source", False),
+        ("recovery", "config", False),
+        ("runtime", "recovery", True),
+        ("cli", "recovery", True),
         ("demo", "spark", True),
         ("demo", "runtime", True),
         ("runtime", "demo", False),

@@ -3,7 +3,7 @@
 In: what was compared.  Out: errors of the tree, and the ways on that each has.
 Invariant: a halt where changes may be missing names between which LSNs, as `from_lsn` and `to_lsn`; each names the
 commands that go on, and only those that are allowed for it (`ways_on`).
-Must not: decide which halt it is (`recovery` does), do I/O.
+Must not: decide which halt it is (`start_decision` does), do I/O.
 """
 
 from __future__ import annotations

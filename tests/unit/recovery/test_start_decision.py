@@ -23,8 +23,8 @@ from cdcd.errors import (
     SourceTimeline,
 )
 from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity
-from cdcd.runtime.halts import Way, ways_on
-from cdcd.runtime.recovery import Resume, Snapshot, Wanted, verdict
+from cdcd.recovery.halts import Way, ways_on
+from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, verdict
 
 
 @dataclass(frozen=True)

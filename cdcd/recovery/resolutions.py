@@ -15,8 +15,8 @@ from dataclasses import replace
 from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
 from cdcd.lsn import Lsn
 from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity, Timelines
-from cdcd.runtime.halts import Way, ways_on
-from cdcd.runtime.recovery import Server, Slot
+from cdcd.recovery.halts import Way, ways_on
+from cdcd.recovery.start_decision import Server, Slot
 
 REQUESTED = "requested"
 """The reason of a gap that nothing but the wish for a new snapshot has made."""

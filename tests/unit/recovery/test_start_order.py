@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cdcd.recovery.start_order import ORDER, draw
 from cdcd.runtime.looking import LOOKS
-from cdcd.runtime.start_order import ORDER, draw
 
 DOCS = Path(__file__).parents[3] / "docs" / "recovery.md"
 

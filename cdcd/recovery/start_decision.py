@@ -25,7 +25,7 @@ from cdcd.errors import (
 )
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import PreparedBefore, Progress, began_at
-from cdcd.runtime import halts
+from cdcd.recovery import halts
 
 
 class Slot(Protocol):
