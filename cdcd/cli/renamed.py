@@ -13,7 +13,7 @@ from typing import Any
 from cdcd.config import Config
 from cdcd.errors import PublicationChanged
 from cdcd.findings import Finding
-from cdcd.runtime.publication_watch import TAKEN_HINT, hint_of, otherwise, what_halts
+from cdcd.monitoring.publication_monitor import TAKEN_HINT, hint_of, otherwise, what_halts
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.names import topic_of_table
 from cdcd.source.names import taken, unpublished

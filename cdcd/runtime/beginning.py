@@ -25,14 +25,14 @@ from cdcd.errors import CdcdError, SlotActive
 from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import which_slot
 from cdcd.runtime.binary import in_readable_form
 from cdcd.runtime.fallback import allowed
 from cdcd.runtime.looking import LOOKS, Known, asked, decided, slot_held, to_try_beside
-from cdcd.runtime.publication_watch import PublicationWatch
-from cdcd.runtime.status import Status
 from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics, TopicOwner
 from cdcd.sink.producer import KafkaSink
@@ -98,7 +98,7 @@ class Beginning:
         claims: Claims,
         schemas: Registry | SchemaTopic,
         status: Status,
-        publications: PublicationWatch,
+        publications: PublicationMonitor,
         after: CdcdError | None,
     ) -> None:
         self._config = config

@@ -18,6 +18,13 @@ import structlog
 from cdcd.config import Config
 from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED
 from cdcd.kernels import is_fallback, running
+from cdcd.monitoring.heartbeat import Heartbeat
+from cdcd.monitoring.partition_monitor import PartitionMonitor
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.monitoring.server_monitor import ServerMonitor
+from cdcd.monitoring.status import Status
+from cdcd.monitoring.wal_guard import WalGuard
+from cdcd.monitoring.wal_levels import Sizes
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
@@ -26,16 +33,9 @@ from cdcd.ops.stray_lines import as_log_lines
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.collector import calm_collector
 from cdcd.runtime.heaps import share_heaps
-from cdcd.runtime.heartbeat import Heartbeat
 from cdcd.runtime.memory import end_for, end_where_memory_is_short, last_words_to
-from cdcd.runtime.monitor import Monitor
-from cdcd.runtime.partition_monitor import PartitionMonitor
-from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.served import Served
-from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
-from cdcd.runtime.wal_guard import WalGuard
-from cdcd.runtime.wal_levels import Sizes
 from cdcd.sink.names import topic_of_table
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.version import __version__
@@ -63,11 +63,13 @@ async def _run(config: Config) -> int:
     end_where_memory_is_short()
     status = Status(Metrics(__version__), name=config.name, slot=config.source.slot.name)
     schemas = _schemas(config, status)
-    publications = _publication_watch(config, status)
+    publications = _publication_monitor(config, status)
     supervisor = Supervisor(config, status, schemas, publications)
     guard = _wal_guard(config, status, supervisor)
     partitions = PartitionMonitor(config.format.policies().table)
-    monitor = Monitor(config.source_settings(), status, publications, partitions, guard, supervisor.found)
+    monitor = ServerMonitor(
+        config.source_settings(), status, publications, partitions, guard, supervisor.found
+    )
     admin = _admin(config, status, schemas, monitor, supervisor.retry.set)
     try:
         port = await admin.start()
@@ -109,9 +111,9 @@ async def _run(config: Config) -> int:
         await admin.stop()
 
 
-def _publication_watch(config: Config, status: Status) -> PublicationWatch:
+def _publication_monitor(config: Config, status: Status) -> PublicationMonitor:
     publication = config.source.publication
-    return PublicationWatch(
+    return PublicationMonitor(
         config.source_settings().publications,
         status.metrics,
         halts_at_removal=publication.table_removed == "halt",
@@ -136,7 +138,7 @@ def _admin(
     config: Config,
     status: Status,
     schemas: Registry | SchemaTopic,
-    monitor: Monitor,
+    monitor: ServerMonitor,
     resume: Callable[[], None],
 ) -> AdminServer:
     async def metrics() -> bytes:

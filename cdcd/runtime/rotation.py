@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from cdcd.config import Config
-from cdcd.runtime.status import Status
+from cdcd.monitoring.status import Status
 from cdcd.runtime.writer import Writer
 from cdcd.threads import in_thread
 

@@ -34,6 +34,9 @@ from cdcd.errors import (
 from cdcd.failpoints import hit
 from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, TransactionInfo
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.monitoring.retry_waits import own_topics
+from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
@@ -49,13 +52,10 @@ from cdcd.runtime.gap import mark_gap
 from cdcd.runtime.looking import claims_of
 from cdcd.runtime.parts import numbered_by
 from cdcd.runtime.plans import Plans
-from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.pump import Pump
 from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.schemas_beside import say_what_would_halt
 from cdcd.runtime.stale_tables import StaleTables
-from cdcd.runtime.status import Status
-from cdcd.runtime.waiting_for import own_topics
 from cdcd.runtime.watch import watch
 from cdcd.runtime.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.sink.leaders import partitions_without_leader
@@ -99,7 +99,7 @@ class Session:
         config: Config,
         status: Status,
         schemas: Registry | SchemaTopic,
-        publications: PublicationWatch,
+        publications: PublicationMonitor,
         stop: asyncio.Event,
         after: CdcdError | None = None,
         limits: Limits | None = None,

@@ -23,17 +23,17 @@ from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive, SnapshotStale
 from cdcd.errors.frames import drop_frames
 from cdcd.lsn import INVALID_LSN, Lsn
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.monitoring.retry_waits import room_below, waits_for
+from cdcd.monitoring.status import Status
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import who_holds
 from cdcd.runtime.backoff import delay_s
 from cdcd.runtime.fallback import to_remember
 from cdcd.runtime.hints import fit
 from cdcd.runtime.letting_go import let_go
-from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.session import Session
 from cdcd.runtime.stale_tables import StaleTables
-from cdcd.runtime.status import Status
-from cdcd.runtime.waiting_for import room_below, waits_for
 from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
 
@@ -69,7 +69,7 @@ class Supervisor:
         config: Config,
         status: Status,
         schemas: Registry | SchemaTopic,
-        publications: PublicationWatch,
+        publications: PublicationMonitor,
     ) -> None:
         self._config = config
         self._status = status

@@ -12,8 +12,8 @@ from typing import Any
 
 from cdcd.ack.group import Chunk
 from cdcd.cli import main
+from cdcd.monitoring.lag import LagTracker
 from cdcd.runtime import pump
-from cdcd.runtime.lag import LagTracker
 from cdcd.runtime.writer import Writer
 
 

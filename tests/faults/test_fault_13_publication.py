@@ -12,8 +12,8 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing
+from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.ops.metrics import Metrics
-from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.source.connection import connect_sql, fetch
 from tests.integration.conftest import NewDaemon
@@ -43,7 +43,7 @@ class Watched:
         self.connection = connection
         self.errors: list[CdcdError] = []
         self.metrics = Metrics("0", with_process=False)
-        self.watch = PublicationWatch(("pub",), self.metrics, halts_at_removal=halts_at_removal)
+        self.watch = PublicationMonitor(("pub",), self.metrics, halts_at_removal=halts_at_removal)
         self.kept = KeptTopics()
         self.watch.begin(self.kept, is_anew=False)
         assert self.look() == []
@@ -52,7 +52,7 @@ class Watched:
         """What the next process sees at its start, before it has looked."""
         other = copy.copy(self)
         other.errors, other.kept = [], KeptTopics.load(self.kept.dump(), 0)
-        other.watch = PublicationWatch(("pub",), self.metrics, halts_at_removal=True)
+        other.watch = PublicationMonitor(("pub",), self.metrics, halts_at_removal=True)
         other.watch.begin(other.kept, is_anew=False)
         return other
 

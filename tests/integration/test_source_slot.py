@@ -12,13 +12,13 @@ import pytest
 
 from cdcd.errors import SlotMissing, SlotUnusable, SourceUnavailable
 from cdcd.model import Control, Item
+from cdcd.monitoring.partition_monitor import PartitionMonitor
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.monitoring.server_monitor import ServerMonitor
+from cdcd.monitoring.status import Status
+from cdcd.monitoring.wal_guard import WalGuard
+from cdcd.monitoring.wal_levels import Sizes
 from cdcd.ops.metrics import Metrics
-from cdcd.runtime.monitor import Monitor
-from cdcd.runtime.partition_monitor import PartitionMonitor
-from cdcd.runtime.publication_watch import PublicationWatch
-from cdcd.runtime.status import Status
-from cdcd.runtime.wal_guard import WalGuard
-from cdcd.runtime.wal_levels import Sizes
 from cdcd.schema.policy import Policies
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.slot import Decoded, create_slot, drop_slot, read_decoded, read_slot
@@ -111,9 +111,11 @@ async def test_what_the_server_keeps_on_its_own_disk_is_seen(
         make_slot(settings)
         run_script(plain(settings), "INSERT INTO public.t SELECT generate_series(1, 20000)")
         status = Status(Metrics("0"), name="s", slot=settings.slot)
-        watch = PublicationWatch(settings.publications, status.metrics, halts_at_removal=True)
+        watch = PublicationMonitor(settings.publications, status.metrics, halts_at_removal=True)
         guard = WalGuard(settings, Sizes(None, None, None), status, pytest.fail)
-        monitor = Monitor(settings, status, watch, PartitionMonitor(Policies().table), guard, pytest.fail)
+        monitor = ServerMonitor(
+            settings, status, watch, PartitionMonitor(Policies().table), guard, pytest.fail
+        )
         async with streaming(settings, server_version_num=major * 10_000, streaming=way) as stream:
             await read_until(stream, lambda items: bool(commits(items) or ends_a_stream(items)))
         with contextlib.closing(connect_sql(settings)) as asking:  # the server counts in the background

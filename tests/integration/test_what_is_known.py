@@ -28,7 +28,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.runtime.monitor import SCRAPE_INTERVAL_S, SCRAPE_PATIENCE_S
+from cdcd.monitoring.server_monitor import SCRAPE_INTERVAL_S, SCRAPE_PATIENCE_S
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.proxy import Proxy

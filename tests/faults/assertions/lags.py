@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cdcd.runtime.monitor import SCRAPE_INTERVAL_S
+from cdcd.monitoring.server_monitor import SCRAPE_INTERVAL_S
 from tests.faults.facts import Finding, Lag, Progress, Transaction
 
 SLACK_S = 0.1

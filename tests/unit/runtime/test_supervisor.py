@@ -25,11 +25,11 @@ from cdcd.errors import (
     SourceUnavailable,
     StreamingFailed,
 )
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.monitoring.status import Status
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime import supervisor as supervisor_module
-from cdcd.runtime.publication_watch import PublicationWatch
 from cdcd.runtime.stale_tables import StaleTables
-from cdcd.runtime.status import Status
 from cdcd.runtime.supervisor import Supervisor
 
 DEADLINE_S = 20
@@ -129,7 +129,7 @@ class Daemon:
         self.sessions = sessions
         self.status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
         config: Any = None  # it and the schemas are only handed on to the session
-        publications = PublicationWatch(("pub",), self.status.metrics, halts_at_removal=False)
+        publications = PublicationMonitor(("pub",), self.status.metrics, halts_at_removal=False)
         self.supervisor = Supervisor(config, self.status, config, publications)
         self.task = asyncio.ensure_future(self.supervisor.run())
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from cdcd.runtime.publication_watch import Look
-from cdcd.runtime.status import Status
+from cdcd.monitoring.publication_monitor import Look
+from cdcd.monitoring.status import Status
 from cdcd.source.blockers import Gone, table_lockers, what_holds_up
 from cdcd.waits import Seen
 
 
-class HeldUp:
+class BlockedSessions:
     """One for the process. `look` is called in the monitor's thread, `tell` on the loop."""
 
     def __init__(self, status: Status) -> None:

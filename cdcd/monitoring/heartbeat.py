@@ -15,7 +15,7 @@ import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn
-from cdcd.runtime.status import Status
+from cdcd.monitoring.status import Status
 from cdcd.source.connection import connect_sql
 from cdcd.source.heartbeat import write_heartbeat
 from cdcd.source.settings import SourceSettings

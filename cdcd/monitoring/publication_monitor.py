@@ -86,7 +86,7 @@ class Look:
     taken: list[Standing] = field(default_factory=list)
 
 
-class PublicationWatch:
+class PublicationMonitor:
     """One for the process. `look` is called in a thread, the rest on the loop.
 
     `is_on`: a session runs that has compared, so that a later look may end it; else the next beginning judges.

@@ -21,12 +21,12 @@ from cdcd.avro.encode import Encoded, taken_tally
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Item, Keepalive, Progress, Run
+from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
+from cdcd.monitoring.prepared_status import PreparedStatus
+from cdcd.monitoring.waits import Note, Waits
+from cdcd.monitoring.wal_levels import Judged
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
-from cdcd.runtime.held import HeldShown
-from cdcd.runtime.lag import LagTracker, ServerTimeline, WalEnd
-from cdcd.runtime.waits import Note, Waits
-from cdcd.runtime.wal_levels import Judged
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
@@ -53,7 +53,7 @@ class Status:
     def __init__(self, metrics: Metrics, *, name: str, slot: str, lag: LagTracker | None = None) -> None:
         self.metrics = metrics
         self.lag = LagTracker() if lag is None else lag
-        self._held = HeldShown(metrics, self.lag.now_us)
+        self._held = PreparedStatus(metrics, self.lag.now_us)
         self.health = HealthState()
         self._name = name
         self._slot = slot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import CdcdError
+from cdcd.monitoring.publication_monitor import Look, PublicationMonitor
 from cdcd.ops.metrics import Metrics
-from cdcd.runtime.publication_watch import Look, PublicationWatch
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.source.names import Standing
 from cdcd.source.published import Publication, Published, PublishedAs, changes, dump
@@ -24,7 +24,7 @@ class Watched:
     """A watch that is shown one state after the other; every table exists all the time."""
 
     def __init__(self, first: Published) -> None:
-        self.watch = PublicationWatch(("pub",), Metrics("0", with_process=False), halts_at_removal=True)
+        self.watch = PublicationMonitor(("pub",), Metrics("0", with_process=False), halts_at_removal=True)
         self.before: Published | None = None
         self.halt: CdcdError | None = None
         self.begin(KeptTopics())
@@ -92,7 +92,7 @@ def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_
     kept = KeptTopics()
     kept.publish(dump(pub(BOTH)))
     metrics = Metrics("0", with_process=False)
-    watch = PublicationWatch(("pub",), metrics, halts_at_removal=False)
+    watch = PublicationMonitor(("pub",), metrics, halts_at_removal=False)
     watch.judge(Look(None, pub(S), [], []))
     watch.begin(kept, is_anew=False)
     before = watch._accepted

@@ -14,10 +14,10 @@ from cdcd.model import POSTGRES_EPOCH_US
 from cdcd.ops.metrics import Metrics
 from cdcd.txn.waiting import Held
 
-__all__ = ["HeldShown"]
+__all__ = ["PreparedStatus"]
 
 
-class HeldShown:
+class PreparedStatus:
     """One for the process."""
 
     def __init__(self, metrics: Metrics, server_us: Callable[[], int]) -> None:

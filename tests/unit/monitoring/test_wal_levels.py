@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cdcd.monitoring.wal_levels import Level, Oldest, Sizes, holder, judged
 from cdcd.ops.slot_metrics import SlotReading
-from cdcd.runtime.wal_levels import Level, Oldest, Sizes, holder, judged
 
 MIB = 1 << 20
 SIZES = Sizes(warn_bytes=100 * MIB, critical_bytes=200 * MIB, give_up_bytes=300 * MIB)

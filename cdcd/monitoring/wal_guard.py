@@ -18,10 +18,10 @@ import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn, format_lsn
+from cdcd.monitoring.status import Status
+from cdcd.monitoring.wal_levels import Judged, Level, Oldest, Sizes, holder, judged
 from cdcd.ops.slot_metrics import SlotReading
 from cdcd.recovery import halts
-from cdcd.runtime.status import Status
-from cdcd.runtime.wal_levels import Judged, Level, Oldest, Sizes, holder, judged
 from cdcd.source.holders import oldest_writer
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import drop_own_slot, read_slot

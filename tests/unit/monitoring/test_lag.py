@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cdcd.runtime.lag import FRESH_US, MAX_LOOKS, LagTracker, ServerTimeline, WalEnd
+from cdcd.monitoring.lag import FRESH_US, MAX_LOOKS, LagTracker, ServerTimeline, WalEnd
 
 HERE = ServerTimeline("7", 1)
 ELSEWHERE = ServerTimeline("8", 1)

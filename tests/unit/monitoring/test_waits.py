@@ -21,10 +21,10 @@ from cdcd.errors import (
     SpillFull,
     TopicMissing,
 )
+from cdcd.monitoring.retry_waits import room_below, waits_for
+from cdcd.monitoring.status import Status
+from cdcd.monitoring.waits import OTHER_BLOCKERS_AFTER_S, SAID_AGAIN_AFTER_S, SHOWN_AFTER_S, Waits
 from cdcd.ops.metrics import Metrics
-from cdcd.runtime.status import Status
-from cdcd.runtime.waiting_for import room_below, waits_for
-from cdcd.runtime.waits import OTHER_BLOCKERS_AFTER_S, SAID_AGAIN_AFTER_S, SHOWN_AFTER_S, Waits
 from cdcd.waits import Blocker, Seen
 
 A, B = Blocker("pid 1", pid=1), Blocker("pid 2", pid=2)

@@ -21,15 +21,15 @@ import structlog
 from cdcd.clock import monotonic_us
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn
+from cdcd.monitoring.blocked_sessions import BlockedSessions
+from cdcd.monitoring.lag import ServerTimeline, WalEnd
+from cdcd.monitoring.partition_monitor import PartitionMonitor
+from cdcd.monitoring.publication_monitor import Look, PublicationMonitor
+from cdcd.monitoring.status import Status
+from cdcd.monitoring.wal_guard import WalGuard
+from cdcd.monitoring.wal_levels import Judged
 from cdcd.ops.metrics import SlotReading
 from cdcd.recovery.start_decision import check_primary
-from cdcd.runtime.held_up import HeldUp
-from cdcd.runtime.lag import ServerTimeline, WalEnd
-from cdcd.runtime.partition_monitor import PartitionMonitor
-from cdcd.runtime.publication_watch import Look, PublicationWatch
-from cdcd.runtime.status import Status
-from cdcd.runtime.wal_guard import WalGuard
-from cdcd.runtime.wal_levels import Judged
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
 from cdcd.source.partitions import Shortfall
@@ -60,14 +60,14 @@ class _Look:
     held_up: tuple[Seen | None, Seen | None]
 
 
-class Monitor:
+class ServerMonitor:
     """One look after another."""
 
     def __init__(
         self,
         settings: SourceSettings,
         status: Status,
-        publications: PublicationWatch,
+        publications: PublicationMonitor,
         partitions: PartitionMonitor,
         guard: WalGuard,
         found: Callable[[CdcdError], None],
@@ -78,7 +78,7 @@ class Monitor:
         self._partitions = partitions
         self._guard = guard
         self._found = found
-        self._held_up = HeldUp(status)
+        self._held_up = BlockedSessions(status)
         self._connection: Any = None
         self._lock = asyncio.Lock()
         self._sampling: asyncio.Future[None] | None = None

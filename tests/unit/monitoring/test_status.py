@@ -12,9 +12,9 @@ from cdcd.ack.group import CommitPosition
 from cdcd.clock import monotonic_us
 from cdcd.errors import SlotLost, SourceUnavailable
 from cdcd.model import POSTGRES_EPOCH_US, Keepalive, Progress, SourceIdentity
+from cdcd.monitoring.lag import ServerTimeline, WalEnd
+from cdcd.monitoring.status import Status
 from cdcd.ops.metrics import Metrics, SlotReading
-from cdcd.runtime.lag import ServerTimeline, WalEnd
-from cdcd.runtime.status import Status
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
