@@ -17,8 +17,8 @@ from typing import Protocol
 import structlog
 
 from cdcd.errors import CdcdError
-from cdcd.runtime.buffers import Buffers
-from cdcd.runtime.writer import Writer
+from cdcd.pipeline.buffers import Buffers
+from cdcd.pipeline.writer import Writer
 from cdcd.spill.pool import SpillPool
 from cdcd.threads import in_thread
 

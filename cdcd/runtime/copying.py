@@ -27,7 +27,7 @@ from cdcd.errors import SlotActive, SlotUnusable
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Relation, Run, TransactionInfo
-from cdcd.runtime.plans import Plans
+from cdcd.pipeline.plans import Plans
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql

@@ -21,8 +21,8 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SourceTimeline
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Gap, Progress, Record, Relation, Timelines, TransactionInfo
-from cdcd.runtime.plans import Plans
-from cdcd.runtime.writer import Writer
+from cdcd.pipeline.plans import Plans
+from cdcd.pipeline.writer import Writer
 from cdcd.snapshot.table import CopiedTable
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")

@@ -34,13 +34,13 @@ from cdcd.errors import (
 from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress, Timelines
+from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, verdict
 from cdcd.registry.confluent import Registry
 from cdcd.registry.subjects import subject_of
 from cdcd.runtime.asking import timelines_of
 from cdcd.runtime.binary import as_reason, text_columns
 from cdcd.runtime.exact_keys import inexact_keys
-from cdcd.runtime.parts import check_numbers, numbered_by
 from cdcd.runtime.schema_trial import Report, Trial, unreported
 from cdcd.schema.book import Book
 from cdcd.schema.names import value_record

@@ -18,7 +18,7 @@ import structlog
 
 from cdcd.config import Config
 from cdcd.monitoring.status import Status
-from cdcd.runtime.writer import Writer
+from cdcd.pipeline.writer import Writer
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")

@@ -19,8 +19,8 @@ from typing import Any
 from cdcd.config import Config
 from cdcd.errors import CdcdError, RegistryUnavailable, SnapshotStale, SourceUnavailable
 from cdcd.findings import Finding, failure
+from cdcd.pipeline.plans import Plans
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.plans import Plans
 from cdcd.sink.names import message_topic
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.source.catalog import Catalog

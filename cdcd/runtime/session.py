@@ -37,27 +37,27 @@ from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, Trans
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import own_topics
 from cdcd.monitoring.status import Status
+from cdcd.pipeline.buffers import Buffers, waiting_share
+from cdcd.pipeline.dead_letters import DeadLetters
+from cdcd.pipeline.partial_transaction import numbered_by
+from cdcd.pipeline.plans import Plans
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
 from cdcd.runtime.beginning import Beginning, Begun, position_before
 from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
-from cdcd.runtime.buffers import Buffers, waiting_share
 from cdcd.runtime.closing import Closing, flush_in_time, note_in_time
 from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
-from cdcd.runtime.dead_letters import DeadLetters
 from cdcd.runtime.fallback import doubting
 from cdcd.runtime.fencing import judged, refuse_if_taken_over
 from cdcd.runtime.gap import mark_gap
 from cdcd.runtime.looking import claims_of
-from cdcd.runtime.parts import numbered_by
-from cdcd.runtime.plans import Plans
-from cdcd.runtime.pump import Pump
 from cdcd.runtime.rotation import Rotation
 from cdcd.runtime.schemas_beside import say_what_would_halt
 from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.watch import watch
-from cdcd.runtime.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 
 from cdcd.errors import RegistryUnavailable, SinkUnavailable
+from cdcd.pipeline.plans import Plans
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.plans import Plans
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topics import Topics
 from cdcd.threads import in_thread

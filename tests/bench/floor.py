@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.errors import StackError
-from cdcd.runtime.writer import COMMIT_COOLDOWN_US, JOIN_WAIT_US
+from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, JOIN_WAIT_US
 from cdcd.sink.settings import PRODUCER_DEFAULTS
 from tests.bench.kafka import count_committed, delete_topics
 from tests.bench.latency import quantile

@@ -13,8 +13,8 @@ from typing import Any
 from cdcd.ack.group import Chunk
 from cdcd.cli import main
 from cdcd.monitoring.lag import LagTracker
-from cdcd.runtime import pump
-from cdcd.runtime.writer import Writer
+from cdcd.pipeline import pump
+from cdcd.pipeline.writer import Writer
 
 
 def confirmed_early() -> None:

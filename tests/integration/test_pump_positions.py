@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
 from tests.support.stack import PostgresServers, run_script
-from tests.unit.runtime.session_items import Flow
+from tests.unit.pipeline.session_items import Flow
 
 SCHEMA = (
     "CREATE TABLE public.items (id text PRIMARY KEY)",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.model import Item
-from tests.unit.runtime.session_items import (
+from tests.unit.pipeline.session_items import (
     LENGTH,
     Flow,
     begin,

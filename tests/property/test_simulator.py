@@ -14,8 +14,8 @@ import pytest
 from cdcd.ack.group import CommitPosition, Group, SafeLsn
 from cdcd.errors import SinkUnavailable
 from cdcd.model import PreparedBefore, Progress
-from cdcd.runtime.pump import Pump
-from cdcd.runtime.writer import Writer
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.writer import Writer
 from cdcd.txn.events import TransactionBegun
 from tests.simulator.daemon import Daemon
 from tests.simulator.judge import Case, drawn, expected, run, simulate

@@ -21,9 +21,9 @@ from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
 from cdcd.model import Item, PlainItem, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.writer import Writer
 from cdcd.runtime.beside import Beside, beside
-from cdcd.runtime.pump import Pump
-from cdcd.runtime.writer import Writer
 from cdcd.source.settings import StreamOptions
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (

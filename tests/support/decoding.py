@@ -17,8 +17,8 @@ from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
 from cdcd.model import Record, TransactionInfo
-from cdcd.runtime.plans import Plans
-from cdcd.runtime.pump import Pump
+from cdcd.pipeline.plans import Plans
+from cdcd.pipeline.pump import Pump
 from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.source.catalog import Catalog
 from cdcd.source.settings import SourceSettings, StreamOptions

@@ -58,7 +58,7 @@ def check_numbers(part: Part | None, now: str) -> None:
         )
 
 
-class WrittenPart:
+class PartialTransaction:
     """`pending`: the part that waits for the rest of its transaction. `tx_seq`: what is read is written up to it."""
 
     def __init__(self, pending: Part | None) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from cdcd.errors import KeyChanged, RegistryUnavailable, SchemaIncompatible, TopicMismatch
 from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
-from cdcd.runtime.plans import PLANNED_AT_ONCE, Incompatible, Plans
+from cdcd.pipeline.plans import PLANNED_AT_ONCE, Incompatible, Plans
 from cdcd.schema.policy import Policies
 from cdcd.source.key_index import KeyIndex, TableKeys
 from cdcd.txn.lookahead import Lookahead

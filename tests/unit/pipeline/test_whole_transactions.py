@@ -14,7 +14,7 @@ from cdcd.errors import MessageOutOfOrder, PartMissing, RelationUnknown, StreamU
 from cdcd.model import Control, Item, Part, PreparedBefore, Run, Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.txn.whole import expanded, gathered
-from tests.unit.runtime.session_items import (
+from tests.unit.pipeline.session_items import (
     Flow,
     begin,
     commit,

@@ -19,7 +19,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.model import Control, Item, Keepalive, Part, PreparedBefore, Record, Relation, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import encode, run_of
-from cdcd.runtime.pump import Buffers, Pump
+from cdcd.pipeline.pump import Buffers, Pump
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage

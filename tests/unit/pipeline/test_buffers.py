@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.errors import SpillFull
-from cdcd.runtime.buffers import Buffers
+from cdcd.pipeline.buffers import Buffers
 from cdcd.spill.pool import SpillPool
 from tests.unit.spill.test_store import new_pool
 from tests.unit.txn import wire

@@ -11,8 +11,8 @@ from cdcd.config import load_config
 from cdcd.config.sample import sample_yaml
 from cdcd.errors import PartMissing
 from cdcd.model import Item, Part
-from cdcd.runtime.parts import check_numbers, numbered_by
-from tests.unit.runtime.session_items import (
+from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
+from tests.unit.pipeline.session_items import (
     Flow,
     begin,
     commit,

@@ -9,8 +9,8 @@ import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, SourceUnavailable
 from cdcd.model import Item, PreparedBefore
-from cdcd.runtime import pump
-from tests.unit.runtime.session_items import (
+from cdcd.pipeline import pump
+from tests.unit.pipeline.session_items import (
     RELID,
     Flow,
     begin,

@@ -16,11 +16,11 @@ from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import RecordTooLarge
 from cdcd.model import Column, Part, Record, Relation, ReplicaIdentity, Run, TransactionInfo
-from cdcd.runtime.dead_letters import DeadLetters
-from cdcd.runtime.writer import Writer
+from cdcd.pipeline.dead_letters import DeadLetters
+from cdcd.pipeline.writer import Writer
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.sink.hand_over import by_partition
-from tests.unit.runtime.test_writer import IDENTITY, MemorySink
+from tests.unit.pipeline.test_writer import IDENTITY, MemorySink
 
 COMMIT_LSN, LSN = 0x100, 0x80
 RELATION = Relation(

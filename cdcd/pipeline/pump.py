@@ -36,7 +36,7 @@ from cdcd.model import (
     TransactionInfo,
     Transactions,
 )
-from cdcd.runtime.parts import WrittenPart
+from cdcd.pipeline.partial_transaction import PartialTransaction
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -128,7 +128,7 @@ class Pump:
         self._commit_lsn = written_commit_lsn
         self._end_lsn = start_lsn
         self._confirmable_lsn = start_lsn
-        self._written = WrittenPart(part)
+        self._written = PartialTransaction(part)
         self._shutdown = ShutdownWatch()
         self._commit_us = written_commit_us
         self._tx: TransactionContext | None = None

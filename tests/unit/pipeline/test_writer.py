@@ -17,8 +17,8 @@ import pytest
 from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
 from cdcd.errors import SchemaIdTaken, SinkUnavailable, SlotActive
 from cdcd.model import Part, PreparedBefore, Progress, Record, SourceIdentity
-from cdcd.runtime import writer as writer_module
-from cdcd.runtime.writer import Writer
+from cdcd.pipeline import writer as writer_module
+from cdcd.pipeline.writer import Writer
 
 IDENTITY = SourceIdentity("1", 1, "shopdb", "slot")
 HOUR_US = 3_600_000_000
