@@ -1,6 +1,6 @@
 """What a start would meet, asked from beside it: the daemon's own looks, by a command.
 
-Comes in: a configuration.  Goes out: what the looks of `cdcd.runtime.looking` find.
+Comes in: a configuration.  Goes out: what the looks of `cdcd.session.start_checks` find.
 Invariant: nobody is fenced and nothing is held, so a daemon that runs is not disturbed; its state is no complaint.
 No lock of a user's table is waited for longer than `LOCK_PATIENCE_MS`.
 Must not: create, drop or advance anything.
@@ -24,7 +24,7 @@ from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.looking import (
+from cdcd.session.start_checks import (
     LOOKS,
     OF_THE_POSITION,
     OF_THE_SLOT,

@@ -1,7 +1,7 @@
 """`cdcd check`: what a start would meet, all of it at once.
 
 Comes in: a configuration.  Goes out: findings, and their text with the SQL or command for each.
-Invariant: the looks are the daemon's own (`cdcd.runtime.looking`), so what fails here is what a start refuses, with
+Invariant: the looks are those of a start (`cdcd.session.start_checks`), so what fails here is what it refuses, with
 the same code. Each thing that is looked at has a line: ok, warn, fail, or unknown where it could not be looked at,
 which is a failure of the check. What concerns this machine, or is a matter of the cluster's care, is added here.
 Nothing is changed anywhere.
@@ -18,7 +18,7 @@ from cdcd.cli.beginning import known_of, looked
 from cdcd.config import Config
 from cdcd.findings import Finding, Level
 from cdcd.redaction import clean, escape
-from cdcd.runtime.looking import Known, written_topics
+from cdcd.session.start_checks import Known, written_topics
 from cdcd.sink.transactional_id import check_by_another_id
 
 _VERIFYING = ("verify-ca", "verify-full")

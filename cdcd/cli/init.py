@@ -1,7 +1,7 @@
 """`cdcd init`: create what a first start needs and what is missing, or print how.
 
 Comes in: a configuration.  Goes out: steps done, or (`plan`) the SQL and commands that would do them.
-Invariant: first everything is looked at that a start looks at (`cdcd.runtime.looking`); where that refuses, nothing
+Invariant: first everything is looked at that a start looks at (`session.start_checks`); where that refuses, nothing
 is made anywhere (F79). The publication comes before the slot (F39), and once it is there its tables are looked at
 before their topics are made. The slot is made here only when no snapshot is wanted, because a snapshot joins the
 stream only if slot and snapshot are made together (F36); and never in the place of one that cdcd has read from,
@@ -23,7 +23,7 @@ from cdcd.config import Config
 from cdcd.errors import CdcdError, PublicationMissing, SlotMissing
 from cdcd.findings import Finding
 from cdcd.ops.notices import hear
-from cdcd.runtime.looking import own_topic_properties
+from cdcd.session.start_checks import own_topic_properties
 from cdcd.sink.topics import Topics
 from cdcd.source.blockers import AGAINST_ALTERING
 from cdcd.source.connection import connect_sql, translated

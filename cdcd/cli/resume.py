@@ -32,9 +32,9 @@ from cdcd.ops.admin import RESUME_HEADER
 from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
 from cdcd.recovery.start_decision import Snapshot, verdict
 from cdcd.registry.limits import Deadline, paced_response
-from cdcd.runtime.asking import timelines_of
-from cdcd.runtime.beginning import identity_of
-from cdcd.runtime.looking import claims_of, wanted_of
+from cdcd.session.queries import timelines_of
+from cdcd.session.start_checks import claims_of, wanted_of
+from cdcd.session.start_state import identity_of
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_kept_topics

@@ -1,10 +1,10 @@
 """The order of a start: what it looks at, then what it changes, in one list (F79).
 
-In: nothing.  Out: `ORDER`, which `beginning` and `cdcd check` go through and docs/reliability.md shows.
+In: nothing.  Out: `ORDER`; `start_checks`, `start_state` and `cdcd check` go through it, docs/recovery.md shows it.
 Invariant: whatever only reads and may refuse comes before whatever changes something anywhere: a refused start has
 made no topic, no slot and no schema, has written nothing, and has fenced nobody. The one exception is named as
 such: what was read before the fence is read again behind it (F64, F76), because somebody may have written in between.
-A new question goes into `looking.LOOKS`, a row with its name goes here: a test compares both.
+A new question goes into `start_checks.LOOKS`, a row with its name goes here: a test compares both.
 """
 
 from __future__ import annotations

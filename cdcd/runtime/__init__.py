@@ -1,6 +1,4 @@
-"""The only room that knows all rooms: the flow (`pump`, `writer`), its sessions, and what happens on errors.
+"""The process: its sessions one after another, and what happens on errors and signals.
 
 In: a `Config`.  Out: a running daemon, and its exit status.
-Invariant: one session is one walsender connection and one producer epoch; nothing of a session outlives it
-(F9), except what Kafka made durable and says so itself when the next session opens (F76).
 """

@@ -27,13 +27,13 @@ from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import room_below, waits_for
 from cdcd.monitoring.status import Status
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import who_holds
 from cdcd.runtime.backoff import delay_s
-from cdcd.runtime.fallback import to_remember
 from cdcd.runtime.hints import fit
 from cdcd.runtime.letting_go import let_go
-from cdcd.runtime.session import Session
-from cdcd.runtime.stale_tables import StaleTables
+from cdcd.session.option_downgrade import to_remember
+from cdcd.session.queries import who_holds
+from cdcd.session.session import Session
+from cdcd.session.stale_tables import StaleTables
 from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
 

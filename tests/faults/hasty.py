@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from cdcd.cli import main
-from cdcd.runtime import rotation
+from cdcd.session import rotation
 
 rotation.LOOK_INTERVAL_S = 0.2
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from cdcd.cli import main
 from cdcd.config import Config
-from cdcd.runtime import watch
+from cdcd.session import topic_watch
 from cdcd.sink.settings import SinkSettings
 
 OPERATION_TIMEOUT_S = 3.0
@@ -22,6 +22,6 @@ def _impatient(config: Config) -> SinkSettings:
 
 
 Config.sink_settings = _impatient  # type: ignore[method-assign]
-watch.WATCH_INTERVAL_S = 0.5
+topic_watch.WATCH_INTERVAL_S = 0.5
 
 sys.exit(main())

@@ -16,7 +16,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
 from cdcd.model import Record
-from cdcd.runtime.fencing import judged
+from cdcd.session.fencing import judged
 from cdcd.sink.producer import KafkaSink
 from cdcd.source.settings import SourceSettings
 from tests.integration.conftest import NewDaemon

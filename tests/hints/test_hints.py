@@ -13,7 +13,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import CdcdError
-from cdcd.runtime.fallback import doubting
+from cdcd.session.option_downgrade import doubting
 from cdcd.source.settings import StreamOptions
 from tests.hints import of_commands, of_kafka, of_others, of_rows, of_source, of_wire
 from tests.hints.asserted import asserts

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.runtime.stale_tables import TRIES
+from cdcd.session.stale_tables import TRIES
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Reader, assert_each_once, fold

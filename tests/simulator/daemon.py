@@ -23,7 +23,7 @@ from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
 from cdcd.pipeline.pump import Pump
 from cdcd.pipeline.writer import Writer
-from cdcd.runtime.beside import Beside, beside
+from cdcd.session.background_tasks import BackgroundTasks, in_background
 from cdcd.source.settings import StreamOptions
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
@@ -209,7 +209,7 @@ class Session:
 
     async def run(self, batches: Iterable[list[Item]], *, is_stopped: bool) -> CdcdError | None:
         """Take the batches; what ended the session before they did. `is_stopped`: all of it is made durable first."""
-        async with beside(self._writer.run()) as failing:
+        async with in_background(self._writer.run()) as failing:
             try:
                 unsure = await self._fed(batches, failing)
                 if is_stopped:
@@ -221,7 +221,7 @@ class Session:
                 return error
         return unsure
 
-    async def _fed(self, batches: Iterable[list[Item]], failing: Beside) -> CdcdError | None:
+    async def _fed(self, batches: Iterable[list[Item]], failing: BackgroundTasks) -> CdcdError | None:
         try:
             for items in batches:
                 await failing.unless(self._pump.feed(items))

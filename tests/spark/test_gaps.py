@@ -36,7 +36,7 @@ def _row(number: int, name: str) -> dict[str, object]:
 
 
 def _marker(table: Table, commit_lsn: int, said: dict[str, str], timeline: int = 1) -> list[Sent]:
-    """As `cdcd.runtime.gap` writes it: no key, no rows, in every partition."""
+    """As `cdcd.session.gap` writes it: no key, no rows, in every partition."""
     _, value = table.event("g", commit_lsn, 1, special=said, timeline=timeline)
     return [(table.topic, partition, None, value) for partition in range(PARTITIONS)]
 

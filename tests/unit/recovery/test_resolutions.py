@@ -10,7 +10,7 @@ import pytest
 from cdcd.errors import CdcdError, ResumeRefused, SlotActive, SlotAhead, SlotLost, SourceSetup, SourceTimeline
 from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.recovery.resolutions import after_gap, before_snapshot, check_accepts_gap
-from cdcd.runtime.gap import marker_place, told
+from cdcd.session.gap import marker_place, told
 
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5, {"t": {0: 7}})
 NOW = SourceIdentity("77", 2, "shop", "slot", two_phase=False, slot_lsn=600)

@@ -29,8 +29,8 @@ from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.ops.metrics import Metrics
 from cdcd.runtime import supervisor as supervisor_module
-from cdcd.runtime.stale_tables import StaleTables
 from cdcd.runtime.supervisor import Supervisor
+from cdcd.session.stale_tables import StaleTables
 
 DEADLINE_S = 20
 STREAM = object()
@@ -197,7 +197,7 @@ async def test_a_table_that_makes_the_snapshot_stale_again_and_again_halts(
 ) -> None:
     """F81: although each attempt has a later consistent point, and is interrupted by what heals by itself."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
-    monkeypatch.setattr("cdcd.runtime.stale_tables.TRIES", 3)
+    monkeypatch.setattr("cdcd.session.stale_tables.TRIES", 3)
     a, b = (SnapshotStale("another file", table=f"s.{name}") for name in "ab")
     gone, unnamed = SourceUnavailable("gone"), SnapshotStale("the exported snapshot ended")
     script = [

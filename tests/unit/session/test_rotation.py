@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.runtime.rotation import Fingerprints, changes, fingerprints
+from cdcd.session.rotation import Fingerprints, changes, fingerprints
 
 CERTIFICATE, KEY = Path("/tls/tls.crt"), Path("/tls/tls.key")
 OLD: Fingerprints = {CERTIFICATE: b"1", KEY: b"1"}

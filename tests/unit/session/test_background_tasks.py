@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cdcd.runtime.beside import beside
+from cdcd.session.background_tasks import in_background
 
 
 async def nothing() -> None:
@@ -21,7 +21,7 @@ async def failing(at: asyncio.Event) -> None:
 @pytest.mark.parametrize("others", [0, 1, 3])
 async def test_a_failure_ends_the_main_way_also_behind_others_that_have_ended(others: int) -> None:
     at = asyncio.Event()
-    async with asyncio.timeout(10), beside(*(nothing() for _ in range(others)), failing(at)) as tasks:
+    async with asyncio.timeout(10), in_background(*(nothing() for _ in range(others)), failing(at)) as tasks:
         asyncio.get_running_loop().call_later(0.01, at.set)
         with pytest.raises(OSError, match="beside"):
             await tasks.unless(asyncio.Event().wait())
@@ -30,14 +30,14 @@ async def test_a_failure_ends_the_main_way_also_behind_others_that_have_ended(ot
 async def test_a_failure_of_before_ends_what_is_begun_behind_it() -> None:
     at = asyncio.Event()
     at.set()
-    async with asyncio.timeout(10), beside(nothing(), failing(at)) as tasks:
+    async with asyncio.timeout(10), in_background(nothing(), failing(at)) as tasks:
         await asyncio.sleep(0.01)
         with pytest.raises(OSError, match="beside"):
             await tasks.unless(asyncio.Event().wait())
 
 
 async def test_the_main_way_goes_on_when_others_have_ended() -> None:
-    async with asyncio.timeout(10), beside(nothing(), nothing()) as tasks:
+    async with asyncio.timeout(10), in_background(nothing(), nothing()) as tasks:
         assert await tasks.unless(asyncio.sleep(0.01, "done")) == "done"
         assert await tasks.unless(asyncio.sleep(0, "again")) == "again"
 
@@ -53,7 +53,7 @@ async def test_what_is_overtaken_has_ended_before_control_goes_on() -> None:
             await asyncio.sleep(0.01)
             ended.append(True)
 
-    async with asyncio.timeout(10), beside(failing(at)) as tasks:
+    async with asyncio.timeout(10), in_background(failing(at)) as tasks:
         with pytest.raises(OSError, match="beside"):
             await tasks.unless(main_way())
         assert ended == [True]

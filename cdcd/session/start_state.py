@@ -29,10 +29,10 @@ from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import which_slot
-from cdcd.runtime.binary import in_readable_form
-from cdcd.runtime.fallback import allowed
-from cdcd.runtime.looking import LOOKS, Known, asked, decided, slot_held, to_try_beside
+from cdcd.session.binary_columns import in_readable_form
+from cdcd.session.option_downgrade import allowed
+from cdcd.session.queries import which_slot
+from cdcd.session.start_checks import LOOKS, Known, asked, decided, slot_held, to_try_beside
 from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics, TopicOwner
 from cdcd.sink.producer import KafkaSink
@@ -253,7 +253,7 @@ class Beginning:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def _granted(self, server: ServerIdentity) -> StreamOptions:
-        """Return what to ask of this server; `looking` has refused a wish that it cannot grant."""
+        """Return what to ask of this server; `start_checks` has refused a wish that it cannot grant."""
         wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
         options = granted(server.version_num, allowed(wanted, self._after), failover=failover)
         for one in shortfalls(server.version_num, wanted):

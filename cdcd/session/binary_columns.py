@@ -1,9 +1,9 @@
 """Which published columns cannot be read in binary, asked of the catalog before a stream begins. Blocking.
 
 In: settings, the catalog, the policies.  Out: the columns by name, each with its type.
-Invariant: a column that is named would end the session with its first value in binary (`fallback`); what has no send
-function comes as text in any case and is not named. While a published table is locked none is named.
-Must not: look at rows; a column that comes later is `fallback`'s.
+Invariant: a column that is named would end the session with its first value in binary (`option_downgrade`); what has
+no send function comes as text in any case and is not named. While a published table is locked none is named.
+Must not: look at rows; a column that comes later is `option_downgrade`'s.
 """
 
 from __future__ import annotations

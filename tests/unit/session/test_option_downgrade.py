@@ -21,7 +21,7 @@ from cdcd.errors import (
     TwoPhaseFailed,
     ValueUnencodable,
 )
-from cdcd.runtime.fallback import allowed, doubting
+from cdcd.session.option_downgrade import allowed, doubting
 from cdcd.source.settings import StreamOptions
 from tests.support.source import choose_options
 

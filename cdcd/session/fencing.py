@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import structlog
 
 from cdcd.errors import CdcdError, SinkFenced, SlotActive, SourceUnavailable, TransactionExpired
-from cdcd.runtime.asking import which_slot
+from cdcd.session.queries import which_slot
 from cdcd.sink.reader import read_last
 from cdcd.sink.settings import SinkSettings
 from cdcd.source.settings import SourceSettings

@@ -5,7 +5,7 @@ Invariant: the judgement is that of a row (`plans`), by the same code and under 
 registered, made or altered. What is judged is the table as the catalog has it now: of rows that are in the WAL
 already, and of what is altered later, nothing is said. Tables are asked about by several threads; who does not answer
 in time ends it, and what was not asked is said.
-Must not: end a start by itself (`looking` knows whether a table is written to at once), keep a table's schemas.
+Must not: end a start by itself (`start_checks` knows whether a table is written to at once), keep a table's schemas.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdcd.errors import SpillError
-from cdcd.runtime.closing import Closing
+from cdcd.session.closing import Closing
 
 
 class Part:

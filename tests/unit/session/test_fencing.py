@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
-from cdcd.runtime.fencing import Evidence, fenced_by
+from cdcd.session.fencing import Evidence, fenced_by
 
 
 @pytest.mark.parametrize(

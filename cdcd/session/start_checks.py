@@ -38,13 +38,13 @@ from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, verdict
 from cdcd.registry.confluent import Registry
 from cdcd.registry.subjects import subject_of
-from cdcd.runtime.asking import timelines_of
-from cdcd.runtime.binary import as_reason, text_columns
-from cdcd.runtime.exact_keys import inexact_keys
-from cdcd.runtime.schema_trial import Report, Trial, unreported
 from cdcd.schema.book import Book
 from cdcd.schema.names import value_record
 from cdcd.schema.policy import Policy
+from cdcd.session.binary_columns import as_reason, text_columns
+from cdcd.session.exact_keys import inexact_keys
+from cdcd.session.queries import timelines_of
+from cdcd.session.schema_trial import Report, Trial, unreported
 from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic

@@ -32,7 +32,7 @@ async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T:
         await _ended(doing)
 
 
-class Beside:
+class BackgroundTasks:
     """Tasks that run beside the main way and whose failure ends it."""
 
     def __init__(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -63,11 +63,11 @@ class Beside:
 
 
 @contextlib.asynccontextmanager
-async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[Beside]:
+async def in_background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[BackgroundTasks]:
     """Run `works` beside the body; they are cancelled at its end."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
-        yield Beside(tasks)
+        yield BackgroundTasks(tasks)
     finally:
         for task in tasks:
             task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdcd.errors import SnapshotStale
-from cdcd.runtime.stale_tables import TRIES, StaleTables
+from cdcd.session.stale_tables import TRIES, StaleTables
 
 
 def stale(table: str) -> SnapshotStale:

@@ -45,19 +45,19 @@ from cdcd.pipeline.pump import Pump
 from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.asking import is_any_rolled_back, what_is_prepared
-from cdcd.runtime.beginning import Beginning, Begun, position_before
-from cdcd.runtime.beside import Beside, Stopped, beside, or_stop
-from cdcd.runtime.closing import Closing, flush_in_time, note_in_time
-from cdcd.runtime.copying import Snapshotter, made_slot, tables_to_copy
-from cdcd.runtime.fallback import doubting
-from cdcd.runtime.fencing import judged, refuse_if_taken_over
-from cdcd.runtime.gap import mark_gap
-from cdcd.runtime.looking import claims_of
-from cdcd.runtime.rotation import Rotation
-from cdcd.runtime.schemas_beside import say_what_would_halt
-from cdcd.runtime.stale_tables import StaleTables
-from cdcd.runtime.watch import watch
+from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_background, or_stop
+from cdcd.session.closing import Closing, flush_in_time, note_in_time
+from cdcd.session.fencing import judged, refuse_if_taken_over
+from cdcd.session.gap import mark_gap
+from cdcd.session.option_downgrade import doubting
+from cdcd.session.queries import is_any_rolled_back, what_is_prepared
+from cdcd.session.rotation import Rotation
+from cdcd.session.schema_warnings import say_what_would_halt
+from cdcd.session.snapshot_handover import Snapshotter, made_slot, tables_to_copy
+from cdcd.session.stale_tables import StaleTables
+from cdcd.session.start_checks import claims_of
+from cdcd.session.start_state import Beginning, Begun, position_before
+from cdcd.session.topic_watch import watch
 from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink
@@ -181,7 +181,7 @@ class Session:
                 self._publications,
                 self._after,
             )
-            async with beside(self._fail_when_told()) as failing:
+            async with in_background(self._fail_when_told()) as failing:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
                 pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
@@ -195,7 +195,7 @@ class Session:
             self._durable_us = 0 if begun.stored is None else begun.stored.commit_us
             self._writer = self._new_writer(begun)
             self._status.writing(self._writer)
-            async with beside(
+            async with in_background(
                 self._writer.run(),
                 self._fail_when_told(),
                 watch(self._topics, self._schemas, self._plans),
@@ -391,7 +391,7 @@ class Session:
         begun: Begun,
         writer: Writer,
         spill: SpillPool,
-        failing: Beside,
+        failing: BackgroundTasks,
     ) -> None:
         options = begun.options
         stream = await or_stop(open_stream(self._source, options, begin.start_lsn, begun.server), self._stop)
