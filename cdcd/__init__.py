@@ -1,15 +1,16 @@
 """cdcd: committed changes of a PostgreSQL database, in Kafka, exactly once.
 
-The way of a row, which is also the map of the rooms:
+The way of a row, which is also the map of the packages:
 
-    PostgreSQL walsender -> source -> txn (pgoutput) -> avro (schema) -> sink -> Kafka -> spark
-                                ^                                         |
-                                +-------- safe LSN (ack: one value) <-----+
+    PostgreSQL walsender -> source -> pipeline (txn, pgoutput; avro, schema) -> sink -> Kafka -> spark
+                               ^                                                  |
+                               +------------ safe LSN (ack: one value) <----------+
 
-Pure rooms (bytes and values in, values out): `pgoutput`, `txn`, `schema`, `avro`, `ack`.
-Rooms with I/O, which do not know each other: `source`, `snapshot`, `sink`, `registry`, `ops`.
-`runtime` is the only room that knows all rooms; `cli` and `demo` start it; `config` tells it what is wanted.
-`lsn`, `model`, `errors` and `findings` are the nouns that all rooms share. Imports point downwards only.
+Pure (bytes and values in, values out): `pgoutput`, `txn`, `schema`, `avro`, `ack`, `recovery`.
+With I/O, and independent of each other: `source`, `snapshot`, `sink`, `registry`, `spill`.
+The daemon: `process` runs one `session` after another; a session checks and decides its start by `recovery` and
+streams through the `pipeline`; `monitoring` looks at both and at the server. `cli` and `demo` start it, `config` says
+what is wanted. `lsn`, `model`, `errors` and `findings` are the nouns of all. Imports point downwards only.
 """
 
 from cdcd.version import __version__

@@ -31,7 +31,7 @@ def run_daemon(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end_at_once)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it looks at everything anyway
-    from cdcd.runtime.main import run
+    from cdcd.process.main import run
 
     return run(config)
 

@@ -1,7 +1,7 @@
 """The settings with which a command asks Kafka, and the topics that are written to.
 
 Comes in: a configuration.  Goes out: settings; topic names, asked from the source's catalog at this moment.
-Invariant: the topics are those of a start (`runtime.looking`), so `resnapshot` and `init` speak of its topics.
+Invariant: the topics are those of a start (`session.start_checks`), so `resnapshot` and `init` speak of its topics.
 Must not: create anything, or wait long for a lock.
 """
 

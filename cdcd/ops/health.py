@@ -1,4 +1,4 @@
-"""Verdicts of the three probes, from one value that the runtime keeps up to date.
+"""Verdicts of the three probes, from one value that `cdcd.monitoring` keeps up to date.
 
 In: a HealthState and the monotonic clock's reading.  Out: a Verdict: pass or not, and why, for a person.
 Invariant: alive means that the loop turns, whatever the servers do, because a restart mends no server; ready

@@ -1,6 +1,6 @@
 """Metrics: what cdcd counts, under the names that dashboards and alerts rely on.
 
-In: plain calls of the runtime, at most a few for each batch or group.  Out: the exposition text.
+In: plain calls of the daemon, at most a few for each batch or group.  Out: the exposition text.
 Invariant: every counter that can be known beforehand exists from the start with 0, so that rates see the first
 event; a gauge whose value is unknown (before the first event, while PostgreSQL is away, where the feature is off) is
 absent: never 0, never as it was. Labels are bounded (tables beyond a limit count as "other"; no LSN, xid or error

@@ -161,7 +161,7 @@ class Plans:
         self._say = say
         self.by_relid: dict[int, RelationPlan] = {}
         self.is_sure = True
-        """Whether table descriptions may be believed: not while open transactions are streamed (`option_downgrade`)."""
+        """Whether table descriptions may be believed: not while transactions are streamed (`option_downgrade`)."""
         self._described: dict[int, Relation] = {}
         self._partitions: dict[int, dict[int, Relation]] = {}
         self._root_of: dict[int, int] = {}

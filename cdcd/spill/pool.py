@@ -3,7 +3,7 @@
 In: settings, the stores that the assembler makes.  Out: `Usage`, for budgets and metrics.
 Invariant: `disk_bytes` is what lies in files now and never exceeds the limit; the largest store is written
 first and whole, so that few writes make much room and small transactions stay in memory.
-Must not: decide when memory is too much (memory has other tenants); that is the runtime's.
+Must not: decide when memory is too much (memory has other tenants); that is the pipeline's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kafka as a model: transactions of one transactional id, what of them is durable, and what can go wrong with them.
 
-In: the calls of `runtime.writer.Writer`, a seeded `random.Random`.  Out: `Kafka`: complete transactions in the order
+In: the calls of `pipeline.writer.Writer`, a seeded `random.Random`.  Out: `Kafka`: complete transactions in the order
 in which they became durable, and the last progress record.
 What may happen: the queue takes a part of what it is given; a record or a transaction is refused, and the transaction
 aborted; nobody knows whether a commit has happened (F76), or it happens after its process has died; an older process
@@ -110,7 +110,7 @@ class Odds:
 
 
 class Sink:
-    """One producer epoch, as `runtime.writer` sees it."""
+    """One producer epoch, as `pipeline.writer` sees it."""
 
     def __init__(self, kafka: Kafka, random: Random, odds: Odds) -> None:
         self._kafka = kafka

@@ -95,7 +95,7 @@ class Forked:
 
 def _serve() -> None:
     from cdcd.cli import main  # here, where it is wanted ready in every fork
-    from cdcd.runtime import main as _whole_daemon  # noqa: F401
+    from cdcd.process import main as _whole_daemon  # noqa: F401
 
     ended: dict[int, int | None] = {}
     for line in sys.stdin:

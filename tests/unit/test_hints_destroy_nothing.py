@@ -19,7 +19,7 @@ MAY = {
     ("errors/source.py", "pg_drop_replication_slot"): "of the slot that cdcd reads, after it was copied",
     ("source/failures.py", "drop it"): "its owner is asked to",
     ("errors/schemas.py", "delete the subject"): "of a topic that this slot owns",
-    ("runtime/hints.py", "delete the subject"): "of a topic that this slot owns",
+    ("process/hints.py", "delete the subject"): "of a topic that this slot owns",
     ("config/source.py", "drop the slot"): "what the option does, with the slot that cdcd has read",
     ("cli/arguments.py", "drop the slot"): "what the command does",
     ("cli/drop_slot.py", "drop the slot"): "what the command would do, once it has asked whose the slot is",

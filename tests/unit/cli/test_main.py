@@ -199,7 +199,7 @@ import sys
 from cdcd.cli import main
 class Held:
     def find_spec(self, name, *_):
-        if name == "cdcd.runtime.main":
+        if name == "cdcd.process.main":
             print("loading", flush=True)
             sys.stdin.read()
 sys.meta_path.insert(0, Held())

@@ -28,8 +28,8 @@ from cdcd.errors import (
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.ops.metrics import Metrics
-from cdcd.runtime import supervisor as supervisor_module
-from cdcd.runtime.supervisor import Supervisor
+from cdcd.process import supervisor as supervisor_module
+from cdcd.process.supervisor import Supervisor
 from cdcd.session.stale_tables import StaleTables
 
 DEADLINE_S = 20
@@ -406,10 +406,10 @@ async def test_what_was_found_before_a_halt_does_not_halt_again_who_was_told_to_
     """The halt has taken longer than what was found: the next start looks for itself whether it is still so."""
     letting_go = asyncio.Event()
 
-    async def let_go(_error: object) -> None:
+    async def release_session(_error: object) -> None:
         await letting_go.wait()
 
-    monkeypatch.setattr(supervisor_module, "let_go", let_go)
+    monkeypatch.setattr(supervisor_module, "release_session", release_session)
     async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
         one.supervisor.found(PublicationMissing("gone"))

@@ -21,7 +21,7 @@ from cdcd.threads import in_thread
 _LOG = structlog.stdlib.get_logger("cdcd.schemas")
 
 
-class Served:
+class ServedSchemas:
     """What `cdcd.ops.schemas` asks."""
 
     def __init__(self, topic: SchemaTopic) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdcd.runtime.collector import calm_collector
+from cdcd.process.gc_tuning import tune_gc
 
 
 class Knot:
@@ -28,7 +28,7 @@ def _collector_as_before() -> Iterator[None]:
 
 def test_what_is_there_is_left_alone_and_what_comes_is_freed_in_time() -> None:
     lasting = Knot()
-    calm_collector()
+    tune_gc()
     assert all(one is not lasting for one in gc.get_objects())
     knot = weakref.ref(Knot())
     rows = [[] for _ in range(11_000)]
@@ -37,7 +37,7 @@ def test_what_is_there_is_left_alone_and_what_comes_is_freed_in_time() -> None:
 
 
 def test_a_look_is_rare() -> None:
-    calm_collector()
+    tune_gc()
     before = gc.get_stats()[0]["collections"]
     rows = [[] for _ in range(9_000)]
     assert gc.get_stats()[0]["collections"] <= before + 1

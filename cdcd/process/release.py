@@ -14,7 +14,7 @@ from cdcd.errors.frames import drop_frames
 from cdcd.threads import in_thread
 
 
-async def let_go(error: BaseException | None) -> None:
+async def release_session(error: BaseException | None) -> None:
     """Take the tracebacks off the error and all that it came from, and collect what is knotted.
 
     In a thread: a Kafka client's end waits for its own threads, and the loop does not wait with it.

@@ -13,7 +13,7 @@ from cdcd.errors import EXIT_MEMORY
 DEADLINE_S = 20
 PROGRAM = """
 import asyncio, contextlib, os, sys, threading
-from cdcd.runtime.memory import end_where_memory_is_short
+from cdcd.process.memory import end_where_memory_is_short
 
 class Short:
     def __init__(self, *_):

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import gc
 
-__all__ = ["calm_collector"]
+__all__ = ["tune_gc"]
 
 NEW_CONTAINERS = 10_000
 """Until the young are looked at: what a session leaves in cycles is some megabytes at most."""
 
 
-def calm_collector() -> None:
+def tune_gc() -> None:
     """Let the collector leave what exists alone, and look at what is new less often."""
     gc.collect()
     gc.freeze()

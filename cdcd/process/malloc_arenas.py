@@ -12,14 +12,14 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["share_heaps"]
+__all__ = ["limit_malloc_arenas"]
 
 HEAPS = 2
 """One for the thread of the event loop, one for all others."""
 _M_ARENA_MAX = -8
 
 
-def share_heaps() -> None:
+def limit_malloc_arenas() -> None:
     """Bound the number of heaps from now on."""
     if "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return

@@ -26,10 +26,10 @@ from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import room_below, waits_for
 from cdcd.monitoring.status import Status
+from cdcd.process.backoff import delay_s
+from cdcd.process.hints import fit
+from cdcd.process.release import release_session
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.backoff import delay_s
-from cdcd.runtime.hints import fit
-from cdcd.runtime.letting_go import let_go
 from cdcd.session.option_downgrade import to_remember
 from cdcd.session.queries import who_holds
 from cdcd.session.session import Session
@@ -115,7 +115,7 @@ class Supervisor:
                 self._status.failed(error)
                 _LOG.error("ended", error=str(error), code=error.code)
                 return error.exit_status
-            await let_go(error)
+            await release_session(error)
             self._status.failed(error)
             if error.retry is Retry.OPERATOR or self._is_believed(error, ended):
                 await self._halt(error)

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from cdcd.runtime.heaps import HEAPS
+from cdcd.process.malloc_arenas import HEAPS
 
 PROGRAM = """
 import ctypes, sys, threading
-from cdcd.runtime.heaps import share_heaps
+from cdcd.process.malloc_arenas import limit_malloc_arenas
 
 if sys.argv[1] == "shared":
-    share_heaps()
+    limit_malloc_arenas()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 all_there = threading.Barrier(17)

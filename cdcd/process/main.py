@@ -30,12 +30,12 @@ from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
 from cdcd.ops.stray_lines import as_log_lines
+from cdcd.process.gc_tuning import tune_gc
+from cdcd.process.malloc_arenas import limit_malloc_arenas
+from cdcd.process.memory import end_for, end_where_memory_is_short, last_words_to
+from cdcd.process.served_schemas import ServedSchemas
+from cdcd.process.supervisor import Supervisor
 from cdcd.registry.confluent import Registry
-from cdcd.runtime.collector import calm_collector
-from cdcd.runtime.heaps import share_heaps
-from cdcd.runtime.memory import end_for, end_where_memory_is_short, last_words_to
-from cdcd.runtime.served import Served
-from cdcd.runtime.supervisor import Supervisor
 from cdcd.sink.names import topic_of_table
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.version import __version__
@@ -46,7 +46,7 @@ TURN_INTERVAL_S = 1.0
 
 def run(config: Config) -> int:
     """Run until stopped; return the exit status."""
-    share_heaps()
+    limit_malloc_arenas()
     try:
         with as_log_lines() as stream:
             configure(config.log.level, config.log.format, stream, is_threaded=True)
@@ -96,7 +96,7 @@ async def _run(config: Config) -> int:
             hint="a row costs some twenty times as much; install cdcd where there is a C compiler, or choose this "
             "with CDCD_KERNELS=python",
         )
-    calm_collector()
+    tune_gc()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
     beside = [asyncio.ensure_future(one) for one in (monitor.run(), status.waits.watch(), _turn(status))]
     if config.source.heartbeat_interval_ms:
@@ -153,7 +153,7 @@ def _admin(
         readyz=lambda: readiness(status.health, time.monotonic()),
         startupz=lambda: startup(status.health),
         status=status.page,
-        schemas=Served(schemas) if isinstance(schemas, SchemaTopic) else None,
+        schemas=ServedSchemas(schemas) if isinstance(schemas, SchemaTopic) else None,
         resume=resume,
         host_names=config.admin.host_names,
     )

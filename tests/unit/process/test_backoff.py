@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.runtime.backoff import CAP_S, FIRST_S, delay_s
+from cdcd.process.backoff import CAP_S, FIRST_S, delay_s
 
 
 @pytest.mark.parametrize(

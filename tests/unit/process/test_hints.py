@@ -9,7 +9,7 @@ import yaml
 
 from cdcd.config import Config, load
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, StreamUnsure
-from cdcd.runtime.hints import fit
+from cdcd.process.hints import fit
 
 PLAIN = {
     "name": "shop",
