@@ -1,4 +1,4 @@
-"""Which of the hot path's two kernels run: the compiled ones, or their twins in Python.
+"""Which kernels of the hot path run: the compiled ones, or their twins in Python.
 
 In: the environment's CDCD_KERNELS: `auto` (what is there), `compiled` (an error where one is missing), `python`.
 Out: the compiled module of a name, or None for its twin.
@@ -12,7 +12,7 @@ import os
 from types import ModuleType
 
 VARIABLE = "CDCD_KERNELS"
-KERNELS = ("cdcd.avro.rows", "cdcd.source.reading")
+KERNELS = ("cdcd.avro.rows", "cdcd.sink._produce_batch", "cdcd.source.reading", "cdcd.txn._frames")
 _CHOICES = ("auto", "compiled", "python")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cdcd.frame_layout import BEGIN_COMMIT_LSN_AT, COMMIT_BYTES, COMMIT_LSN_AT, FRAME_BYTES, FRAME_LSN_AT
 from cdcd.lsn import Lsn
 
 HEARTBEAT_PREFIX = "cdcd.heartbeat"
@@ -97,9 +98,8 @@ class PgType:
 class Run:
     """Consecutive row frames (Insert, Update, Delete) of one transaction.
 
-    `frames` is a sequence of `length int32 | lsn int64 | payload`, big-endian, `length` being the payload's;
-    `count` the number of frames. Inside a stream segment `xid` is the (sub)transaction that the rows carry,
-    and the payloads still hold it; outside it is None.
+    `frames` is a sequence of frames (`cdcd.frame_layout`), `count` their number. Inside a stream segment `xid` is the
+    (sub)transaction that the rows carry, and the payloads still hold it; outside it is None.
     """
 
     frames: bytes
@@ -121,20 +121,21 @@ class Transactions:
     @property
     def commit_lsns(self) -> tuple[Lsn, Lsn]:
         """Where the first and the last of them commit."""
-        first, last = _BEGIN_COMMIT_LSN, len(self.frames) - _COMMIT_COMMIT_LSN
-        return _lsn_at(self.frames, first)[0], _lsn_at(self.frames, last)[0]
+        first, last = FRAME_BYTES, len(self.frames) - COMMIT_BYTES
+        return (
+            _lsn_at(self.frames, first + BEGIN_COMMIT_LSN_AT)[0],
+            _lsn_at(self.frames, last + COMMIT_LSN_AT)[0],
+        )
 
     @property
     def last_lsn(self) -> Lsn:
         """The LSN of the last frame's header."""
-        lsn: int = _lsn_at(self.frames, len(self.frames) - _COMMIT_HEADER_LSN)[0]
+        last = len(self.frames) - COMMIT_BYTES - FRAME_BYTES
+        lsn: int = _lsn_at(self.frames, last + FRAME_LSN_AT)[0]
         return lsn
 
 
 _lsn_at = struct.Struct(">Q").unpack_from
-_BEGIN_COMMIT_LSN = 4 + 8 + 1  # from the front: length, LSN, type
-_COMMIT_COMMIT_LSN = 8 + 8 + 8  # from the end: commit LSN, end LSN, time
-_COMMIT_HEADER_LSN = _COMMIT_COMMIT_LSN + 2 + 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,16 @@ from cdcd.errors import (
     ProtocolError,
     RelationUnknown,
 )
+from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, XID_AT, relid_at
+from cdcd.frame_layout import HEADER as FRAME_HEADER
 from cdcd.kernels import compiled
 from cdcd.model import Record, Run, Transactions
 from cdcd.schema.varint import encode_long, encode_string
 
 _KERNEL = compiled("cdcd.avro.rows")
 
-_frame_at = struct.Struct(">IQ").unpack_from
-_FRAME_BYTES = 12
-_relid_at = struct.Struct(">I").unpack_from
+_frame_at = FRAME_HEADER.unpack_from
+_uint32_at = struct.Struct(">I").unpack_from
 _INSERT, _UPDATE, _DELETE, _NEW, _KEY, _OLD = b"IUDNKO"
 
 OPS = {op: encode_string(op.encode()) for op in "cudrtg"}
@@ -119,20 +120,21 @@ def encode_run_in_python(run: Run, plans: Mapping[int, RelationPlan], tx: Transa
     """Do what `encode_run` says: the compiled codec's specification."""
     data = run.frames
     end = len(data)
-    header = 1 if run.xid is None else 5
+    relid_position = relid_at(run.xid)
+    tuples_position = relid_position + RELID_BYTES
     writers: dict[int, _Writer] = {}
     records: list[Record] = []
     position = count = lsn = 0
     try:
         while position < end:
             length, lsn = _frame_at(data, position)
-            start = position + _FRAME_BYTES
+            start = position + FRAME_BYTES
             position = start + length
-            if position > end or length < header + 5:
+            if position > end or length < tuples_position + 1:
                 raise MessageTruncated("a row message is shorter than its fields")
-            if run.xid is not None and _relid_at(data, start + 1)[0] != run.xid:
+            if run.xid is not None and _uint32_at(data, start + XID_AT)[0] != run.xid:
                 raise ProtocolError("a row of another transaction than its run's")
-            (relid,) = _relid_at(data, start + header)
+            (relid,) = _uint32_at(data, start + relid_position)
             writer = writers.get(relid)
             if writer is None:
                 if relid not in plans:
@@ -140,7 +142,7 @@ def encode_run_in_python(run: Run, plans: Mapping[int, RelationPlan], tx: Transa
                 writer = writers[relid] = _Writer(plans[relid], tx, records)
             writer.lsn = lsn
             try:
-                _encode_message(writer, data, data[start], start + header + 4, position)
+                _encode_message(writer, data, data[start], start + tuples_position, position)
             except CdcdError as error:
                 error.context.setdefault("table", writer.plan.table)
                 raise

@@ -33,6 +33,8 @@ What goes out, a record's key and value (numbers are Avro's longs, | are not wri
 """
 
 # One extension, so that the C compiler inlines from one subject into another. A file uses what stands before it.
+include "../big_endian.pxi"
+include "../frame_layout.pxi"
 include "_rows/bytes.pxi"
 include "_rows/buffer.pxi"
 include "_rows/operations.pxi"
@@ -57,5 +59,3 @@ include "_rows/record.pxi"
 include "_rows/change.pxi"
 include "_rows/batch.pxi"
 include "_rows/transactions.pxi"
-include "_rows/handover.pxi"
-include "_rows/count.pxi"

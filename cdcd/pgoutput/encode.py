@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from cdcd.frame_layout import HEADER as FRAME_HEADER
 from cdcd.lsn import Lsn
 from cdcd.model import Run
 from cdcd.pgoutput.messages import (
@@ -28,8 +29,6 @@ from cdcd.pgoutput.messages import (
     When,
     is_present,
 )
-
-_FRAME_HEADER = struct.Struct(">IQ")
 
 
 def encode(
@@ -59,7 +58,7 @@ def run_of(rows: Iterable[tuple[Lsn, Insert | Update | Delete]], *, xid: int | N
         payload = encode(message, in_stream=xid is not None)
         if message.xid != xid:
             raise ValueError("a row's xid differs from its run's")
-        frames.append(_FRAME_HEADER.pack(len(payload), lsn) + payload)
+        frames.append(FRAME_HEADER.pack(len(payload), lsn) + payload)
     return Run(b"".join(frames), len(frames), xid)
 
 

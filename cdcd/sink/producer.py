@@ -25,9 +25,9 @@ from cdcd.model import Progress, Record
 from cdcd.sink.claims import Claims
 from cdcd.sink.client import Client, not_open
 from cdcd.sink.faults import error_of
-from cdcd.sink.hand_over import by_partition, hand_over, last_of_each
 from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.limits import Limits
+from cdcd.sink.produce_batch import by_partition, last_of_each, produce_batch
 from cdcd.sink.progress import dump, key_of, key_of_joining
 from cdcd.sink.reader import Last, read_last
 from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
@@ -295,7 +295,7 @@ class KafkaSink:
     ) -> tuple[int, Exception | None]:
         """Hand over `records[start:]`; return the first index that was not taken, and what was raised there."""
         if not client.reports_all and not self._limits.known:
-            return hand_over(producer.produce, client.reported, records, start)
+            return produce_batch(producer.produce, client.reported, records, start)
         produce, reported = producer.produce, client.reported
         told: Container[int] = range(len(records)) if client.reports_all else last_of_each(records, 0)
         at = start - 1

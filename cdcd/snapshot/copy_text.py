@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterable
 
 from cdcd.errors import ProtocolError
+from cdcd.frame_layout import HEADER as FRAME_HEADER
 from cdcd.model import Run
 
 _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)  # a backslash at the end escapes nothing: an error, not a value
@@ -50,6 +51,6 @@ def run_of(relid: int, lines: Iterable[bytes], columns: int, lsn: int) -> Run:
     frames = []
     for line in lines:
         payload = insert_payload(relid, line, columns)
-        frames.append(struct.pack(">IQ", len(payload), lsn))
+        frames.append(FRAME_HEADER.pack(len(payload), lsn))
         frames.append(payload)
     return Run(b"".join(frames), len(frames) // 2)

@@ -11,18 +11,19 @@ Must not: do I/O, or look further into a pgoutput message than its type byte and
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdcd.errors import MessageTrailing, MessageTruncated, MessageUnknown
+from cdcd.frame_layout import LENGTH, STREAMED_RELID_AT, XID_AT
 from cdcd.lsn import Lsn
 from cdcd.model import Control, Item, Keepalive, Run
 
 XLOG_DATA = 0x77  # 'w'
 KEEPALIVE = 0x6B  # 'k'
 
-_LENGTH = struct.Struct(">I")
 _XID = struct.Struct(">I")
 _LSN = struct.Struct(">Q")
 _CLOCK = struct.Struct(">q")
@@ -86,6 +87,11 @@ class FrameFormat:
         """The fixed part with the type byte."""
         return struct.Struct(">c" + "".join(letter for _, letter in self.fields))
 
+    def offset(self, field: str) -> int:
+        """Return where a field begins."""
+        before = itertools.takewhile(lambda one: one[0] != field, self.fields)
+        return struct.calcsize(">c" + "".join(letter for _, letter in before))
+
 
 _REPLY = ("reply_requested", "?")
 _SENT_AT = ("sent_at_pg_us", "q")
@@ -107,7 +113,15 @@ FRAMES = {
 FRAME_OF = {row.cls: row for row in FRAMES.values()}
 """The table by class."""
 
-_XLOG_BYTES = FRAMES[XLOG_DATA].layout.size  # 25
+XLOG_BYTES = FRAMES[XLOG_DATA].layout.size
+XLOG_LSN_AT = FRAMES[XLOG_DATA].offset("start_lsn")
+XLOG_SENT_AT = FRAMES[XLOG_DATA].offset("sent_at_pg_us")
+KEEPALIVE_BYTES = FRAMES[KEEPALIVE].layout.size
+KEEPALIVE_LSN_AT = FRAMES[KEEPALIVE].offset("wal_end_lsn")
+KEEPALIVE_SENT_AT = FRAMES[KEEPALIVE].offset("sent_at_pg_us")
+KEEPALIVE_REPLY_AT = FRAMES[KEEPALIVE].offset("reply_requested")
+
+_XLOG_LSN = slice(XLOG_LSN_AT, FRAMES[XLOG_DATA].offset("end_lsn"))
 _STATUS = FRAMES[ord("r")].layout
 
 
@@ -187,7 +201,7 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
     items: list[Item] = []
     frames: list[bytes] = []
     xid: int | None = None
-    rows, pack, header = _ROWS, _LENGTH.pack, _XLOG_BYTES
+    rows, pack, header = _ROWS, LENGTH.pack, XLOG_BYTES
 
     for data in messages:
         size = len(data) - header
@@ -199,9 +213,13 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
                     items.append(Run(b"".join(frames), len(frames) // 3, xid))
                     frames.clear()
                 xid = row_xid
-                frames += (pack(size), data[1:9], data[header:])
+                frames += (pack(size), data[_XLOG_LSN], data[header:])
                 continue
-            item: Item = Control(_LSN.unpack_from(data, 1)[0], data[header:], _CLOCK.unpack_from(data, 17)[0])
+            item: Item = Control(
+                _LSN.unpack_from(data, XLOG_LSN_AT)[0],
+                data[header:],
+                _CLOCK.unpack_from(data, XLOG_SENT_AT)[0],
+            )
             if kind == _STREAM_START:
                 in_stream = True
             elif kind == _STREAM_STOP:
@@ -219,11 +237,11 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
 
 
 def _row_xid(data: bytes) -> int:
-    if len(data) < _XLOG_BYTES + 5:
+    if len(data) < XLOG_BYTES + STREAMED_RELID_AT:
         raise MessageTruncated(
             "a row inside a stream segment ends before its xid", message_name="XLogData", field="xid"
         )
-    xid: int = _XID.unpack_from(data, _XLOG_BYTES + 1)[0]
+    xid: int = _XID.unpack_from(data, XLOG_BYTES + XID_AT)[0]
     return xid
 
 

@@ -11,12 +11,15 @@ Must not: make a Python object for a row, or give up the GIL (libpq calls back f
 import ctypes
 
 from cdcd.model import Control, Keepalive, Run, Transactions
-from cdcd.source.copyboth import cut_items
+from cdcd.source import copyboth
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy
+
+include "../big_endian.pxi"
+include "../frame_layout.pxi"
 
 LATER, COPY_ENDED, COPY_FAILED, BROKEN = 0, -1, -2, 1
 
@@ -24,15 +27,15 @@ ctypedef int (*get_copy_data_t)(void *, char **, int) noexcept
 ctypedef void (*free_t)(void *) noexcept
 ctypedef int (*consume_input_t)(void *) noexcept
 
+cdef size_t XLOG_BYTES = copyboth.XLOG_BYTES
+cdef size_t XLOG_LSN_AT = copyboth.XLOG_LSN_AT
+cdef size_t XLOG_SENT_AT = copyboth.XLOG_SENT_AT
+cdef size_t KEEPALIVE_BYTES = copyboth.KEEPALIVE_BYTES
+cdef size_t KEEPALIVE_LSN_AT = copyboth.KEEPALIVE_LSN_AT
+cdef size_t KEEPALIVE_SENT_AT = copyboth.KEEPALIVE_SENT_AT
+cdef size_t KEEPALIVE_REPLY_AT = copyboth.KEEPALIVE_REPLY_AT
+
 cdef enum:
-    XLOG_BYTES = 25  # type, LSN, end LSN, time of sending
-    SENT_AT = 17
-    KEEPALIVE_BYTES = 18
-    REPLY = 17
-    FRAME_BYTES = 12  # length, LSN
-    BEGIN_BYTES = 21
-    COMMIT_BYTES = 26
-    ROW_XID_BYTES = 5  # type, xid
     FIRST_BYTES = 65536
     DOUBLED_BYTES = 4194304  # from here on the buffer grows by a quarter; a larger one is not kept either
 
@@ -49,14 +52,6 @@ cdef extern from *:
 # The last batch's buffer, for the next one: its pages are there. Taken and given back under the GIL.
 cdef uint8_t *_spare = NULL
 cdef size_t _spare_bytes = 0
-
-
-cdef inline uint32_t _uint32(const uint8_t *at) noexcept:
-    return (<uint32_t> at[0] << 24) | (<uint32_t> at[1] << 16) | (<uint32_t> at[2] << 8) | at[3]
-
-
-cdef inline uint64_t _uint64(const uint8_t *at) noexcept:
-    return (<uint64_t> _uint32(at) << 32) | _uint32(at + 4)
 
 
 cdef inline bytes _bytes(const uint8_t *at, size_t size):
@@ -161,7 +156,7 @@ cdef class Batch:
         Raises a ProtocolError for framing that the protocol does not allow.
         """
         if self._odd is not None:
-            cut_items([self._odd], self._in_stream)
+            copyboth.cut_items([self._odd], self._in_stream)
             raise AssertionError("the compiled drain refuses a message that its twin takes")
         self._flush()
         return self._items, self._in_stream
@@ -182,20 +177,20 @@ cdef class Batch:
         self.size_bytes += size
         if self._odd is not None:
             return 0  # the batch ends in its error; what follows only has to be taken out of libpq
-        if size > XLOG_BYTES and data[0] == b"w" and size - XLOG_BYTES <= UINT32_MAX:
+        if size > XLOG_BYTES and data[0] == c'w' and size - XLOG_BYTES <= UINT32_MAX:
             return self._payload(data, size - XLOG_BYTES)
-        if size == KEEPALIVE_BYTES and data[0] == b"k" and data[REPLY] <= 1:
+        if size == KEEPALIVE_BYTES and data[0] == c'k' and data[KEEPALIVE_REPLY_AT] <= 1:
             return self._keepalive(data)
         self._odd = _bytes(data, size)
         return 0
 
     cdef int _keepalive(self, const uint8_t *data) except -1:
-        cdef uint64_t lsn = _uint64(data + 1)
-        cdef int64_t sent_at = <int64_t> _uint64(data + 9)
+        cdef uint64_t lsn = cdcd_u64(data + KEEPALIVE_LSN_AT)
+        cdef int64_t sent_at = <int64_t> cdcd_u64(data + KEEPALIVE_SENT_AT)
         cdef bint is_before = self._has_idle and lsn < self._idle_lsn
-        if data[REPLY] or not self._whole or is_before or self._has_begin or self._rows:
+        if data[KEEPALIVE_REPLY_AT] or not self._whole or is_before or self._has_begin or self._rows:
             self._flush()
-            self._items.append(Keepalive(lsn, sent_at, data[REPLY] == 1))
+            self._items.append(Keepalive(lsn, sent_at, data[KEEPALIVE_REPLY_AT] == 1))
         else:
             self._has_idle, self._idle_lsn, self._idle_sent_at = True, lsn, sent_at
         return 0
@@ -204,17 +199,17 @@ cdef class Batch:
         """Take one XLogData message whose payload has `size` bytes, at least one."""
         cdef const uint8_t *payload = data + XLOG_BYTES
         cdef uint8_t kind = payload[0]
-        if kind == b"I" or kind == b"U" or kind == b"D":
+        if kind == c'I' or kind == c'U' or kind == c'D':
             return self._row(data, size)
         if self._gathers:
-            if kind == b"B" and size == BEGIN_BYTES:
-                if self._has_begin or self._rows or (self._has_idle and _uint64(payload + 1) < self._idle_lsn):
+            if kind == c'B' and size == <size_t> BEGIN_BYTES:
+                if self._has_begin or self._rows or self._is_before_idle(payload):
                     self._flush()
                 self._append(data, size)
                 self._has_begin = True
-                self._begin_sent_at = <int64_t> _uint64(data + SENT_AT)
+                self._begin_sent_at = <int64_t> cdcd_u64(data + XLOG_SENT_AT)
                 return 0
-            if self._has_begin and kind == b"C" and size == COMMIT_BYTES and self._is_its(payload):
+            if self._has_begin and kind == c'C' and size == <size_t> COMMIT_BYTES and self._is_its(payload):
                 self._append(data, size)
                 self._whole += 1
                 self._whole_bytes = self._used
@@ -222,25 +217,32 @@ cdef class Batch:
                 self._rows = 0
                 return 0
         self._flush()
-        self._items.append(Control(_uint64(data + 1), _bytes(payload, size), <int64_t> _uint64(data + SENT_AT)))
-        if kind == b"S":
+        lsn, sent_at = cdcd_u64(data + XLOG_LSN_AT), <int64_t> cdcd_u64(data + XLOG_SENT_AT)
+        self._items.append(Control(lsn, _bytes(payload, size), sent_at))
+        if kind == c'S':
             self._in_stream = True
-        elif kind == b"E":
+        elif kind == c'E':
             self._in_stream = False
         return 0
+
+    cdef inline bint _is_before_idle(self, const uint8_t *begin) noexcept:
+        """Whether this Begin commits before the position of the keepalive that waits."""
+        return self._has_idle and cdcd_u64(begin + BEGIN_COMMIT_LSN_AT) < self._idle_lsn
 
     cdef inline bint _is_its(self, const uint8_t *commit) noexcept:
         """Whether this Commit, of no flags, names the commit LSN of the Begin that waits."""
         cdef const uint8_t *begin = self._frames + self._whole_bytes + FRAME_BYTES
-        return commit[1] == 0 and memcmp(commit + 2, begin + 1, 8) == 0
+        if commit[COMMIT_FLAGS_AT] != 0:
+            return False
+        return memcmp(commit + COMMIT_LSN_AT, begin + BEGIN_COMMIT_LSN_AT, 8) == 0
 
     cdef inline int _row(self, const uint8_t *data, size_t size) except -1:
         cdef uint32_t xid
         if self._in_stream:
-            if size < ROW_XID_BYTES:
+            if size < <size_t> STREAMED_RELID_AT:
                 self._odd = _bytes(data, XLOG_BYTES + size)
                 return 0
-            xid = _uint32(data + XLOG_BYTES + 1)
+            xid = cdcd_u32(data + XLOG_BYTES + XID_AT)
             if self._has_begin or (self._rows and xid != self._xid):
                 self._flush()
             self._xid = xid
@@ -255,7 +257,7 @@ cdef class Batch:
             self._grow(needed)
         cdef uint8_t *at = self._frames + self._used
         at[0], at[1], at[2], at[3] = size >> 24 & 255, size >> 16 & 255, size >> 8 & 255, size & 255
-        memcpy(at + 4, data + 1, 8)
+        memcpy(at + FRAME_LSN_AT, data + XLOG_LSN_AT, 8)
         memcpy(at + FRAME_BYTES, data + XLOG_BYTES, size)
         self._used = needed
         return 0
@@ -279,7 +281,7 @@ cdef class Batch:
         if self._has_idle:
             self._items.append(Keepalive(self._idle_lsn, self._idle_sent_at, False))
         if self._has_begin:
-            lsn = _uint64(self._frames + at + 4)
+            lsn = cdcd_u64(self._frames + at + FRAME_LSN_AT)
             begin = _bytes(self._frames + at + FRAME_BYTES, BEGIN_BYTES)
             self._items.append(Control(lsn, begin, self._begin_sent_at))
             at += FRAME_BYTES + BEGIN_BYTES

@@ -12,18 +12,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from cdcd.errors import MessageTruncated
+from cdcd.frame_layout import FRAME_BYTES, relid_at
 from cdcd.kernels import compiled
 from cdcd.model import Run
 
-_KERNEL = compiled("cdcd.avro.rows")
-_length_at = struct.Struct(">I").unpack_from
-_FRAME_BYTES = 12
+_KERNEL = compiled("cdcd.txn._frames")
+_uint32_at = struct.Struct(">I").unpack_from
 
 
 def first_relid(run: Run) -> int:
     """Return the relid that a run's first row names. Raises MessageTruncated."""
     try:
-        relid: int = _length_at(run.frames, _FRAME_BYTES + (1 if run.xid is None else 5))[0]
+        relid: int = _uint32_at(run.frames, FRAME_BYTES + relid_at(run.xid))[0]
     except struct.error:
         raise MessageTruncated("a run ends inside its first row message") from None
     return relid
@@ -34,7 +34,7 @@ def single_rows(run: Run) -> Iterator[Run]:
     data, at = run.frames, 0
     while at < len(data):
         try:
-            end = at + _FRAME_BYTES + _length_at(data, at)[0]
+            end = at + FRAME_BYTES + _uint32_at(data, at)[0]
         except struct.error:
             end = len(data) + 1
         if end > len(data):
@@ -51,14 +51,14 @@ def count_operations(run: Run) -> Mapping[tuple[int, int], int]:
 
 def count_operations_in_python(run: Run) -> Counter[tuple[int, int]]:
     """Do what `count_operations` says: the compiled one's specification."""
-    data, header = run.frames, 1 if run.xid is None else 5
+    data, relid_position = run.frames, relid_at(run.xid)
     counts: Counter[tuple[int, int]] = Counter()
     at, end = 0, len(data)
     try:
         while at < end:
-            start = at + _FRAME_BYTES
-            counts[_length_at(data, start + header)[0], data[start]] += 1
-            at = start + _length_at(data, at)[0]
+            start = at + FRAME_BYTES
+            counts[_uint32_at(data, start + relid_position)[0], data[start]] += 1
+            at = start + _uint32_at(data, at)[0]
     except (struct.error, IndexError):
         raise MessageTruncated("a run ends inside a row message") from None
     return counts

@@ -5,7 +5,7 @@ In: items in the order of the wire.  Out: the same, where Begin, rows and Commit
 Invariant: `expanded` of what `gathered` returns is what it was given, but for the time of sending, which nobody asks
 of a Begin or a Commit, and for keepalives between them that what follows makes needless (`_is_needless`). Whatever
 is not exactly of that form stays as it is.
-Wire source: protocol messages Begin (21 bytes) and Commit (26 bytes, flags 0).
+Wire source: protocol messages Begin and Commit (flags 0).
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from cdcd.errors import MessageTruncated
+from cdcd.frame_layout import (
+    BEGIN_BYTES,
+    BEGIN_COMMIT_LSN_AT,
+    BEGIN_TIME_AT,
+    BEGIN_XID_AT,
+    COMMIT_BYTES,
+    COMMIT_END_LSN_AT,
+    COMMIT_LSN_AT,
+    FRAME_BYTES,
+)
+from cdcd.frame_layout import HEADER as FRAME_HEADER
 from cdcd.model import Control, Item, Keepalive, PlainItem, Run, Transactions
 
-_header = struct.Struct(">IQ")
 _BEGIN, _COMMIT = b"B", b"C"
-_BEGIN_BYTES, _COMMIT_BYTES = 21, 26
-_BEGIN_XID = 17
+_BEGIN_LSN = slice(BEGIN_COMMIT_LSN_AT, BEGIN_TIME_AT)
+_COMMIT_LSN = slice(COMMIT_LSN_AT, COMMIT_END_LSN_AT)
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
@@ -53,7 +63,7 @@ def xids_of(transactions: Transactions) -> Iterator[int]:
     data = transactions.frames
     for kind, _, at, _ in _frames(data):
         if kind == _BEGIN[0]:
-            yield int.from_bytes(data[at + _BEGIN_XID : at + _BEGIN_BYTES], "big")
+            yield int.from_bytes(data[at + BEGIN_XID_AT : at + BEGIN_BYTES], "big")
 
 
 def _is_needless(items: Sequence[Item], at: int) -> bool:
@@ -70,27 +80,30 @@ def _is_needless(items: Sequence[Item], at: int) -> bool:
         return not behind.reply_requested and behind.wal_end_lsn >= keepalive.wal_end_lsn
     if not isinstance(behind, Control) or not _whole_at(items, at + 1):
         return False
-    return int.from_bytes(behind.payload[1:9], "big") >= keepalive.wal_end_lsn
+    return int.from_bytes(behind.payload[_BEGIN_LSN], "big") >= keepalive.wal_end_lsn
 
 
 def _whole_at(items: Sequence[Item], at: int) -> int:
     """Return how many items from `at` on are one whole transaction: 2, 3, or 0 where they are none."""
     begin = items[at]
-    if not isinstance(begin, Control) or begin.payload[:1] != _BEGIN or len(begin.payload) != _BEGIN_BYTES:
+    if not isinstance(begin, Control) or begin.payload[:1] != _BEGIN or len(begin.payload) != BEGIN_BYTES:
         return 0
     end = at + 1
     if end < len(items) and isinstance(rows := items[end], Run) and rows.xid is None:
         end += 1
     commit = items[end] if end < len(items) else None
-    if not isinstance(commit, Control) or len(commit.payload) != _COMMIT_BYTES:
+    if not isinstance(commit, Control) or len(commit.payload) != COMMIT_BYTES:
         return 0
-    is_its = commit.payload[:2] == _COMMIT + b"\0" and commit.payload[2:10] == begin.payload[1:9]
+    is_its = (
+        commit.payload[:COMMIT_LSN_AT] == _COMMIT + b"\0"
+        and commit.payload[_COMMIT_LSN] == begin.payload[_BEGIN_LSN]
+    )
     return end + 1 - at if is_its else 0
 
 
 def _frame(item: Item) -> bytes:
     assert isinstance(item, Control)
-    return _header.pack(len(item.payload), item.lsn) + item.payload
+    return FRAME_HEADER.pack(len(item.payload), item.lsn) + item.payload
 
 
 def expanded(transactions: Transactions) -> Iterator[PlainItem]:
@@ -99,7 +112,7 @@ def expanded(transactions: Transactions) -> Iterator[PlainItem]:
     for kind, lsn, at, end in _frames(data):
         if kind in _BEGIN + _COMMIT:
             if rows:
-                yield Run(data[begun : at - _header.size], rows)
+                yield Run(data[begun : at - FRAME_BYTES], rows)
             yield Control(lsn, data[at:end])
             begun, rows = end, 0
         else:
@@ -111,8 +124,8 @@ def _frames(data: bytes) -> Iterator[tuple[int, int, int, int]]:
     at = 0
     while at < len(data):
         try:
-            length, lsn = _header.unpack_from(data, at)
-            at += _header.size
+            length, lsn = FRAME_HEADER.unpack_from(data, at)
+            at += FRAME_BYTES
             kind = data[at]
         except (struct.error, IndexError):
             raise MessageTruncated("whole transactions end inside a frame") from None

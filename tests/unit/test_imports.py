@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,10 @@ PACKAGE = Path(__file__).parents[2] / "cdcd"
 
 # From the ground up. A room imports rooms of the tiers below its own, and never a neighbour of its own tier.
 TIERS = (
-    {"clock", "lsn", "version", "failpoints", "threads", "kernels", "lru_cache", "redaction", "bounded"},
+    {
+        "big_endian", "bounded", "clock", "failpoints", "frame_layout", "kernels", "lru_cache", "lsn", "redaction",
+        "threads", "version",
+    },
     {"errors", "waits"},
     {"model", "findings"},
     {"schema", "pgoutput"},
@@ -26,7 +30,7 @@ TIERS = (
     {"demo"},
     {"cli"},
     {"__main__"},
-)
+)  # fmt: skip
 STANDS_ALONE = "spark"  # of the daemon it shares the error tree; demo and command line may use it
 
 LIBRARY_ROOMS = {
@@ -42,13 +46,56 @@ NOT_IN_PURE_ROOMS = {
 }  # fmt: skip
 
 
+CYTHON_IMPORT = re.compile(r"^(?:from (?P<source>[\w.]+) )?c?import (?P<names>[\w., ]+)", re.M)
+CYTHON_INCLUDE = re.compile(r'^include "(?P<path>[^"]+)"', re.M)
+
+
 def room_of(path: Path) -> str:
     first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
+    return first.partition(".")[0]
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module a file imports, absolute; what only type checkers see counts too."""
+    """Every module a file imports, absolute; what only type checkers see counts too, and so does a C extension that
+    is loaded by its name."""
+    yield from (imported_by_python if path.suffix == ".py" else imported_by_cython)(path)
+
+
+def imported_by_cython(path: Path) -> Iterator[str]:
+    """What a .pyx, .pxd or .pxi file imports, cimports and includes: Cython is not Python to `ast`."""
+    text = path.read_text()
+    for found in CYTHON_IMPORT.finditer(text):
+        names = [name.split()[0] for name in found["names"].split(",") if name.strip()]
+        if found["source"] is None:
+            yield from names
+        elif found["source"] == "cdcd":
+            yield from (f"cdcd.{name}" for name in names)
+        else:
+            yield found["source"]
+    for found in CYTHON_INCLUDE.finditer(text):
+        included = (path.parent / found["path"]).resolve().relative_to(PACKAGE.parent)
+        yield ".".join(included.with_suffix("").parts)
+
+
+def imported_by_python(path: Path) -> Iterator[str]:
+    modules = list(statements(path))
+    yield from modules
+    if "cdcd.kernels" in modules:
+        yield from extensions(path)
+
+
+def extensions(path: Path) -> Iterator[str]:
+    """The C extensions that a file asks for."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "compiled":
+            (name,) = node.args
+            assert isinstance(name, ast.Constant), (
+                f"{path}:{node.lineno}: a C extension is named by a literal"
+            )
+            yield str(name.value)
+
+
+def statements(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -78,7 +125,8 @@ def allowed(importer: str, room: str) -> bool:
     return tier_of(room) < tier_of(importer)
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+CYTHON_FILES = sorted(path for path in PACKAGE.rglob("*.p*") if path.suffix in (".pyx", ".pxd", ".pxi"))
+FILES = sorted([*PACKAGE.rglob("*.py"), *CYTHON_FILES])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
@@ -99,7 +147,7 @@ def test_a_file_keeps_the_import_rules(path: Path) -> None:
     assert not broken, broken
 
 
-PURE_FILES = [path for path in FILES if room_of(path) in PURE_ROOMS]
+PURE_FILES = [path for path in PACKAGE.rglob("*.py") if room_of(path) in PURE_ROOMS]
 CLOCK_CALLS = {"now", "today", "utcnow"}
 
 
@@ -164,6 +212,14 @@ def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> N
 )
 def test_the_rules_say_what_the_house_says(importer: str, room: str, expected: bool) -> None:
     assert allowed(importer, room) is expected
+
+
+def test_what_a_c_extension_imports_and_includes_is_seen() -> None:
+    """One of each kind, so that a pattern that finds nothing is seen."""
+    reading = set(imported(PACKAGE / "source" / "reading.pyx"))
+    assert {"ctypes", "cdcd.model", "cdcd.source", "libc.stdint", "cdcd.big_endian"} <= reading
+    assert "cdcd.frame_layout" in set(imported(PACKAGE / "frame_layout.pxi"))
+    assert "cdcd.avro.rows" in set(imported(PACKAGE / "avro" / "plan.py"))
 
 
 def test_every_room_has_its_place() -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from cdcd import kernels
 
-ROWS, READING = kernels.KERNELS
+ROWS, PRODUCE_BATCH, READING, FRAMES = kernels.KERNELS
 
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The compiled modules that are installed."""
-    names = {ROWS, READING}
+    names = set(kernels.KERNELS)
 
     def load(name: str) -> object:
         if name not in names:
@@ -37,7 +37,7 @@ def test_twins_that_are_asked_for_run_and_are_no_fallback(
 ) -> None:
     monkeypatch.setenv(kernels.VARIABLE, "python")
     assert kernels.compiled(ROWS) is None
-    assert kernels.running() == f"kernels in Python: {ROWS}, {READING}"
+    assert kernels.running() == f"kernels in Python: {ROWS}, {PRODUCE_BATCH}, {READING}, {FRAMES}"
     there.clear()
     assert not kernels.is_fallback()
 

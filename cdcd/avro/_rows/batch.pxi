@@ -86,7 +86,8 @@ cdef list _encode_run(object run, object plans, object tx, object row_twin):
     cdef object xid = run.xid
     cdef bint has_xid = xid is not None
     cdef uint32_t wanted_xid = <uint32_t>xid if has_xid else 0
-    cdef Py_ssize_t header = 5 if has_xid else 1
+    cdef Py_ssize_t relid_at = STREAMED_RELID_AT if has_xid else RELID_AT
+    cdef Py_ssize_t tuples_at = relid_at + RELID_BYTES
     cdef uint32_t length, relid, last_relid = 0
     cdef uint64_t lsn
     cdef Py_ssize_t count = 0
@@ -102,24 +103,24 @@ cdef list _encode_run(object run, object plans, object tx, object row_twin):
     while at < end:
         if end - at < FRAME_BYTES:
             return None
-        length, lsn = cdcd_u32(at), cdcd_u64(at + 4)
+        length, lsn = cdcd_u32(at), cdcd_u64(at + FRAME_LSN_AT)
         start = at + FRAME_BYTES
-        if length > <uint64_t>(end - start) or length < header + 5 or lsn > <uint64_t>INT64_MAX:
+        if length > <uint64_t>(end - start) or length < tuples_at + 1 or lsn > <uint64_t>INT64_MAX:
             return None
         at = start + length
-        if has_xid and cdcd_u32(start + 1) != wanted_xid:
+        if has_xid and cdcd_u32(start + XID_AT) != wanted_xid:
             return None
-        relid = cdcd_u32(start + header)
+        relid = cdcd_u32(start + relid_at)
         if plan is None or relid != last_relid:
             plan = _plan_of(used, plans, relid, counts)
             if plan is None:
                 return None
             last_relid = relid
-        if _change(records, plan, &constants, lsn, start[0], start + header + 4, at) != DONE:
+        if _change(records, plan, &constants, lsn, start[0], start + tuples_at, at) != DONE:
             _twin_rows += 1
             tx.tx_seq = constants.tx_seq
             _store_counts(used, counts)
-            row_twin(plan.plan, tx, records, lsn, data, start[0], start + header + 4 - begin, at - begin)
+            row_twin(plan.plan, tx, records, lsn, data, start[0], start + tuples_at - begin, at - begin)
             constants.tx_seq = tx.tx_seq
             if counts is not None:
                 plan.order = counts.get(plan.plan.table, 0)

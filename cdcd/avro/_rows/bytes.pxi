@@ -1,19 +1,10 @@
-"""Numbers as the wire has them and as Avro has them."""
+"""Numbers as Avro has them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef extern from *:
     """
-    static inline uint16_t cdcd_u16(const uint8_t *p) { return (uint16_t)((p[0] << 8) | p[1]); }
-    static inline uint32_t cdcd_u32(const uint8_t *p) {
-        uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v);
-    }
-    static inline uint64_t cdcd_u64(const uint8_t *p) {
-        uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v);
-    }
-    static inline uint32_t cdcd_le32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
-
     /* The zig-zag varint of a long (Avro specification, "Binary Encoding"); at most 10 bytes. */
     static inline int cdcd_put_long(uint8_t *out, int64_t n) {
         uint64_t z = ((uint64_t)n << 1) ^ (uint64_t)(n >> 63);
@@ -31,9 +22,6 @@ cdef extern from *:
         return at;
     }
     """
-    uint16_t cdcd_u16(const uint8_t*) noexcept
-    uint32_t cdcd_u32(const uint8_t*) noexcept
-    uint64_t cdcd_u64(const uint8_t*) noexcept
     int cdcd_put_long(uint8_t*, int64_t) noexcept
     int cdcd_put_decimal(uint8_t*, uint64_t) noexcept
 

@@ -11,6 +11,8 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
+    static inline uint32_t cdcd_le32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+
     /* org.apache.kafka.common.utils.Utils.murmur2 */
     static inline uint32_t cdcd_murmur2(const uint8_t *p, uint32_t size) {
         const uint32_t m = 0x5bd1e995;

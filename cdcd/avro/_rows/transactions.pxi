@@ -7,9 +7,6 @@ from libc.string cimport memcpy, memset
 cdef enum:
     BEGIN = <int>c'B'
     COMMIT = <int>c'C'
-    FRAME_BYTES = 12
-    BEGIN_BYTES = 21
-    COMMIT_BYTES = 26
 
 cdef struct Pieces:
     uint8_t ts_ms[10]
@@ -100,6 +97,7 @@ cdef object _encode_transactions(
     cdef uint64_t lsn, commit_lsn = 0, last_commit_lsn = 0, end_lsn = 0
     cdef int64_t commit_us = 0, first_us = 0, last_us = 0
     cdef Py_ssize_t with_rows = 0, empty = 0, dropped = 0, rows = 0
+    cdef Py_ssize_t tuples_at = RELID_AT + RELID_BYTES
     cdef bint is_open = False, is_dropped = False
     cdef tuple constants = first.pieces()
     cdef Slice timeline = _slice(first.timeline_bytes)
@@ -113,7 +111,7 @@ cdef object _encode_transactions(
     while at < end:
         if end - at < FRAME_BYTES + 1:
             return None
-        length, lsn = cdcd_u32(at), cdcd_u64(at + 4)
+        length, lsn = cdcd_u32(at), cdcd_u64(at + FRAME_LSN_AT)
         start = at + FRAME_BYTES
         if length > <uint64_t>(end - start) or length < 1 or lsn > <uint64_t>INT64_MAX:
             return None
@@ -123,17 +121,19 @@ cdef object _encode_transactions(
             if is_open or length != BEGIN_BYTES:
                 return None
             is_open, rows = True, 0
-            commit_lsn = cdcd_u64(start + 1)
-            commit_us = <int64_t>cdcd_u64(start + 9)
+            commit_lsn = cdcd_u64(start + BEGIN_COMMIT_LSN_AT)
+            commit_us = <int64_t>cdcd_u64(start + BEGIN_TIME_AT)
             if commit_us > INT64_MAX - EPOCH_US:
                 return None
             commit_us += EPOCH_US
-            xid = cdcd_u32(start + 17)
+            xid = cdcd_u32(start + BEGIN_XID_AT)
             is_dropped = commit_lsn <= written_commit_lsn
             if not _begin(&tx, &pieces, timeline.at, timeline.size, commit_lsn, commit_us, xid):
                 return None
         elif kind == COMMIT:
-            if not is_open or length != COMMIT_BYTES or start[1] != 0 or cdcd_u64(start + 2) != commit_lsn:
+            if not is_open or length != COMMIT_BYTES or start[COMMIT_FLAGS_AT] != 0:
+                return None
+            if cdcd_u64(start + COMMIT_LSN_AT) != commit_lsn:
                 return None
             is_open = False
             if is_dropped:
@@ -143,25 +143,25 @@ cdef object _encode_transactions(
                 first_us = commit_us
             with_rows += rows > 0
             empty += rows == 0
-            last_us, last_commit_lsn, end_lsn = commit_us, commit_lsn, cdcd_u64(start + 10)
+            last_us, last_commit_lsn, end_lsn = commit_us, commit_lsn, cdcd_u64(start + COMMIT_END_LSN_AT)
             written_commit_lsn = commit_lsn
-        elif not is_open or length < 10:
+        elif not is_open or length < tuples_at + 5:  # shorter than part, column count and a value: not for here
             return None
         elif is_dropped:
             if kind != INSERT and kind != UPDATE and kind != DELETE:
                 return None
         else:
-            relid = cdcd_u32(start + 1)
+            relid = cdcd_u32(start + RELID_AT)
             if plan is None or relid != last_relid:
                 plan = _plan_of(used, plans, relid, None)
                 if plan is None:
                     return relid
                 last_relid = relid
-            if _change(records, plan, &tx, lsn, kind, start + 5, at) != DONE:
+            if _change(records, plan, &tx, lsn, kind, start + tuples_at, at) != DONE:
                 _twin_rows += 1
                 context = new_context(xid, commit_lsn, commit_us - EPOCH_US)
                 context.tx_seq = tx.tx_seq
-                row_twin(plan.plan, context, records, lsn, data, kind, start + 5 - origin, at - origin)
+                row_twin(plan.plan, context, records, lsn, data, kind, start + tuples_at - origin, at - origin)
                 tx.tx_seq = context.tx_seq
             rows += 1
             plan.inserts += kind == INSERT

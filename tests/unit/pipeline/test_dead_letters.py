@@ -19,7 +19,7 @@ from cdcd.model import Column, Part, Record, Relation, ReplicaIdentity, Run, Tra
 from cdcd.pipeline.dead_letters import DeadLetters
 from cdcd.pipeline.writer import Writer
 from cdcd.schema.relation_schema import relation_schemas
-from cdcd.sink.hand_over import by_partition
+from cdcd.sink.produce_batch import by_partition
 from tests.unit.pipeline.test_writer import IDENTITY, MemorySink
 
 COMMIT_LSN, LSN = 0x100, 0x80

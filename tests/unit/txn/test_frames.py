@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from cdcd.errors import MessageTruncated
 from cdcd.model import Run
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.encode import run_of
-from cdcd.txn.frames import count_operations
+from cdcd.txn.frames import count_operations, count_operations_in_python
+
+Count = Callable[[Run], Mapping[tuple[int, int], int]]
 
 ROW = m.TupleData((m.text(b"x" * 300), m.NULL))
 OLD = m.OldTuple(b"K", ROW)
 
 
+BOTH = pytest.mark.parametrize("count", [count_operations, count_operations_in_python])
+
+
+@BOTH
 @pytest.mark.parametrize("xid", [None, 7])
-def test_operations_are_counted_by_relation_and_kind(xid: int | None) -> None:
+def test_operations_are_counted_by_relation_and_kind(count: Count, xid: int | None) -> None:
     rows = [
         m.Insert(1, ROW, xid=xid),
         m.Insert(1, ROW, xid=xid),
@@ -24,7 +32,7 @@ def test_operations_are_counted_by_relation_and_kind(xid: int | None) -> None:
         m.Delete(2, OLD, xid=xid),
     ]
     run = run_of([(50, row) for row in rows], xid=xid)
-    assert count_operations(run) == {
+    assert count(run) == {
         (1, ord("I")): 2,
         (2, ord("U")): 1,
         (1, ord("U")): 1,
@@ -32,12 +40,14 @@ def test_operations_are_counted_by_relation_and_kind(xid: int | None) -> None:
     }
 
 
-def test_an_empty_run_has_no_operations() -> None:
-    assert count_operations(Run(b"", 0)) == {}
+@BOTH
+def test_an_empty_run_has_no_operations(count: Count) -> None:
+    assert count(Run(b"", 0)) == {}
 
 
+@BOTH
 @pytest.mark.parametrize("kept", range(1, 17))
-def test_a_run_that_ends_inside_a_header_is_an_error(kept: int) -> None:
+def test_a_run_that_ends_inside_a_header_is_an_error(count: Count, kept: int) -> None:
     whole = run_of([(50, m.Insert(1, ROW))])
     with pytest.raises(MessageTruncated):
-        count_operations(Run(whole.frames[:kept], 1))
+        count(Run(whole.frames[:kept], 1))

@@ -1,7 +1,18 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: freethreading_compatible=False
+"""The C extension of `cdcd.sink.produce_batch`, whose functions in Python are its specification.
+
+In: a list of records.  Out: as there.
+Must not: look into a record beyond its topic and partition.
+"""
+
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t
+
 cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(object, Py_ssize_t)
+
 
 cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
     """Mark the last record of each partition from `start` on; one of them more does no harm.
@@ -31,8 +42,8 @@ cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
     return 0
 
 
-def hand_over(produce, reported, list records, Py_ssize_t start):
-    """Do what `cdcd.sink.hand_over` says of it."""
+def produce_batch(produce, reported, list records, Py_ssize_t start):
+    """Do what `cdcd.sink.produce_batch` says of it."""
     cdef Py_ssize_t at = start, count = len(records)
     cdef uint8_t* is_last = <uint8_t*>PyMem_Malloc(max(count - start, 1))
     if is_last == NULL:
@@ -54,11 +65,11 @@ def hand_over(produce, reported, list records, Py_ssize_t start):
 
 
 cdef enum:
-    MOST_PARTITIONS = 64  # as `cdcd.sink.hand_over` says
+    MOST_PARTITIONS = 64  # as `cdcd.sink.produce_batch` says
 
 
 def by_partition(list records):
-    """Do what `cdcd.sink.hand_over` says of it."""
+    """Do what `cdcd.sink.produce_batch` says of it."""
     cdef Py_ssize_t count = len(records), at
     cdef Py_ssize_t ends[MOST_PARTITIONS]
     cdef PyObject* topics[MOST_PARTITIONS]

@@ -15,7 +15,7 @@ from operator import itemgetter
 from cdcd.kernels import compiled
 from cdcd.model import Record
 
-_KERNEL = compiled("cdcd.avro.rows")
+_KERNEL = compiled("cdcd.sink._produce_batch")
 _TOPIC_AND_PARTITION = itemgetter(0, 1)
 
 Call = Callable[..., None]
@@ -49,7 +49,7 @@ def by_partition_in_python(records: Sequence[Record]) -> Sequence[Record]:
     )
 
 
-def hand_over(
+def produce_batch(
     produce: Call, reported: Call, records: Sequence[Record], start: int
 ) -> tuple[int, Exception | None]:
     """Produce `records[start:]`; return the index of the first one that was not taken, and why it was not.
@@ -59,15 +59,15 @@ def hand_over(
     records.
     """
     if _KERNEL is not None and type(records) is list:
-        found: tuple[int, Exception | None] = _KERNEL.hand_over(produce, reported, records, start)
+        found: tuple[int, Exception | None] = _KERNEL.produce_batch(produce, reported, records, start)
         return found
-    return hand_over_in_python(produce, reported, records, start)
+    return produce_batch_in_python(produce, reported, records, start)
 
 
-def hand_over_in_python(
+def produce_batch_in_python(
     produce: Call, reported: Call, records: Sequence[Record], start: int
 ) -> tuple[int, Exception | None]:
-    """Do what `hand_over` says: the compiled one's specification."""
+    """Do what `produce_batch` says: the compiled one's specification."""
     first = at = start
     try:
         for last in sorted(last_of_each(records, start)):

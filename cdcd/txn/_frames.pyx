@@ -1,9 +1,24 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: freethreading_compatible=False
+"""The C extension of `cdcd.txn.frames`: counts a run's rows without an object for each.
+
+In: a `Run`.  Out: how many rows of which relation and kind it has.
+Invariant: nothing is read beyond the run. What is not well formed is refused by the function in Python.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+include "../big_endian.pxi"
+include "../frame_layout.pxi"
+
+
 def count_operations(run):
     """Return how many rows of each (relid, type byte) a run has, None where it is not well formed."""
     cdef bytes data = run.frames
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* end = at + PyBytes_GET_SIZE(data)
-    cdef Py_ssize_t header = 1 if run.xid is None else 5
+    cdef Py_ssize_t relid_at = RELID_AT if run.xid is None else STREAMED_RELID_AT
     cdef uint32_t length, relid = 0, last_relid = 0
     cdef uint8_t kind, last_kind = 0
     cdef int64_t count = 0
@@ -12,9 +27,9 @@ def count_operations(run):
         if end - at < FRAME_BYTES:
             return None
         length = cdcd_u32(at)
-        if length > <uint64_t>(end - at - FRAME_BYTES) or length < header + 4:
+        if length > <uint64_t>(end - at - FRAME_BYTES) or length < relid_at + RELID_BYTES:
             return None
-        kind, relid = at[FRAME_BYTES], cdcd_u32(at + FRAME_BYTES + header)
+        kind, relid = at[FRAME_BYTES], cdcd_u32(at + FRAME_BYTES + relid_at)
         if count and (relid != last_relid or kind != last_kind):
             found[last_relid, last_kind] = found.get((last_relid, last_kind), 0) + count
             count = 0

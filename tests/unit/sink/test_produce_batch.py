@@ -10,24 +10,24 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cdcd.kernels import compiled
 from cdcd.model import Record
-from cdcd.sink.hand_over import (
+from cdcd.sink.produce_batch import (
     MOST_PARTITIONS,
     by_partition,
     by_partition_in_python,
-    hand_over,
-    hand_over_in_python,
+    produce_batch,
+    produce_batch_in_python,
 )
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings
 
-HandOver = Callable[..., tuple[int, Exception | None]]
+Produce = Callable[..., tuple[int, Exception | None]]
 Arrange = Callable[[Sequence[Record]], Sequence[Record]]
 needs_kernel = pytest.mark.skipif(
-    compiled("cdcd.avro.rows") is None, reason="the kernels in Python were asked for"
+    compiled("cdcd.sink._produce_batch") is None, reason="the kernels in Python were asked for"
 )
 BOTH = [
-    pytest.param(hand_over, marks=needs_kernel, id="compiled"),
-    pytest.param(hand_over_in_python, id="python"),
+    pytest.param(produce_batch, marks=needs_kernel, id="compiled"),
+    pytest.param(produce_batch_in_python, id="python"),
 ]
 BOTH_ARRANGE = [
     pytest.param(by_partition, marks=needs_kernel, id="compiled"),
@@ -81,7 +81,7 @@ def _last_of_each(records: Sequence[Record]) -> set[int]:
 
 
 @pytest.mark.parametrize("give", BOTH)
-def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(give: HandOver) -> None:
+def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(give: Produce) -> None:
     for seed in range(150):
         chance = random.Random(seed)
         records = _records(chance)
@@ -99,7 +99,7 @@ def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(g
 
 @pytest.mark.parametrize("give", BOTH)
 @pytest.mark.parametrize("failure", [BufferError("full"), KafkaException(KafkaError(KafkaError._FATAL))])
-def test_where_the_producer_takes_no_more_is_told_with_why(give: HandOver, failure: Exception) -> None:
+def test_where_the_producer_takes_no_more_is_told_with_why(give: Produce, failure: Exception) -> None:
     for seed in range(100):
         chance = random.Random(seed)
         records = _records(chance) or [Record("t", 0, None, b"v")]
@@ -117,7 +117,7 @@ def test_where_the_producer_takes_no_more_is_told_with_why(give: HandOver, failu
 def test_records_that_are_no_list_go_the_other_way() -> None:
     producer = Producer(0, None)
     records = (Record("t", 0, None, b"1"), Record("t", 0, None, b"2"))
-    assert hand_over(producer.produce, _report, records, 0) == (2, None)
+    assert produce_batch(producer.produce, _report, records, 0) == (2, None)
     assert (producer.taken, producer.told) == (list(records), [1])
 
 
