@@ -14,8 +14,8 @@ from typing import Protocol
 
 import structlog
 
+from cdcd.avro.placeholder import Change, RowRecord
 from cdcd.avro.plan import RelationPlan
-from cdcd.avro.stand_in import Change, RowRecord
 from cdcd.errors import RecordTooLarge
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Record
@@ -67,7 +67,7 @@ class DeadLetters:
             refusal.advice = _MARKER_HINT if change.op == "g" else refusal.advice
             raise refusal
         self._open.append(change)
-        marker = row.stand_in(said(change, self._topic))
+        marker = row.placeholder(said(change, self._topic))
         return [marker, Record(self._topic, _ONE_PARTITION, record.key, letter(change))]
 
     def durable(self) -> None:

@@ -1,8 +1,8 @@
-"""What stands in the place of a change whose record is too large for Kafka (F65).
+"""The placeholder of a change whose record is too large for Kafka (F65).
 
-In: the record, and the plan that it was encoded by.  Out: which change it is; the small record that takes its place.
-Invariant: the stand-in has the change's topic, partition, key, number and place in its transaction, so that all that
-is counted stays true; its op is `g`, which readers know as: here changes are missing. What it says of the change is
+In: the record, and the plan that it was encoded by.  Out: which change it is; the small record to write instead.
+Invariant: the placeholder has the change's topic, partition, key and position in its transaction, so that all counts
+stay true; its op is `g`, which readers know as: here changes are missing. What it says of the change is
 the record's own bytes, so it does not matter when, or how often, it is made.
 Must not: carry anything of the row but the key.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from cdcd.avro.columns import Extras
 from cdcd.avro.encode import OPS
-from cdcd.avro.places import Place, field_places, named_types
+from cdcd.avro.field_offsets import Span, field_offsets, named_types
 from cdcd.avro.plan import HEADER_BYTES, RelationPlan
 from cdcd.avro.transaction import NULL
 from cdcd.errors import SchemaError
@@ -58,18 +58,18 @@ class RowRecord:
         self._value = record.value
         schema = plan.value_schema
         named = named_types(schema)
-        self._places = field_places(schema, self._value, HEADER_BYTES, named)
-        if max(end for _, end in self._places.values()) != len(self._value):
+        self._offsets = field_offsets(schema, self._value, HEADER_BYTES, named)
+        if max(end for _, end in self._offsets.values()) != len(self._value):
             raise SchemaError("bytes after a record's last field", name=schema["name"])
         if plan.is_flat:
             self._source = {
-                meaning: self._places[name]
+                meaning: self._offsets[name]
                 for meaning, name in schema[FLAT_PROPERTY].items()
-                if name in self._places
+                if name in self._offsets
             }
         else:
             types = {field["name"]: field["type"] for field in schema["fields"]}
-            self._source = field_places(types["source"], self._value, self._places["source"][0], named)
+            self._source = field_offsets(types["source"], self._value, self._offsets["source"][0], named)
 
     @property
     def change(self) -> Change:
@@ -95,8 +95,8 @@ class RowRecord:
         """Whether it tells of one row: not of a truncate or a gap, which are small whatever the row."""
         return self._op in _OF_A_ROW
 
-    def stand_in(self, said: Mapping[str, bytes]) -> Record:
-        """Return the record that takes its place. `said`: what `special` has, each under `gap.<name>`."""
+    def placeholder(self, said: Mapping[str, bytes]) -> Record:
+        """Return the record to write instead. `said`: the entries of `special`, each under `gap.<name>`."""
         extras = Extras()
         extras.special.update((f"gap.{name}", text) for name, text in said.items())
         value = b"".join(self._flat(extras) if self._plan.is_flat else self._envelope(extras))
@@ -110,9 +110,9 @@ class RowRecord:
             NULL,  # after
             value[source["version"][0] : source["special"][0]],
             extras.encode(),
-            value[slice(*self._places["transaction"])],
+            value[slice(*self._offsets["transaction"])],
             OPS["g"],
-            value[self._places["ts_ms"][0] :],
+            value[self._offsets["ts_ms"][0] :],
         )
 
     def _flat(self, extras: Extras) -> tuple[bytes, ...]:
@@ -122,15 +122,15 @@ class RowRecord:
 
     @property
     def _op(self) -> str:
-        begin, end = self._source["op"] if self._plan.is_flat else self._places["op"]
+        begin, end = self._source["op"] if self._plan.is_flat else self._offsets["op"]
         return self._value[begin + 1 : end].decode()  # one byte says how long it is
 
-    def _long(self, place: Place) -> int:
-        return decode_long(self._value, place[0])[0]
+    def _long(self, span: Span) -> int:
+        return decode_long(self._value, span[0])[0]
 
     def _optional(self, name: str) -> int | None:
         """Return an optional long of the envelope's source, None where it is null or the value is flat."""
-        place: Any = self._source.get(name)
-        if place is None or place[1] - place[0] == 1:
+        span: Any = self._source.get(name)
+        if span is None or span[1] - span[0] == 1:
             return None
-        return decode_long(self._value, place[0] + 1)[0]
+        return decode_long(self._value, span[0] + 1)[0]

@@ -1,4 +1,4 @@
-"""What stands in the place of a row that is too large (F65). The judge of the bytes is fastavro."""
+"""The placeholder of a row that is too large (F65). The judge of the bytes is fastavro."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import fastavro
 import pytest
 
 from cdcd.avro.encode import encode_gap, encode_run, encode_truncate
-from cdcd.avro.places import field_places, named_types
+from cdcd.avro.field_offsets import field_offsets, named_types
+from cdcd.avro.placeholder import Change, RowRecord
 from cdcd.avro.plan import RelationPlan, compile_plan
-from cdcd.avro.stand_in import Change, RowRecord
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SchemaError
 from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity, Run, TransactionInfo
@@ -112,7 +112,7 @@ def test_an_envelope_keeps_all_but_the_row(op: str) -> None:
         ("id",),
         size,
     )
-    marker = row.stand_in(SAID)
+    marker = row.placeholder(SAID)
     assert (marker.topic, marker.partition, marker.key) == (record.topic, record.partition, record.key)
     assert b"s3cret" not in (marker.value or b"")
     was, now = table.read(record), table.read(marker)
@@ -134,7 +134,7 @@ def test_a_flat_value_keeps_all_but_the_row(op: str) -> None:
     record = table.records(*KINDS[op])[0]
     row = RowRecord(record, table.plan)
     assert (row.change.op, row.change.xid, row.change.lsn) == (op, None, None)
-    was, now = table.read(record), table.read(row.stand_in(SAID))
+    was, now = table.read(record), table.read(row.placeholder(SAID))
     assert {now[column] for column in ("id", "note", "tags", "pair", "other", "map", "at", "real", "is")} == {
         None
     }
@@ -147,8 +147,8 @@ def test_a_flat_value_keeps_all_but_the_row(op: str) -> None:
 def test_it_is_the_same_marker_each_time_and_none_of_what_is_no_row() -> None:
     table = Table()
     record = table.records(*KINDS["c"])[0]
-    assert RowRecord(record, table.plan).stand_in(SAID) == RowRecord(record, table.plan).stand_in(SAID)
-    marker = RowRecord(record, table.plan).stand_in(SAID)
+    assert RowRecord(record, table.plan).placeholder(SAID) == RowRecord(record, table.plan).placeholder(SAID)
+    marker = RowRecord(record, table.plan).placeholder(SAID)
     gap = encode_gap(table.plan, lsn=1, said=SAID, tx=table.tx)[0]
     truncate = encode_truncate(table.plan, lsn=1, cascade=True, restart_identity=False, tx=table.tx)[0]
     assert [RowRecord(one, table.plan).is_of_a_row for one in (marker, gap, truncate)] == [False] * 3
@@ -174,6 +174,6 @@ def test_blocks_that_say_their_size_are_passed_over() -> None:
         ],
     }
     data = bytes([3, 4, 2, 4, 2, 6, 0, 8])  # 2 items in 2 bytes, 1 item, the end, and b
-    assert field_places(schema, data, 0, named_types(schema)) == {"a": (0, 7), "b": (7, 8)}
+    assert field_offsets(schema, data, 0, named_types(schema)) == {"a": (0, 7), "b": (7, 8)}
     read = fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(schema), None)
     assert read == {"a": [1, 2, 3], "b": 4}

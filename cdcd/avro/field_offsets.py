@@ -1,4 +1,4 @@
-"""Where the fields of a record stand in its Avro bytes.
+"""The offsets of a record's fields in its Avro bytes.
 
 In: a record's schema as cdcd makes it, and the bytes written under it.  Out: where each field begins and ends.
 Invariant: nothing is decoded but what says how long something is, so the values themselves do not matter (Avro
@@ -14,30 +14,30 @@ from cdcd.errors import SchemaError
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.varint import decode_long
 
-Place = tuple[int, int]
-"""Where a field begins, and where it ends."""
+Span = tuple[int, int]
+"""Offsets of a field's first byte and of the byte after its last."""
 
 _FIXED_BYTES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _VARINTS = ("int", "long", "enum")
 _SIZED = ("bytes", "string")
 
 
-def field_places(schema: AvroSchema, data: bytes, at: int, named: dict[str, Any]) -> dict[str, Place]:
-    """Return the places of a record's fields, the record beginning at `at`. `named` is that of `named_types`.
+def field_offsets(schema: AvroSchema, data: bytes, at: int, named: dict[str, Any]) -> dict[str, Span]:
+    """Return the span of each field of a record that begins at `at`. `named` is that of `named_types`.
 
     Raises SchemaError where the bytes are not of the schema.
     """
-    places = {}
+    offsets = {}
     try:
         for field in schema["fields"]:
             end = _skip(field["type"], data, at, named)
-            places[field["name"]] = (at, end)
+            offsets[field["name"]] = (at, end)
             at = end
     except (IndexError, KeyError) as error:
         raise SchemaError("bytes that are not of their schema", name=schema.get("name")) from error
     if at > len(data):
         raise SchemaError("a record that ends before its last field", name=schema.get("name"))
-    return places
+    return offsets
 
 
 def named_types(avro: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
