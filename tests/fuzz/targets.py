@@ -18,12 +18,12 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
 from cdcd.model import Run, TransactionInfo, Transactions
 from cdcd.pgoutput.decode import decode
-from cdcd.pgoutput.encode import encode
 from cdcd.pgoutput.messages import MESSAGES
 from cdcd.source.copyboth import cut_items, read_frame, write_frame
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Rows
 from cdcd.txn.frames import count_operations
+from tests.support.pgoutput_encode import encode
 from tests.support.played import Played
 from tests.support.some_rows import LSN, Table, context, outcome
 from tests.support.twins import READING, is_wanted, loaded

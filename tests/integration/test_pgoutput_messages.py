@@ -18,10 +18,10 @@ from cdcd.lsn import parse_lsn
 from cdcd.model import Control, Item, Run
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
-from cdcd.pgoutput.encode import encode
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage, RelationSeen, Rows, TransactionCommitted, Truncated
 from cdcd.txn.states import ROW_TYPES
+from tests.support.pgoutput_encode import encode
 from tests.support.stack import PostgresServers
 
 _FILL = "insert into t select g, repeat('x', 200) from generate_series({}, {}) g"

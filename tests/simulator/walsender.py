@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import encode
 from cdcd.source.settings import StreamOptions
 from tests.simulator.workload import (
     Change,
@@ -30,6 +29,7 @@ from tests.simulator.workload import (
     Truncation,
     WalRecord,
 )
+from tests.support.pgoutput_encode import encode
 
 OWN_TYPE = 20_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.spark.cuts import Commit, cut, merge, parse_progress
-from cdcd.spark.testing import progress_value
+from tests.spark.events import progress_value
 
 COMMITS = [
     Commit("0/1", {"a": {"0": 5}}),

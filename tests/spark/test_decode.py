@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.spark.decode import decode
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import register
-from cdcd.spark.testing import column
+from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 
 FIELDS = [

@@ -13,7 +13,7 @@ from cdcd.errors import GapInTopic
 from cdcd.spark.manifest import TableEntry
 from cdcd.spark.plan import Look, plan_table
 from cdcd.spark.tasks import fold_group
-from cdcd.spark.testing import Table, column, envelope_schema, key_schema
+from tests.spark.events import Table, column, envelope_schema, key_schema
 from tests.spark.topics import PARTITIONS, Sent, TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
 

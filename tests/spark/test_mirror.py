@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.spark.manifest import read_manifest
 from cdcd.spark.tasks import SMALL_BATCH_ROWS
-from cdcd.spark.testing import column
+from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
 

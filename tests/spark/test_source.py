@@ -7,7 +7,7 @@ import pytest
 from cdcd.lsn import format_lsn
 from cdcd.spark.kafka import Cluster, ProgressReader
 from cdcd.spark.source import CdcdStreamReader, parse_options
-from cdcd.spark.testing import Table, column
+from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 from tests.support.waiting import eventually
 

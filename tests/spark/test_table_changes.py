@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from cdcd.spark.testing import column
+from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 
 ID, NAME = column("id", "int", required=True), column("name", "string")

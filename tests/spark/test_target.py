@@ -16,7 +16,7 @@ from cdcd.errors import ReadingError
 from cdcd.spark import target as targets
 from cdcd.spark.manifest import Manifest, read_manifest, sweep, write_manifest
 from cdcd.spark.target import refuse_anothers, starting_manifest, take
-from cdcd.spark.testing import column
+from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
 

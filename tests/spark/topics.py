@@ -1,6 +1,6 @@
 """The daemon's part in Spark's tests: Kafka transactions with events and a progress record each.
 
-In: events from `cdcd.spark.testing`.  Out: records on a real broker, committed, aborted or left open.
+In: events from `tests.spark.events`.  Out: records on a real broker, committed, aborted or left open.
 Invariant: as wire-format.md says: one progress record per Kafka transaction, next offsets after the last data.
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from cdcd.spark.mirror import mirror
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.session import run_to_end
-from cdcd.spark.testing import Table, progress_value
+from tests.spark.events import Table, progress_value
 
 PARTITIONS = 3
 Sent = tuple[str, int, bytes | None, bytes | None]

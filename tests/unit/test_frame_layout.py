@@ -10,8 +10,8 @@ import pytest
 from cdcd import frame_layout as layout
 from cdcd.model import Transactions
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import encode, run_of
 from cdcd.pgoutput.messages import TupleData
+from tests.support.pgoutput_encode import encode, run_of
 
 BEGIN = m.Begin(final_lsn=0x0102030405060708, commit_pg_us=-2, xid=0x0A0B0C0D)
 COMMIT = m.Commit(commit_lsn=0x1112131415161718, end_lsn=0x2122232425262728, commit_pg_us=-3)

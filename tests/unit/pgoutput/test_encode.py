@@ -10,7 +10,7 @@ from hypothesis import given
 
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
-from cdcd.pgoutput.encode import encode, run_of
+from tests.support.pgoutput_encode import encode, run_of
 
 from .golden import GOLDEN, Golden
 from .strategies import messages_and_sessions

@@ -18,12 +18,12 @@ from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.model import Control, Item, Keepalive, Part, PreparedBefore, Record, Relation, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import encode, run_of
 from cdcd.pipeline.pump import Buffers, Pump
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage
 from cdcd.txn.lookahead import Lookahead
+from tests.support.pgoutput_encode import encode, run_of
 
 RELID = 16401
 LENGTH = 8

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from cdcd.errors import FeatureUnsupported, MessageOutOfOrder, MessageUnknown, ProtocolError, RelationUnknown
 from cdcd.model import Control, Keepalive, Run, TransactionInfo
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import encode
 from cdcd.pgoutput.messages import MESSAGES, ROWS, MessageFormat
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
@@ -24,6 +23,7 @@ from cdcd.txn.events import (
     TypeSeen,
 )
 from cdcd.txn.states import STEPS, State
+from tests.support.pgoutput_encode import encode
 
 from . import wire
 

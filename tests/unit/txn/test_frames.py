@@ -9,8 +9,8 @@ import pytest
 from cdcd.errors import MessageTruncated
 from cdcd.model import Run
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import run_of
 from cdcd.txn.frames import count_operations, count_operations_in_python
+from tests.support.pgoutput_encode import run_of
 
 Count = Callable[[Run], Mapping[tuple[int, int], int]]
 

@@ -6,10 +6,10 @@ import pytest
 
 from cdcd.model import Control, Item, Run
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import encode, run_of
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Event
 from cdcd.txn.lookahead import of_events, of_items
+from tests.support.pgoutput_encode import encode, run_of
 
 ROW = m.TupleData((m.text(b"x"),))
 

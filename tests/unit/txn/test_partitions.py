@@ -12,9 +12,9 @@ import pytest
 
 from cdcd.model import Relation, Run
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import run_of
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import RelationSeen
+from tests.support.pgoutput_encode import run_of
 
 from . import wire
 from .wire import segment

@@ -10,7 +10,6 @@ import pytest
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, StreamUnsure
 from cdcd.model import Control, Item, Run, TransactionInfo, Transactions
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import encode
 from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
 from cdcd.txn.events import (
     RelationSeen,
@@ -21,6 +20,7 @@ from cdcd.txn.events import (
 )
 from cdcd.txn.store import MemoryStore
 from cdcd.txn.whole import gathered
+from tests.support.pgoutput_encode import encode
 
 from . import wire
 from .wire import segment

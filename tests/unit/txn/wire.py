@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from cdcd.model import Column, Control, Item, Relation, ReplicaIdentity, Run
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.encode import encode, run_of
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Event, RelationSeen, Rows
+from tests.support.pgoutput_encode import encode, run_of
 
 ITEMS_RELID = 16401
 

@@ -1,0 +1,76 @@
+"""The wheel has what users run and import, and nothing that only tests need."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+from setuptools import find_packages
+
+ROOT = Path(__file__).parents[2]
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "cdcd").rglob("*.py"))
+}
+STARTED = {
+    "cdcd.__main__": "python -m cdcd",
+    "cdcd.cli": "the command cdcd",
+    "cdcd.demo.stack.__main__": "python -m cdcd.demo.stack",
+    "cdcd.spark.decode": "readers import it",
+    "cdcd.spark.mirror": "readers import it",
+    "cdcd.recovery.start_order": "the table of docs/recovery.md",
+}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of cdcd that a file imports, each with the packages that are loaded with it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in FILES:
+            names.add(node.value)  # importlib.import_module, python -m
+    parents = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
+    return (names | parents) & FILES.keys()
+
+
+def test_each_module_is_reached_from_what_users_start_or_import() -> None:
+    reached: set[str] = set()
+    todo = set(STARTED)
+    while todo:
+        module = todo.pop()
+        reached.add(module)
+        todo |= imports(FILES[module]) - reached
+    assert FILES.keys() - reached == set(), "only tests import these: they belong into tests/"
+
+
+@pytest.mark.parametrize("module", STARTED)
+def test_what_users_start_is_there(module: str) -> None:
+    assert module in FILES
+
+
+def test_the_wheel_has_all_packages_of_cdcd_and_no_other() -> None:
+    packages = find_packages(str(ROOT), **SETUPTOOLS["packages"]["find"])
+    folders = {path.parent.relative_to(ROOT) for path in FILES.values()}
+    assert {Path(*package.split(".")) for package in packages} == folders
+
+
+def test_the_wheel_has_the_files_that_are_named_and_no_other() -> None:
+    assert SETUPTOOLS["include-package-data"] is False
+    named = {
+        path
+        for package, patterns in SETUPTOOLS["package-data"].items()
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    tracked = {path for path in (ROOT / "cdcd").rglob("*") if path.suffix not in NOT_DATA and path.is_file()}
+    assert named == tracked
+
+
+NOT_DATA = {".py", ".pyc", ".so", ".pyx", ".pxi", ".pxd", ".c"}
+"""Modules, and what kernels are built from or leave behind; all else has to be named to be there."""
