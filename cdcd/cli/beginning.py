@@ -24,17 +24,10 @@ from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
-from cdcd.session.start_checks import (
-    LOOKS,
-    OF_THE_POSITION,
-    OF_THE_SLOT,
-    PATIENCE_S,
-    Known,
-    asked,
-    claims_of,
-    each,
-    position,
-)
+from cdcd.session.start_checks.checks import LOOKS, asked, each
+from cdcd.session.start_checks.context import PATIENCE_S, Known
+from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, position
+from cdcd.session.start_checks.topics import claims_of
 from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.reader import peek

@@ -18,7 +18,8 @@ from cdcd.cli.beginning import known_of, looked
 from cdcd.config import Config
 from cdcd.findings import Finding, Level
 from cdcd.redaction import clean, escape
-from cdcd.session.start_checks import Known, written_topics
+from cdcd.session.start_checks.context import Known
+from cdcd.session.start_checks.topics import written_topics
 from cdcd.sink.transactional_id import check_by_another_id
 
 _VERIFYING = ("verify-ca", "verify-full")

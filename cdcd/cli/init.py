@@ -23,7 +23,7 @@ from cdcd.config import Config
 from cdcd.errors import CdcdError, PublicationMissing, SlotMissing
 from cdcd.findings import Finding
 from cdcd.ops.notices import hear
-from cdcd.session.start_checks import own_topic_properties
+from cdcd.session.start_checks.topics import own_topic_properties
 from cdcd.sink.topics import Topics
 from cdcd.source.blockers import AGAINST_ALTERING
 from cdcd.source.connection import connect_sql, translated

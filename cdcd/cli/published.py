@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import replace
 
 from cdcd.config import Config
-from cdcd.session.start_checks import topic_names
+from cdcd.session.start_checks.topics import topic_names
 from cdcd.sink.settings import SinkSettings
 from cdcd.source.connection import connect_sql
 from cdcd.source.locks import holders_named

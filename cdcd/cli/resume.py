@@ -33,7 +33,8 @@ from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, che
 from cdcd.recovery.start_decision import Snapshot, verdict
 from cdcd.registry.limits import Deadline, paced_response
 from cdcd.session.queries import timelines_of
-from cdcd.session.start_checks import claims_of, wanted_of
+from cdcd.session.start_checks.position import wanted_of
+from cdcd.session.start_checks.topics import claims_of
 from cdcd.session.start_state import identity_of
 from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.producer import KafkaSink

@@ -15,7 +15,7 @@ import structlog
 from cdcd.config import Config
 from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
-from cdcd.session.schema_trial import HasRecords, Trial
+from cdcd.session.start_checks.schema_trial import HasRecords, Trial
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.source.publication import PublishedTable
 from cdcd.threads import in_thread

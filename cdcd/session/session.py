@@ -55,7 +55,7 @@ from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import say_what_would_halt
 from cdcd.session.snapshot_handover import Snapshotter, made_slot, tables_to_copy
 from cdcd.session.stale_tables import StaleTables
-from cdcd.session.start_checks import claims_of
+from cdcd.session.start_checks.topics import claims_of
 from cdcd.session.start_state import Beginning, Begun, position_before
 from cdcd.session.topic_watch import watch
 from cdcd.sink.leaders import partitions_without_leader

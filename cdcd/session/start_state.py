@@ -29,10 +29,13 @@ from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.registry.confluent import Registry
-from cdcd.session.binary_columns import in_readable_form
 from cdcd.session.option_downgrade import allowed
 from cdcd.session.queries import which_slot
-from cdcd.session.start_checks import LOOKS, Known, asked, decided, slot_held, to_try_beside
+from cdcd.session.start_checks.binary_columns import in_readable_form
+from cdcd.session.start_checks.checks import LOOKS, asked
+from cdcd.session.start_checks.context import Known
+from cdcd.session.start_checks.position import decided, slot_held
+from cdcd.session.start_checks.schemas import to_try_beside
 from cdcd.sink.claims import Claims
 from cdcd.sink.kept_topics import KeptTopics, TopicOwner
 from cdcd.sink.producer import KafkaSink

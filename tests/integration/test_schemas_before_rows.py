@@ -22,8 +22,8 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
-from cdcd.session.schema_trial import Trial
-from cdcd.session.start_checks import topic_names
+from cdcd.session.start_checks.schema_trial import Trial
+from cdcd.session.start_checks.topics import topic_names
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication import published_tables
 from tests.integration.conftest import NewDaemon

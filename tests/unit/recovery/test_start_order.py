@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdcd.recovery.start_order import ORDER, draw
-from cdcd.session.start_checks import LOOKS
+from cdcd.session.start_checks.checks import LOOKS
 
 DOCS = Path(__file__).parents[3] / "docs" / "recovery.md"
 

@@ -1,0 +1,156 @@
+"""The check of a start that finds where it would begin, by the stored position, the slot and the server.
+
+In: `Known`, after server and Kafka have answered.  Out: the decision of `recovery.start_decision`, or its refusal.
+Invariant: slot, stored position and server are read in the order in which they move, because what a daemon confirms
+is stored first (F3), and what it stores the server has written first.
+Must not: change anything, fence anybody (F79).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cdcd.config import Config
+from cdcd.errors import (
+    ProgressUnreadable,
+    SinkAuthorization,
+    SlotActive,
+    SlotAhead,
+    SlotLost,
+    SlotMissing,
+    SlotUnusable,
+    SourceMismatch,
+    TopicMissing,
+)
+from cdcd.findings import Finding
+from cdcd.lsn import format_lsn
+from cdcd.model import Progress
+from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
+from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, verdict
+from cdcd.session.queries import timelines_of
+from cdcd.session.start_checks.context import PATIENCE_S, Known
+from cdcd.sink.kept_topics import KeptTopics
+from cdcd.sink.reader import peek, read_kept_topics
+from cdcd.source.identity import check_same_server, identify
+from cdcd.source.preflight import holder_findings
+from cdcd.source.slot import SlotState, read_slot
+
+OF_THE_SLOT = (SlotAhead, SlotLost, SlotMissing, SlotUnusable)
+
+
+OF_THE_POSITION = (ProgressUnreadable, SinkAuthorization, SourceMismatch)
+
+
+def check_position(known: Known) -> list[Finding]:
+    """Whether a start may begin where the stored position and the slot say, and where that is."""
+    if known.server is not None and known.server.in_recovery:
+        message = "where it would begin is not known: a standby's slots cannot be read"
+        return [Finding("unknown", "start", message, "look again at the primary")]
+    try:
+        finding = position(known)
+    except (*OF_THE_SLOT, *OF_THE_POSITION):
+        if not known.is_beside:
+            raise
+        # A daemon at its first start makes slot and position one after the other: once more, after it.
+        finding = position(known)
+    known.kept = kept = _kept(known)
+    assert known.topics is not None
+    known.topics.kept = kept  # what the look at the topics compares with
+    return [*_holder(known), finding]
+
+
+def position(known: Known) -> Finding:
+    """Find where a start would begin. Raises what it would be refused with."""
+    connection = known.sql()
+    expected = known.server
+    known.slot = slot = read_slot(connection, known.source.slot)
+    known.stored, is_final = _peeked(known)
+    if expected is not None:
+        check_same_server(connection, expected)
+    known.server = identify(connection)
+    known.timelines = timelines_of(known.source, known.server)
+    try:
+        if slot is not None and slot.active and not known.is_beside:
+            check_ours(slot, known.server, known.source.slot)
+            raise slot_held(known.source.slot, slot.active_pid)
+        known.verdict = decided(known, known.stored, slot)
+    except OF_THE_SLOT as error:
+        if is_final:
+            raise
+        return _undecided(f"{error.code}: {error.message}", "unknown")
+    said = _told(known.verdict, known.config)
+    return Finding("ok", "start", said) if is_final else _undecided(said, "warn")
+
+
+def decided(known: Known, stored: Progress | None, slot: SlotState | None) -> Resume | Snapshot:
+    """Return the verdict of `start_decision` on what was read. Raises what a start would be refused with."""
+    assert known.server is not None
+    assert known.timelines is not None
+    if slot is not None and known.is_beside:
+        slot = replace(slot, active=False)  # a daemon that runs holds it, which is no complaint
+    wanted = replace(wanted_of(known.config), create_slot=known.create_slot)
+    found = verdict(stored, slot, known.server, wanted, known.timelines.left)
+    if stored is not None and isinstance(found, Resume):
+        check_numbers(stored.part, numbered_by(known.config))
+    return found
+
+
+def slot_held(slot: str, pid: int | None) -> SlotActive:
+    """Return the error of a slot that another walsender holds: the slot is the lock (F69)."""
+    return SlotActive(
+        "another walsender holds the slot",
+        slot=slot,
+        pid=pid,
+    )
+
+
+def _peeked(known: Known) -> tuple[Progress | None, bool]:
+    assert known.sink is not None
+    if known.config.progress_topic not in known.metadata.topics:
+        return None, True
+    try:
+        return peek(known.sink, PATIENCE_S)
+    except TopicMissing:
+        return None, True
+
+
+def _undecided(what: str, level: Any) -> Finding:
+    message = f"where it would begin is not known; by what is committed now: {what}"
+    mend = "another producer's open transaction in the progress topic is in the way: look again when it has ended"
+    return Finding(level, "start", message, mend)
+
+
+def _kept(known: Known) -> KeptTopics:
+    """Return what the records count on in their topics: nothing of it where all tables are copied anew."""
+    assert known.sink is not None
+    at = -1 if known.stored is None else known.stored.topics_at
+    kept = read_kept_topics(known.sink, at)
+    if isinstance(known.verdict, Snapshot):
+        kept.leave()
+    return kept
+
+
+def _holder(known: Known) -> list[Finding]:
+    if known.slot is not None:
+        return list(holder_findings(known.sql(), known.source, known.slot))
+    return [Finding("ok", "slot", f"slot {known.source.slot} does not exist yet and will be created")]
+
+
+def _told(begin: Resume | Snapshot, config: Config) -> str:
+    if isinstance(begin, Resume):
+        return f"goes on from {format_lsn(begin.start_lsn)}"
+    if config.snapshot.mode == "never":
+        return "makes the slot and begins there, without a snapshot"
+    again = " anew: one was cut off" if begin.begun_topics or begin.drop_slot else ""
+    return f"makes the slot and takes the snapshot{again}"
+
+
+def wanted_of(config: Config) -> Wanted:
+    """Return what the configuration says about the slot and the beginning."""
+    return Wanted(
+        slot=config.source.slot.name,
+        create_slot=config.source.slot.create,
+        snapshot=config.snapshot.mode == "initial",
+        two_phase=config.source.protocol.two_phase,
+    )

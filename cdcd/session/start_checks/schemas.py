@@ -1,0 +1,75 @@
+"""The checks of a start that concern schemas: the registry or the schema topic, and each table's Avro schemas.
+
+In: `Known`, after the tables are known.  Out: findings.
+Must not: register a schema (F79).
+"""
+
+from __future__ import annotations
+
+from cdcd.findings import Finding, refusal
+from cdcd.registry.subjects import subject_of
+from cdcd.schema.book import Book
+from cdcd.schema.names import value_record
+from cdcd.session.start_checks.context import Known
+from cdcd.session.start_checks.schema_trial import Trial
+from cdcd.session.start_checks.topics import table_topics
+from cdcd.sink.names import message_topic
+from cdcd.sink.schemas import SchemaTopic
+from cdcd.source.publication import PublishedTable
+
+
+def check_registry(known: Known) -> list[Finding]:
+    """Whether the registry, or the schema topic in its place, answers and would take schemas."""
+    if known.registry is None:
+        where = known.config.schema_topic
+        if where is None:
+            return [Finding("ok", "registry", "it has answered before")]
+        known.schemas = _read_schemas(known, where)
+        return [Finding("ok", "registry", f"none: schemas are kept in {where}, and served on admin.port")]
+    names = table_topics(known, [])
+    topic, table = next(iter(names.items()), (message_topic(known.config.name), None))
+    subject = f"{topic}-value"
+    if table is not None:
+        policy = known.config.format.policies().table(f"{table.schema}.{table.name}")
+        record = value_record(known.config.name, table.schema, table.name, is_flat=policy.value == "flat")
+        subject = subject_of(known.config.registry.subjects, topic, "value", record)
+    findings = known.registry.check(subject)
+    error = refusal(findings)
+    if error is not None:
+        raise error
+    known.schemas = known.registry
+    return findings
+
+
+def _read_schemas(known: Known, topic: str) -> SchemaTopic | None:
+    """Return what the schema topic holds, None where that is not asked again. Raises SchemasUnreadable."""
+    if known.sink is None or known.metadata is None or not known.is_first:
+        return None
+    schemas = SchemaTopic(topic, known.source.slot, known.config.registry.compatibility)
+    if topic in known.metadata.topics:
+        schemas.serve(known.sink, known.sink.operation_timeout_s)
+    else:
+        schemas.book = Book()
+    return schemas
+
+
+def check_schemas(known: Known) -> list[Finding]:
+    """Whether each table's records could be written, by key and schemas, as far as the catalog of now says.
+
+    Where a table is not written to before it gets a row, a start is not refused for it: it says so beside the stream
+    (`session`), and the row ends it.
+    """
+    if known.schemas is None or not (known.is_beside or (known.is_first and known.is_written_at_once)):
+        return []
+    topics, metadata = known.topics, known.metadata
+
+    def has_records(name: str) -> bool:
+        return topics is not None and name in metadata.topics and topics.has_records(name)
+
+    trial = Trial(known.config, known.schemas, has_records)
+    return trial.run(table_topics(known, []), at_once=known.is_written_at_once, report=known.report)
+
+
+def to_try_beside(known: Known) -> dict[str, PublishedTable | None]:
+    """Return the topics, each with its table, about which a start has not asked: nobody waits for the answer."""
+    return table_topics(known, []) if known.is_first and not known.is_written_at_once else {}

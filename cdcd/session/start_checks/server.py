@@ -1,0 +1,93 @@
+"""The checks of a start that ask PostgreSQL: the server, the publications, the tables, the set-up.
+
+In: `Known`.  Out: findings; the server and the published tables for the checks that follow.
+Must not: change anything (F79).
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from cdcd.findings import Finding
+from cdcd.recovery.start_decision import Snapshot
+from cdcd.session.start_checks.binary_columns import as_reason, text_columns
+from cdcd.session.start_checks.context import CORRECT_FIRST, Known
+from cdcd.session.start_checks.exact_keys import inexact_keys
+from cdcd.source.catalog import Catalog
+from cdcd.source.identity import identify
+from cdcd.source.preflight import publication_findings, server_findings, setup_findings, table_findings
+from cdcd.source.publication import PublishedTable, missing_publications, published_tables
+from cdcd.source.slot import read_slot
+from cdcd.source.start import quote_identifier
+
+
+def check_server(known: Known) -> list[Finding]:
+    """Whether PostgreSQL answers, and which server it is."""
+    known.server = identify(known.sql())
+    return list(server_findings(known.server))
+
+
+def check_publications(known: Known) -> list[Finding]:
+    """Whether the publications are there, or may be created."""
+    missing = missing_publications(known.sql(), known.source.publications)
+    may_create = known.config.source.publication.create
+    return list(publication_findings(known.source, missing, may_create=may_create))
+
+
+def check_setup(known: Known) -> list[Finding]:
+    """Whether the settings of the server and the rights of the role are enough for the stream."""
+    assert known.server is not None
+    connection = known.sql()
+    return list(
+        setup_findings(
+            known.source,
+            connection,
+            known.server,
+            read_slot(connection, known.source.slot) if known.slot is None else known.slot,
+            drops_slot=isinstance(known.verdict, Snapshot) and known.verdict.drop_slot,
+            wanted=known.config.wanted_options,
+            heartbeat=known.config.source.heartbeat_interval_ms > 0,
+            limits_wal=known.config.source.wal_guard.give_up is not None,
+        )
+    )
+
+
+def check_published(known: Known) -> list[Finding]:
+    """Whether what is published is what it was when records were last written (F39, F42)."""
+    if known.kept is None:
+        return [Finding("unknown", "published", "not compared: the position is not known", CORRECT_FIRST)]
+    found = known.compare(known.kept, isinstance(known.verdict, Snapshot), known.sql())
+    return found or [
+        Finding("ok", "published", "what is published is as it was when records were last written")
+    ]
+
+
+def check_tables(known: Known) -> list[Finding]:
+    """Whether the rows of each published table can be told apart and read; finds the tables."""
+    connection = known.sql()
+    known.tables = tables = published_tables(connection, known.source.publications)
+    policies = known.config.format.policies()
+    findings = list(table_findings(connection, tables, snapshot=known.is_anew, policy_of=policies.table))
+    if not tables:
+        name = quote_identifier(known.source.publications[0])
+        mend = f"ALTER PUBLICATION {name} ADD TABLE schema.table"
+        findings.append(Finding("warn", "publication", "the publications have no tables", mend))
+    if known.config.source.protocol.binary:
+        findings += _binary(known, tables)
+    catalog = Catalog(known.source)
+    with contextlib.closing(catalog):
+        findings += inexact_keys(tables, catalog, policies)
+    return findings or [Finding("ok", "tables", f"{len(tables)} tables are published")]
+
+
+def _binary(known: Known, tables: list[PublishedTable]) -> list[Finding]:
+    catalog = Catalog(known.source)
+    try:
+        known.text_columns = columns = text_columns(tables, catalog, known.config.format.policies())
+    finally:
+        catalog.close()
+    if not columns:
+        return []
+    option = "source.protocol.binary"
+    message = f"it is left out: {as_reason(columns)}"
+    return [Finding("warn", option, message, f"{option}: false says that this is known")]

@@ -1,0 +1,150 @@
+"""The checks of a start that ask Kafka: the cluster, the topics and whose they are, the transactional id.
+
+In: `Known`.  Out: findings, and the names of all topics that a start would write to.
+Must not: make or alter a topic (F79).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cdcd.config import Config
+from cdcd.errors import CdcdError
+from cdcd.findings import Finding, failure
+from cdcd.recovery.start_decision import Snapshot
+from cdcd.session.start_checks.context import Known
+from cdcd.sink.claims import Claims
+from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
+from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES
+from cdcd.sink.transactional_id import check_transactional_id
+from cdcd.source.key_check import record_key
+from cdcd.source.publication import PublishedTable
+
+FIRST_VERSION_WITH_MESSAGES = 140_000
+
+
+def check_kafka(known: Known) -> list[Finding]:
+    """Whether the cluster answers, with the names of its topics."""
+    known.sink, known.topics, known.claims = known.open_sink()
+    known.metadata = known.topics.reach()
+    brokers = len(known.metadata.brokers)
+    return [Finding("ok", "kafka", f"cluster {known.metadata.cluster_id} answers, {brokers} brokers")]
+
+
+def check_topics(known: Known) -> list[Finding]:
+    """Whether the topics that will be written to are there as they have to be, or can be made."""
+    findings: list[Finding] = []
+    names = table_topics(known, findings)
+    keyless = {topic for topic, table in names.items() if table is not None and _is_keyless(known, table)}
+    own = own_topic_properties(known.config)
+    assert known.topics is not None
+    found = known.topics.check(known.metadata, names, own, keyless=sorted(keyless), describes=known.is_first)
+    return findings + [_not_needed_by_all(finding, known.config) for finding in found]
+
+
+def topic_names(
+    config: Config, tables: Iterable[PublishedTable], version_num: int, refused: list[Finding] | None = None
+) -> dict[str, PublishedTable | None]:
+    """Return the topics that will be written to, each with its table; None: that of messages or transactions.
+
+    A table that can have none, or only another one's (F66), goes to `refused`; without that its error is raised.
+    """
+    names: dict[str, PublishedTable | None] = {}
+    owners = dict.fromkeys(own_topics(config.name), ("cdcd", "itself"))
+    template = config.sink.topics.template
+    for table in tables:
+        try:
+            topic = topic_name(template, name=config.name, schema=table.schema, table=table.name)
+            refuse_second_owner(owners, topic, (table.schema, table.name))
+        except CdcdError as error:
+            if refused is None:
+                raise
+            refused.append(failure(f"table {table.schema}.{table.name}", error))
+        else:
+            names[topic] = table
+    if config.source.protocol.messages and version_num >= FIRST_VERSION_WITH_MESSAGES:
+        names[message_topic(config.name)] = None
+    if config.format.transactions:
+        names[transaction_topic(config.name)] = None
+    return names
+
+
+def written_topics(known: Known) -> list[str]:
+    """Return the topics that will be written to, cdcd's own too, as far as that could be found out."""
+    return [*table_topics(known, []), *own_topic_properties(known.config)]
+
+
+def table_topics(known: Known, refused: list[Finding]) -> dict[str, PublishedTable | None]:
+    """Return the topics that will be written to, of what could be found out; the look at the tables says the rest."""
+    if known.server is None:
+        return {}
+    return topic_names(known.config, known.tables or (), known.server.version_num, refused)
+
+
+def own_topic_properties(config: Config) -> dict[str, Mapping[str, str]]:
+    """Return the topics with one partition that cdcd keeps its own records in, with their settings."""
+    own = {config.progress_topic: PROGRESS_PROPERTIES}
+    if config.schema_topic is not None:
+        own[config.schema_topic] = SCHEMA_PROPERTIES
+    if config.dead_letter_topic is not None:
+        own[config.dead_letter_topic] = DEAD_LETTER_PROPERTIES
+    return own
+
+
+def _is_keyless(known: Known, table: PublishedTable) -> bool:
+    return not record_key(table, known.policy_of(f"{table.schema}.{table.name}"))
+
+
+def _not_needed_by_all(finding: Finding, config: Config) -> Finding:
+    """Nobody halts for the topic of the logical messages before somebody writes one."""
+    if finding.level != "fail" or finding.subject != f"topic {message_topic(config.name)}":
+        return finding
+    mend = f"{finding.mend}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
+    message = f"{finding.message}; the first logical message would halt cdcd"
+    return Finding("warn", finding.subject, message, mend)
+
+
+def check_owners(known: Known) -> list[Finding]:
+    """Whether every topic that a start would write to is its own (F80), as far as the tables are known by now.
+
+    One that nobody could name yet is asked about before it is made (`Topics.ensure`).
+    """
+    assert known.claims is not None
+    if _drops_what_it_never_made(known):
+        assert known.server is not None
+        known.claims.refuse_slot_of_another(known.server.system_identifier, known.server.database)
+    known.shared = shared = known.claims.refuse_owned(written_topics(known))
+    if shared is not None:
+        return [Finding("warn", "owners", shared.message, shared.advice)]
+    return [Finding("ok", "owners", "no other slot writes to these topics")]
+
+
+def _drops_what_it_never_made(known: Known) -> bool:
+    """Whether a start that was cut off would make the slot anew, and no record says that it had made one."""
+    begin, stored = known.verdict, known.stored
+    return (
+        isinstance(begin, Snapshot)
+        and begin.drop_slot
+        and stored is not None
+        and not stored.identity.slot_lsn
+    )
+
+
+def check_transactions(known: Known) -> list[Finding]:
+    """Whether the transactional id may be used; asked only where the stored position was not written under it."""
+    assert known.topics is not None
+    assert known.sink is not None
+    if not known.sink.is_exactly_once or not known.is_first:
+        return []
+    used = "" if known.stored is None else known.stored.transactional_id
+    if used == known.sink.transactional_id and not known.is_beside:
+        return []  # the position was written under it; to find its coordinator may take half a second
+    found = check_transactional_id(known.sink, known.topics.longest_transaction_ms(known.metadata))
+    known.is_transaction_known = found is not None
+    return [] if found is None else [found]
+
+
+def claims_of(config: Config, settings: SinkSettings) -> Claims:
+    """Return what asks whose topics are."""
+    return Claims(settings, config.sink.topics.shared_with)
