@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cdcd.ack.wait_policy import NO_WAIT, WaitPolicy
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import Part, PreparedBefore, Record
 
@@ -105,17 +106,9 @@ class Group:
         self.bytes = 0
         self.transactions = 0
         self.opened_us: int | None = None
-        self.is_flushing = False
-        """Wait for nothing any more: whole transactions are committed as soon as they are taken."""
-        self.linger_us = 0
-        """Wait this long, or for `LINGER_MAX_ROWS`: in a backlog, where a commit costs as much as a thousand rows."""
-        self.join_wait_us = 0
-        """Wait this long for what still joins, but not for a part of a transaction, which would hold the complete
-        ones back for as long as it comes in."""
-        self.position_wait_us = 0
-        """Where rows are seen as they are written: likewise, and commit their position then whatever waits."""
-        self.is_commit_announced = False
-        """Somebody was told that the open group is soon committed: no part of a transaction joins it any more."""
+        self._policy = NO_WAIT
+        self._is_flushing = False
+        self._is_commit_announced = False
         self.commit_position: CommitPosition | None = None
         """The last commit position taken in; None while a partial transaction is in, or nothing is."""
         self._whole: CommitPosition | None = None
@@ -150,12 +143,40 @@ class Group:
     @property
     def is_commit_imminent(self) -> bool:
         """Whether all that is in is complete, and waits a moment at most for what is still to join it."""
-        is_moment = 0 < self._max_wait_us <= self.join_wait_us
+        is_moment = 0 < self._max_wait_us <= self._policy.join_us
         return self.rows > 0 and self.commit_position is not None and is_moment
 
     @property
     def _is_brief(self) -> bool:
-        return self.is_commit_announced or self.join_wait_us > 0 or self.position_wait_us > 0
+        return self._is_commit_announced or self._policy.is_brief
+
+    # --- how long it waits ---
+
+    def wait_by(self, policy: WaitPolicy) -> None:
+        """Wait by this policy from now on, with the group that is open too."""
+        self._policy = policy
+
+    @property
+    def policy(self) -> WaitPolicy:
+        """What complete transactions wait for."""
+        return self._policy
+
+    def begin_flush(self) -> None:
+        """Wait for nothing any more: whole transactions are committed as soon as they are taken."""
+        self._is_flushing = True
+
+    def end_flush(self) -> None:
+        """Wait by the policy again."""
+        self._is_flushing = False
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether nothing is waited for."""
+        return self._is_flushing
+
+    def announce_commit(self) -> None:
+        """The open group is soon committed, and the sink prepares for it: no part of a transaction joins any more."""
+        self._is_commit_announced = True
 
     # --- through ---
 
@@ -187,8 +208,8 @@ class Group:
             return self._can_be_split and self._over_limit(now_us) is not None
         if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
-        is_position_due = bool(self.position_wait_us) and self._waited(now_us)
-        if is_position_due and not self.is_flushing:  # whoever hurries wants all that waits in one go
+        is_position_due = self._policy.position_us > 0 and self._waited(now_us)
+        if is_position_due and not self._is_flushing:  # whoever hurries wants all that waits in one go
             return True
         # What comes next is only a part of a transaction: the complete ones do not wait for it.
         is_part_next = self._positions_waiting == 0 and bool(self._waiting)
@@ -221,7 +242,7 @@ class Group:
         return self._over_limit(now_us - stalled_us, but_rows=whole_rows, but_bytes=whole_bytes)
 
     def _waited(self, now_us: int) -> bool:
-        return self.is_flushing or self.opened_us is None or now_us - self.opened_us >= self._max_wait_us
+        return self._is_flushing or self.opened_us is None or now_us - self.opened_us >= self._max_wait_us
 
     # --- out ---
 
@@ -245,8 +266,9 @@ class Group:
 
     @property
     def _max_wait_us(self) -> int:
-        linger_us = 0 if self.rows >= LINGER_MAX_ROWS else self.linger_us
-        return max(self._limits.max_wait_us, linger_us, self.join_wait_us, self.position_wait_us)
+        policy = self._policy
+        linger_us = 0 if self.rows >= LINGER_MAX_ROWS else policy.linger_us
+        return max(self._limits.max_wait_us, linger_us, policy.join_us, policy.position_us)
 
     def close(self) -> CommitPosition:
         """Start the next group; return the commit position of the one that ends. The caller commits it."""
@@ -265,7 +287,7 @@ class Group:
         self.rows = self.bytes = self.transactions = self._whole_rows = self._whole_bytes = 0
         self.opened_us = None
         self.commit_position = None
-        self.is_commit_announced = False
+        self._is_commit_announced = False
 
     def drop_partial_tail(self) -> None:
         """Forget waiting chunks behind the last commit position: they will be sent again after a restart."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cdcd.ack.group import Chunk, CommitPosition, Group, GroupLimits, SafeLsn
+from cdcd.ack.wait_policy import wait_policy
 from cdcd.clock import monotonic_us
 from cdcd.errors import RecordTooLarge, TransactionTooLarge
 from cdcd.failpoints import hit
@@ -26,8 +27,6 @@ from cdcd.threads import settled, start_in_thread
 
 NO_ROOM_WAIT_S = 0.002
 """The loop stands still for as long, at most."""
-BACKLOG_WAIT_US = 100_000
-"""Some thousand rows at the rates at which it is waited for: a commit costs the broker some milliseconds."""
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
@@ -45,11 +44,6 @@ _LARGER_HINT = (
 COMMIT_COOLDOWN_US = 1_000
 """A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
 meanwhile is refused, and librdkafka asks again 20 ms later."""
-JOIN_WAIT_US = 2_000
-"""Partitions join a Kafka transaction by its first rows, which wait as long for that before they are sent: what comes
-meanwhile goes with them, instead of waiting for this transaction and its own."""
-POSITION_WAIT_US = 50_000
-"""Where rows are seen as they are written, their position can wait: writing it costs as much as some of them."""
 SEND_WAIT_S = 0.001
 """How long the loop stands still, at most, once for each read, to have such rows sent. Kafka's client sends while it
 is asked to; what it has not begun with by then goes with the next ones, or with the position."""
@@ -221,12 +215,12 @@ class Writer:
 
     async def flush(self) -> None:
         """Wait until every complete transaction handed on so far is durable and confirmed."""
-        self._group.is_flushing = True
+        self._group.begin_flush()
         self._idle_due_us = 0
         self._settled.clear()
         self._wake.set()
         await self._settled.wait()
-        self._group.is_flushing = False
+        self._group.end_flush()
 
     def note_backlog(self, is_backlog: bool) -> None:
         """Commit less often while much comes in: the next groups wait a moment for more.
@@ -235,10 +229,10 @@ class Writer:
         Others wait for what comes while their partitions join, where something is to be expected.
         """
         self._sends_early = self._is_at_least_once and not is_backlog
-        self._group.linger_us = BACKLOG_WAIT_US if is_backlog else 0
-        self._group.position_wait_us = POSITION_WAIT_US if self._sends_early else 0
-        waits_to_join = self._is_busy and not is_backlog and not self._is_at_least_once
-        self._group.join_wait_us = JOIN_WAIT_US if waits_to_join else 0
+        policy = wait_policy(
+            is_backlog=is_backlog, is_at_least_once=self._is_at_least_once, is_busy=self._is_busy
+        )
+        self._group.wait_by(policy)
 
     def note_drained(self) -> None:
         """All that was read is handed on: what is to be sent early is sent now, not chunk by chunk."""
@@ -328,7 +322,7 @@ class Writer:
             self._send_what_is_due()
             if self._group.is_commit_imminent:
                 self._sink.commit_soon()
-                self._group.is_commit_announced = True
+                self._group.announce_commit()
             self._refuse_too_large()
             if self._group.ready(self._clock_us()) or self._idle_is_due():
                 await self._commit_group()
@@ -379,7 +373,7 @@ class Writer:
     async def _cool_down(self) -> None:
         """Leave the broker alone for a moment after a commit; in a backlog a group is longer than what it costs."""
         commit_cooldown_us = self._cooled_down_us - self._clock_us()
-        if commit_cooldown_us > 0 and self._group.linger_us == 0:
+        if commit_cooldown_us > 0 and self._group.policy.linger_us == 0:
             await asyncio.sleep(commit_cooldown_us / 1e6)
 
     def _taken(self, chunk: Chunk, records: Sequence[Record], start: int) -> tuple[Sequence[Record], int]:

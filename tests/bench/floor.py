@@ -21,8 +21,9 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cdcd.ack.wait_policy import JOINING
 from cdcd.errors import StackError
-from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, JOIN_WAIT_US
+from cdcd.pipeline.writer import COMMIT_COOLDOWN_US
 from cdcd.sink.settings import PRODUCER_DEFAULTS
 from tests.bench.kafka import count_committed, delete_topics
 from tests.bench.latency import quantile
@@ -48,7 +49,7 @@ class Way:
 
 
 WAYS = (
-    Way("one producer", 1, JOIN_WAIT_US),
+    Way("one producer", 1, JOINING.join_us),
     Way("one producer, at once", 1),
     Way("two in turn", 2),
     Way("no transactions", 0),

@@ -83,7 +83,7 @@ class World:
                 self.turn()
             if chance.random() < 0.03:
                 self.fault()
-        self.group.is_flushing = True
+        self.group.begin_flush()
         self.turn()
         self.commit_idle()
 

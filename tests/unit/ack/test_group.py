@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from cdcd.ack.group import LINGER_MAX_ROWS, Chunk, CommitPosition, Group, GroupLimits, LargeLimits, SafeLsn
+from cdcd.ack.wait_policy import WaitPolicy
 from cdcd.model import Part, Record
 
 RECORD = Record("shop.public.t", 0, b"k", b"v")
@@ -42,7 +43,7 @@ def take_all(one: Group, now_us: int = 0) -> list[Chunk]:
 def test_a_partial_transaction_is_never_ready() -> None:
     one = group(rows(100, 10_000), rows(100, 10_000))
     take_all(one)
-    one.is_flushing = True
+    one.begin_flush()
     assert not one.ready(10 * WAIT_US)
     assert one.is_partial
     with pytest.raises(AssertionError):
@@ -186,13 +187,13 @@ def test_in_a_hurry_complete_transactions_are_ready_at_once() -> None:
     one = group(rows(), end(10))
     take_all(one)
     assert not one.ready(0)
-    one.is_flushing = True
+    one.begin_flush()
     assert one.ready(0)
 
 
 def test_in_a_hurry_a_partial_transaction_does_not_join_complete_ones() -> None:
     one = group(rows(), end(10), rows())
-    one.is_flushing = True
+    one.begin_flush()
     assert len(take_all(one)) == 2
     assert one.ready(0)
 
@@ -390,12 +391,12 @@ def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_i
 
 def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
     one = group(rows(), end(10), max_wait_us=0)
-    one.linger_us = 50
+    one.wait_by(WaitPolicy(linger_us=50))
     take_all(one)
     assert not one.ready(49)
     assert one.wait_us(10) == 40
     assert one.ready(50)
-    one.is_flushing = True
+    one.begin_flush()
     assert one.ready(10)
 
 
@@ -403,7 +404,7 @@ def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
 def test_in_a_backlog_a_group_does_not_wait_for_more_than_enough(max_wait_us: int) -> None:
     """What the configuration asks for is waited for all the same."""
     one = group(rows(LINGER_MAX_ROWS - 1), end(10), max_rows=10**9, max_bytes=10**9, max_wait_us=max_wait_us)
-    one.linger_us = 50
+    one.wait_by(WaitPolicy(linger_us=50))
     take_all(one)
     assert not one.ready(49)
     one.add(rows(1))
@@ -415,7 +416,7 @@ def test_in_a_backlog_a_group_does_not_wait_for_more_than_enough(max_wait_us: in
 
 def seen_early(*chunks: Chunk, **limits: int) -> Group:
     one = group(*chunks, **limits)
-    one.position_wait_us = 50
+    one.wait_by(WaitPolicy(position_us=50))
     return one
 
 
@@ -449,7 +450,7 @@ def test_a_position_does_not_wait_while_a_part_of_a_transaction_comes_in(max_wai
 
 def test_who_hurries_gets_one_position_for_all_that_waits() -> None:
     one = seen_early(rows(), end(10), rows(), end(20), rows(), end(30), max_wait_us=0)
-    one.is_flushing = True
+    one.begin_flush()
     take_all(one, 0)
     assert one.ready(0)
     assert one.close().commit_lsn == 30
@@ -464,7 +465,7 @@ def test_a_position_waits_as_long_as_the_configuration_asks_for() -> None:
 
 def joined_late(*chunks: Chunk, **limits: int) -> Group:
     one = group(*chunks, **limits)
-    one.join_wait_us = 50
+    one.wait_by(WaitPolicy(join_us=50))
     return one
 
 
@@ -496,7 +497,7 @@ def test_a_part_of_a_transaction_does_not_join_complete_ones_and_they_do_not_wai
 @pytest.mark.parametrize("join_wait_us", [0, 50])
 def test_what_waits_long_is_not_soon_committed(join_wait_us: int) -> None:
     one = group(rows(), end(10), max_wait_us=51)
-    one.join_wait_us = join_wait_us
+    one.wait_by(WaitPolicy(join_us=join_wait_us))
     assert not one.is_commit_imminent
     take_all(one, 0)
     assert not one.is_commit_imminent
@@ -506,8 +507,8 @@ def test_a_backlog_that_comes_behind_does_not_let_a_part_into_what_is_expected()
     """Who reads the progress topic at a start would wait for the end of a transaction that may take an hour."""
     one = joined_late(rows(), end(10), max_wait_us=0)
     take_all(one, 0)
-    one.is_commit_announced = True
-    one.join_wait_us, one.linger_us = 0, 1000
+    one.announce_commit()
+    one.wait_by(WaitPolicy(linger_us=1000))
     one.add(rows(1))
     assert one.take(1) is None
     assert one.ready(1)

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from cdcd.ack import wait_policy as policies
 from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
+from cdcd.ack.wait_policy import WaitPolicy
 from cdcd.errors import SchemaIdTaken, SinkUnavailable, SlotActive
 from cdcd.model import Part, PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.pipeline import writer as writer_module
@@ -333,7 +335,7 @@ async def test_rows_that_are_seen_early_are_sent_as_they_come_and_their_position
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F7: nothing of them is confirmed meanwhile."""
-    monkeypatch.setattr(writer_module, "POSITION_WAIT_US", HOUR_US)
+    monkeypatch.setattr(policies, "LATE_POSITION", WaitPolicy(position_us=HOUR_US))
     async with world(is_at_least_once=True) as one:
         one.writer.note_backlog(False)
         await one.transaction(100, b"a")
@@ -387,7 +389,7 @@ async def test_where_several_come_in_one_go_the_next_waits_for_more_and_the_sink
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What comes while partitions join goes with the rows that wait for that; nothing is confirmed before (F7)."""
-    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
+    monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
     async with world() as one:
         one.writer.note_backlog(False)
         await two_in_one_go(one)
@@ -415,7 +417,7 @@ async def test_the_sink_is_not_told_of_a_commit_while_a_transaction_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who reads the progress topic at a start would wait for it as long."""
-    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
+    monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
     async with world() as one:
         await two_in_one_go(one)
         one.writer.note_backlog(False)
@@ -428,8 +430,8 @@ async def test_the_sink_is_not_told_of_a_commit_while_a_transaction_is_open(
 async def test_what_is_told_of_is_committed_before_a_part_of_a_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
-    monkeypatch.setattr(writer_module, "BACKLOG_WAIT_US", HOUR_US)
+    monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
+    monkeypatch.setattr(policies, "BACKLOG", WaitPolicy(linger_us=HOUR_US))
     async with world() as one:
         await two_in_one_go(one)
         one.writer.note_backlog(False)
@@ -445,7 +447,7 @@ async def test_nothing_is_waited_for_while_one_comes_at_a_time_nor_told_in_a_bac
     is_backlog: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None: one at a time."""
-    monkeypatch.setattr(writer_module, "JOIN_WAIT_US", HOUR_US)
+    monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
     async with world() as one:
         if is_backlog:
             await two_in_one_go(one)
