@@ -6,7 +6,7 @@ ARG BASE=python:3.13-slim-bookworm
 # hadolint ignore=DL3006
 FROM ${BASE} AS build
 WORKDIR /src
-# The kernels of the hot path are compiled here; an image without them is none.
+# The C extensions of the hot path are compiled here; the build of an image without them fails.
 RUN command -v cc >/dev/null || (apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev)
 COPY pyproject.toml README.md LICENSE ./
 COPY cdcd cdcd
@@ -14,7 +14,7 @@ RUN python3 -m venv /build \
     && /build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheel . \
     && python3 -m venv --without-pip /opt/cdcd \
     && /build/bin/pip --python /opt/cdcd/bin/python install --no-cache-dir /wheel/*.whl \
-    && CDCD_KERNELS=compiled /opt/cdcd/bin/cdcd --version
+    && CDCD_EXTENSIONS=compiled /opt/cdcd/bin/cdcd --version
 
 # hadolint ignore=DL3006
 FROM ${BASE}

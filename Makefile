@@ -59,7 +59,7 @@ matrix: $(STAMP) ## every version and option against test_decoding: make matrix 
 oracle: $(STAMP) ## every type through the topics, judged by PostgreSQL: make oracle ARGS="--majors 14,18 --values N"
 	$(BIN)/python -m tests.oracle $(ARGS)
 
-fuzz: $(STAMP) ## any bytes against a decoder, or a kernel and its twin: make fuzz ARGS="--target reading --asan --runs N"
+fuzz: $(STAMP) ## any bytes against a decoder, or a C extension and its fallback: make fuzz ARGS="--target reading --asan --runs N"
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]' || \
 		echo "make fuzz: without atheris, so without guidance by coverage" >&2

@@ -27,13 +27,13 @@ from cdcd.errors import (
     ProtocolError,
     RelationUnknown,
 )
+from cdcd.extensions import extension
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, XID_AT, relid_at
 from cdcd.frame_layout import HEADER as FRAME_HEADER
-from cdcd.kernels import compiled
 from cdcd.model import Record, Run, Transactions
 from cdcd.schema.varint import encode_long, encode_string
 
-_KERNEL = compiled("cdcd.avro.rows")
+_EXTENSION = extension("cdcd.avro.rows")
 
 _frame_at = FRAME_HEADER.unpack_from
 _uint32_at = struct.Struct(">I").unpack_from
@@ -59,22 +59,22 @@ def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionConte
     Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the
     row's LSN, its number in the run, from 0, and the table where it is known.
     """
-    if _KERNEL is None:
+    if _EXTENSION is None:
         return encode_run_in_python(run, plans, tx)
-    records: list[Record] = _KERNEL.encode_run(run, plans, tx, encode_run_in_python, encode_row_in_python)
+    records: list[Record] = _EXTENSION.encode_run(run, plans, tx, encode_run_in_python, encode_row_in_python)
     return records
 
 
-TAKES_WHOLE = _KERNEL is not None
+TAKES_WHOLE = _EXTENSION is not None
 """Whether `encode_transactions` is worth asking."""
 
 
-def taken_tally() -> tuple[int, int]:
+def take_fallback_counts() -> tuple[int, int]:
     """Return how many columns called an encoder in Python and how many rows went to it since the last call.
 
-    What the twin encodes because no compiled codec is there is not counted.
+    Without the C extension nothing is counted.
     """
-    return (0, 0) if _KERNEL is None else _KERNEL.taken_tally()
+    return (0, 0) if _EXTENSION is None else _EXTENSION.take_fallback_counts()
 
 
 class Encoded(NamedTuple):
@@ -105,19 +105,19 @@ def encode_transactions(
     """Return the records of whole transactions; the relid of a row that has no plan; None: feed them one by one.
 
     `new_context` makes the context of a transaction from its xid, commit LSN and commit time; `first` is that of one,
-    whose timeline all have. Only the compiled codec knows this way; it comes to what one transaction after the other
+    whose timeline all have. Only the C extension has this path; it comes to what one transaction after the other
     comes to (`expanded`), or it is not gone at all.
     """
-    if _KERNEL is None:
+    if _EXTENSION is None:
         return None
-    found = _KERNEL.encode_transactions(
+    found = _EXTENSION.encode_transactions(
         transactions, plans, new_context, first, written_commit_lsn, encode_row_in_python
     )
     return Encoded(*found) if isinstance(found, tuple) else found
 
 
 def encode_run_in_python(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
-    """Do what `encode_run` says: the compiled codec's specification."""
+    """Do what `encode_run` says: the C extension's specification."""
     data = run.frames
     end = len(data)
     relid_position = relid_at(run.xid)

@@ -14,14 +14,14 @@ from typing import Any
 from cdcd.avro.murmur2 import partition_for
 from cdcd.avro.transaction import NULL, SOME
 from cdcd.errors import SchemaError
-from cdcd.kernels import compiled
+from cdcd.extensions import extension
 from cdcd.model import Relation
 from cdcd.schema.codec import AvroSchema, Encoder
 from cdcd.schema.identity import OldTuples
 from cdcd.schema.relation_schema import ColumnCodec, RelationSchemas
 from cdcd.schema.varint import encode_string
 
-_KERNEL = compiled("cdcd.avro.rows")
+_EXTENSION = extension("cdcd.avro.rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RelationPlan:
     value_schema: AvroSchema
     """For who has to find a field in a record's bytes: no row needs it."""
     compiled: Any = field(default=None, compare=False, repr=False)
-    """The compiled row codec's own form of it, None where the twin runs."""
+    """The compiled row codec's own form of it, None where the fallback runs."""
 
 
 HEADER_BYTES = 5
@@ -112,7 +112,7 @@ def compile_plan(
         old_tuples=old_tuples,
         value_schema=schemas.value,
     )
-    return plan if _KERNEL is None else replace(plan, compiled=_KERNEL.CompiledPlan(plan))
+    return plan if _EXTENSION is None else replace(plan, compiled=_EXTENSION.CompiledPlan(plan))
 
 
 def _step(column: ColumnCodec, is_required: bool) -> tuple[bytes, bytes | None, Encoder]:

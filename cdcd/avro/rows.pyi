@@ -9,13 +9,13 @@ class CompiledPlan:
     plan: RelationPlan
     def __init__(self, plan: RelationPlan) -> None: ...
 
-def taken_tally() -> tuple[int, int]: ...
+def take_fallback_counts() -> tuple[int, int]: ...
 def encode_run(
     run: Run,
     plans: Mapping[int, RelationPlan],
     tx: TransactionContext,
-    whole_twin: Callable[..., list[Record]],
-    row_twin: Callable[..., None],
+    batch_fallback: Callable[..., list[Record]],
+    row_fallback: Callable[..., None],
 ) -> list[Record]: ...
 def encode_transactions(
     transactions: Transactions,
@@ -23,5 +23,5 @@ def encode_transactions(
     new_context: Callable[[int, int, int], TransactionContext],
     first: TransactionContext,
     written_commit_lsn: int,
-    row_twin: Callable[..., None],
+    row_fallback: Callable[..., None],
 ) -> tuple[Any, ...] | int | None: ...

@@ -3,11 +3,11 @@
 """The row codec as a C extension: raw row messages -> Kafka records, without a Python object per column.
 
 In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records.
-Invariant: bytes and errors are those of its twin (`cdcd.avro.encode`), which is its specification. What an operation
-does not understand goes to the column's own encoder or to the twin, a row at a time; where the twin raises, the whole
-run is given to it, so that an error is the twin's own. Nothing is read beyond a frame, and nothing is written without
-room for it.
-Must not: guess. Every doubt is the twin's to decide.
+Invariant: bytes and errors are those of its Python fallback (`cdcd.avro.encode`), which is its specification. What an
+operation does not understand goes to the column's own encoder, or the row to the fallback; where the fallback raises,
+it encodes the whole batch again, so that the error is its own. Nothing is read beyond a frame, and nothing is written
+without room for it.
+Must not: guess. Every doubt is the fallback's to decide.
 
 What comes in, `frames` (numbers are big-endian):
 

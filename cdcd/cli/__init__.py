@@ -19,7 +19,7 @@ from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.cli.say import say, show_uncaught
 from cdcd.cli.unknown import Parser, complaint
 from cdcd.errors import CdcdError, ConfigError
-from cdcd.kernels import running
+from cdcd.extensions import implementation
 from cdcd.version import __version__
 
 __all__ = ["main"]
@@ -59,16 +59,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Version(argparse.Action):
-    """Only who asks pays for loading the kernels."""
+    """Only who asks pays for loading the C extensions."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
-        print(f"cdcd {__version__} ({running()})")
+        print(f"cdcd {__version__} ({implementation()})")
         parser.exit()
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="cdcd", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and which kernels run")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="print the version and whether the C extensions run"
+    )
     _add_config(parser, is_command=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 

@@ -20,7 +20,7 @@ from cdcd.config.shape import Option, options
 
 PREFIX = "CDCD_"
 DELIMITER = "__"
-FOREIGN_PREFIXES = ("CDCD_CACHE", "CDCD_DEMO", "CDCD_TEST", "CDCD_KERNELS")
+FOREIGN_PREFIXES = ("CDCD_CACHE", "CDCD_DEMO", "CDCD_TEST", "CDCD_EXTENSIONS")
 """Variables of the demo, the tests and the build; no option may begin like this."""
 
 _SERVICE_LINK = re.compile(

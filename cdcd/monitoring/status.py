@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from cdcd.ack.group import CommitPosition
-from cdcd.avro.encode import Encoded, taken_tally
+from cdcd.avro.encode import Encoded, take_fallback_counts
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Item, Keepalive, Progress, Run
@@ -190,7 +190,7 @@ class Status:
             self.lag.received(last.wal_end_lsn)
         self.lag.turned()
         self.metrics.open_transactions(open_transactions)
-        self.metrics.in_python(*taken_tally())
+        self.metrics.in_python(*take_fallback_counts())
         self._held.holds(held, may_be_lost)
         self.loop_turned()
 

@@ -27,7 +27,7 @@ from prometheus_client import (
 )
 
 from cdcd.errors import CdcdError, Retry
-from cdcd.kernels import running
+from cdcd.extensions import implementation
 from cdcd.ops.health import STATES
 from cdcd.ops.known import KnownGauge
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
@@ -331,10 +331,10 @@ class Metrics:
     def _make_state(self, version: str, revision: str) -> None:
         build = self._gauge(
             "build_info",
-            "1, with the version of cdcd and Python, and whether the kernels are compiled.",
-            ("version", "revision", "python", "kernels"),
+            "1, with the version of cdcd and Python, and whether the C extensions run.",
+            ("version", "revision", "python", "extensions"),
         )
-        build.labels(version, revision, platform.python_version(), running()).set(1)
+        build.labels(version, revision, platform.python_version(), implementation()).set(1)
         self._state = self._gauge(
             "pipeline_state", "1 for what the pipeline is doing, 0 for the rest.", ("state",)
         )
@@ -377,7 +377,7 @@ class Metrics:
             "Values whose type the compiled row codec has no operation for.",
         )
         self._python_rows = self._counter(
-            "encoded_in_python_rows_total", "Rows that the compiled row codec left to its twin in Python."
+            "encoded_in_python_rows_total", "Rows that the C extension left to its Python fallback."
         )
         self._open_transactions = self._known(
             "open_transactions", "Transactions begun and not ended; absent without a stream."

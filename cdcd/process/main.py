@@ -17,7 +17,7 @@ import structlog
 
 from cdcd.config import Config
 from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED
-from cdcd.kernels import is_fallback, running
+from cdcd.extensions import implementation, is_fallback
 from cdcd.monitoring.heartbeat import Heartbeat
 from cdcd.monitoring.partition_monitor import PartitionMonitor
 from cdcd.monitoring.publication_monitor import PublicationMonitor
@@ -85,16 +85,16 @@ async def _run(config: Config) -> int:
     _LOG.info(
         "started",
         version=__version__,
-        kernels=running(),
+        extensions=implementation(),
         name=config.name,
         slot=config.source.slot.name,
         admin_port=port,
     )
     if is_fallback():
         _LOG.warning(
-            "kernels_in_python",
+            "python_fallback",
             hint="a row costs some twenty times as much; install cdcd where there is a C compiler, or choose this "
-            "with CDCD_KERNELS=python",
+            "with CDCD_EXTENSIONS=python",
         )
     tune_gc()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)

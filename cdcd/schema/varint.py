@@ -12,7 +12,7 @@ MIN_LONG = -(1 << 63)
 MAX_LONG = (1 << 63) - 1
 
 _SHORT = tuple(bytes((z,)) if z < 0x80 else bytes(((z & 0x7F) | 0x80, z >> 7)) for z in range(1 << 11))
-"""Zig-zag numbers of few bytes. A larger table takes memory of the daemon, which encodes rows by its kernel."""
+"""Zig-zag numbers of few bytes. A larger table takes memory of the daemon, which encodes rows by its C extension."""
 _SHORT_SIZES = len(_SHORT) // 2
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from operator import itemgetter
 
-from cdcd.kernels import compiled
+from cdcd.extensions import extension
 from cdcd.model import Record
 
-_KERNEL = compiled("cdcd.sink._produce_batch")
+_EXTENSION = extension("cdcd.sink._produce_batch")
 _TOPIC_AND_PARTITION = itemgetter(0, 1)
 
 Call = Callable[..., None]
@@ -31,14 +31,14 @@ def by_partition(records: Sequence[Record]) -> Sequence[Record]:
     batches, partition by partition, and to free it: half of the time of its thread. The partitions are in the order
     of their first records. Where there are more than `MOST_PARTITIONS`, all is left as it is.
     """
-    if _KERNEL is not None and type(records) is list:
-        ordered: list[Record] = _KERNEL.by_partition(records)
+    if _EXTENSION is not None and type(records) is list:
+        ordered: list[Record] = _EXTENSION.by_partition(records)
         return ordered
     return by_partition_in_python(records)
 
 
 def by_partition_in_python(records: Sequence[Record]) -> Sequence[Record]:
-    """Do what `by_partition` says: the compiled one's specification."""
+    """Do what `by_partition` says: the C extension's specification."""
     found: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         found.setdefault((record.topic, record.partition), []).append(record)
@@ -58,8 +58,8 @@ def produce_batch(
     `reported` besides; what it raises is returned, with the record's index. Without, the index is the number of
     records.
     """
-    if _KERNEL is not None and type(records) is list:
-        found: tuple[int, Exception | None] = _KERNEL.produce_batch(produce, reported, records, start)
+    if _EXTENSION is not None and type(records) is list:
+        found: tuple[int, Exception | None] = _EXTENSION.produce_batch(produce, reported, records, start)
         return found
     return produce_batch_in_python(produce, reported, records, start)
 
@@ -67,7 +67,7 @@ def produce_batch(
 def produce_batch_in_python(
     produce: Call, reported: Call, records: Sequence[Record], start: int
 ) -> tuple[int, Exception | None]:
-    """Do what `produce_batch` says: the compiled one's specification."""
+    """Do what `produce_batch` says: the C extension's specification."""
     first = at = start
     try:
         for last in sorted(last_of_each(records, start)):

@@ -1,4 +1,5 @@
-"""The messages of one drain, read from libpq and cut into items. The twin, in Python, of `cdcd.source.reading`.
+"""The messages of one drain, read from libpq and cut into items. The Python fallback of
+`cdcd.source.reading`.
 
 In: libpq's functions and a PGconn in CopyBoth, or payloads by `feed`.  Out: items, why reading stopped.
 Invariant: what libpq gave is freed, also when there is no memory to keep it; no message is left out of the items

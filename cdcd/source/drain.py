@@ -3,7 +3,7 @@
 In: a `CopyConnection`.  Out: `Drained`.
 Invariant: items come in wire order and none is lost: what was read before a failure is returned first, the
 failure is raised by the next call; a batch in which the server dropped a publication is not returned (F72).
-Must not: wait, or look at a message: reading and cutting are `Batch`'s, compiled or in Python (`cdcd.kernels`).
+Must not: wait, or look at a message: reading and cutting are `Batch`'s, compiled or in Python (`cdcd.extensions`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from cdcd.errors import PublicationMissing, SourceUnavailable
-from cdcd.kernels import compiled
+from cdcd.extensions import extension
 from cdcd.model import Item
 from cdcd.ops.notices import NOTICES
-from cdcd.source import batch as twin
+from cdcd.source import batch as fallback
 from cdcd.source.batch import BROKEN, COPY_ENDED, LATER, Batch
 from cdcd.source.failures import is_publication_notice
 from cdcd.source.libpq import CopyConnection, PQconsumeInput, PQfreemem, PQgetCopyData
 
-reading: ModuleType = compiled("cdcd.source.reading") or twin
+reading: ModuleType = extension("cdcd.source.reading") or fallback
 LIBPQ = reading.Libpq(PQgetCopyData, PQfreemem, PQconsumeInput)
 
 

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The compiled drain: reads many messages in one call and cuts them as they come. `cdcd.source.batch` is its twin and
-its specification: equal items, or the same error.
+"""The drain as a C extension: reads many messages in one call and cuts them as they come. `cdcd.source.batch` is its
+Python fallback and its specification: equal items, or the same error.
 
 In: libpq's functions by address, so that nothing is linked and TLS works; or payloads by `feed`.  Out: items.
 Invariant: no byte of a message is read that was not compared with its length before. A message that is not exactly of
-the form looked for here is the twin's to refuse: there is one place that words errors.
+the form looked for here is the fallback's to refuse: there is one place that words errors.
 Must not: make a Python object for a row, or give up the GIL (libpq calls back for a notice).
 """
 
@@ -157,7 +157,7 @@ cdef class Batch:
         """
         if self._odd is not None:
             copyboth.cut_items([self._odd], self._in_stream)
-            raise AssertionError("the compiled drain refuses a message that its twin takes")
+            raise AssertionError("the compiled drain refuses a message that its fallback takes")
         self._flush()
         return self._items, self._in_stream
 

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from cdcd.errors import MessageTruncated
+from cdcd.extensions import extension
 from cdcd.frame_layout import FRAME_BYTES, relid_at
-from cdcd.kernels import compiled
 from cdcd.model import Run
 
-_KERNEL = compiled("cdcd.txn._frames")
+_EXTENSION = extension("cdcd.txn._frames")
 _uint32_at = struct.Struct(">I").unpack_from
 
 
@@ -45,12 +45,12 @@ def single_rows(run: Run) -> Iterator[Run]:
 
 def count_operations(run: Run) -> Mapping[tuple[int, int], int]:
     """Return how many rows of each (relid, type byte) a run has. Raises MessageTruncated."""
-    found = None if _KERNEL is None else _KERNEL.count_operations(run)
+    found = None if _EXTENSION is None else _EXTENSION.count_operations(run)
     return count_operations_in_python(run) if found is None else found
 
 
 def count_operations_in_python(run: Run) -> Counter[tuple[int, int]]:
-    """Do what `count_operations` says: the compiled one's specification."""
+    """Do what `count_operations` says: the C extension's specification."""
     data, relid_position = run.frames, relid_at(run.xid)
     counts: Counter[tuple[int, int]] = Counter()
     at, end = 0, len(data)

@@ -280,7 +280,7 @@ OWN: tuple[Runner, ...] = (
     Cdcd("cdcd_eager", "cdcd, exactly once, reading without a pause", module="tests.bench.eager"),
     Cdcd("cdcd_unix", "cdcd, exactly once, over the Unix socket", is_unix=True),
     Cdcd("at_least_once", "cdcd, at least once", {"sink": {"delivery": "at_least_once"}}),
-    Cdcd("python", "cdcd, exactly once, without compiled kernels", environment={"CDCD_KERNELS": "python"}),
+    Cdcd("python", "cdcd, exactly once, without C extensions", environment={"CDCD_EXTENSIONS": "python"}),
 )
 DEFAULT_RUNNERS = ("unix", "tcp", "cdcd", "cdcd_eager", "at_least_once", "debezium", "debezium_tuned")
 BEFORE = "before"

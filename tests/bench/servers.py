@@ -106,7 +106,7 @@ def machine_description() -> dict[str, Any]:
 
 
 def cdcd_version(environment: Mapping[str, str] | None = None) -> str:
-    """What `cdcd --version` says, which kernels it runs among it."""
+    """What `cdcd --version` says, with or without C extensions."""
     command = [sys.executable, "-m", "cdcd", "--version"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={**os.environ, **(environment or {})}

@@ -3,8 +3,8 @@
 In: --target, --runs or --seconds, --seed.  Out: what was run; a crash ends it with status 1 or atheris' own, and the
 input is in the folder of --crashes: it belongs into tests/fuzz/crashes/<target> once it is mended.
 The address space is limited, so an allocation without bound is a crash as well.
-With --asan a target's kernel is compiled for AddressSanitizer and UndefinedBehaviorSanitizer into a temporary folder
-and run by the plain mutator: what they find ends it as a crash does, the input is in `crash-in-hand`.
+With --asan a target's extension is built with AddressSanitizer and UndefinedBehaviorSanitizer in a temporary folder
+and run by the plain mutator: a finding ends the run as a crash does, the input is in `crash-in-hand`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from cdcd.kernels import compiled
-from tests.fuzz.compiled import KERNELS, build, load, sanitizers
+from cdcd.extensions import extension
+from tests.fuzz.compiled import EXTENSIONS, build, load, sanitizers
 
 MEMORY_LIMIT_BYTES = 1 << 30
 
@@ -33,8 +33,8 @@ def main() -> int:
     options = _options()
     if options.asan:
         return _sanitized(options)
-    if options.kernel:
-        load(KERNELS[options.target], options.kernel)
+    if options.extension:
+        load(EXTENSIONS[options.target], options.extension)
     if options.engine != "mutator":
         try:
             import atheris
@@ -49,13 +49,13 @@ def main() -> int:
 
 
 def _refuse_in_vain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """A kernel is compared with its twin: without one, or of a target without, a run says nothing."""
-    kernel = KERNELS.get(options.target)
-    if kernel is None and options.asan:
-        parser.error(f"--asan: the target {options.target} has no kernel; one of {', '.join(KERNELS)}")
-    if kernel is not None and not options.asan and options.kernel is None and compiled(kernel) is None:
+    """A run compares an extension with its Python fallback: without the extension it shows nothing."""
+    name = EXTENSIONS.get(options.target)
+    if name is None and options.asan:
+        parser.error(f"--asan: the target {options.target} has no extension; one of {', '.join(EXTENSIONS)}")
+    if name is not None and not options.asan and options.extension is None and extension(name) is None:
         parser.error(
-            f"the target {options.target} compares {kernel} with its twin, and it is not compiled here"
+            f"the target {options.target} compares {name} with its fallback, and it is not compiled here"
         )
 
 
@@ -71,19 +71,28 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=("auto", "atheris", "mutator"), default="auto")
     parser.add_argument("--crashes", type=Path, default=Path("."), help="where crashing inputs are written")
-    parser.add_argument("--asan", action="store_true", help="the target's kernel under AddressSanitizer")
-    parser.add_argument("--kernel", type=Path, help=argparse.SUPPRESS)  # what --asan has built
+    parser.add_argument("--asan", action="store_true", help="the target's extension under AddressSanitizer")
+    parser.add_argument("--extension", type=Path, help=argparse.SUPPRESS)  # what --asan has built
     options = parser.parse_args()
     _refuse_in_vain(parser, options)
     return options
 
 
 def _sanitized(options: argparse.Namespace) -> int:
-    """Run the target in a Python that has the sanitizers loaded, with its kernel built for them."""
+    """Run the target in a Python that has the sanitizers loaded, with its extension built for them."""
     with tempfile.TemporaryDirectory(prefix="cdcd-asan-") as folder:
-        kernel = build(KERNELS[options.target], Path(folder), sanitized=True)
+        built = build(EXTENSIONS[options.target], Path(folder), sanitized=True)
         again = [argument for argument in sys.argv[1:] if argument != "--asan"]
-        command = [sys.executable, "-m", "tests.fuzz", *again, "--engine", "mutator", "--kernel", str(kernel)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz",
+            *again,
+            "--engine",
+            "mutator",
+            "--extension",
+            str(built),
+        ]
         return subprocess.run(command, env=os.environ | sanitizers(), check=False).returncode
 
 
@@ -117,14 +126,14 @@ def _mutated(options: argparse.Namespace) -> int:
     from tests.fuzz.mutator import inputs
     from tests.fuzz.targets import TARGETS
 
-    if not options.kernel:  # AddressSanitizer keeps terabytes of addresses
+    if not options.extension:  # AddressSanitizer keeps terabytes of addresses
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     in_hand = options.crashes / "crash-in-hand"
     target = TARGETS[options.target]
     begun_s, done = time.monotonic(), 0
     print(f"target {options.target}, plain mutator, seed {options.seed}", flush=True)
     for data in itertools.islice(inputs(corpus(options.target), Random(options.seed)), options.runs):
-        if options.kernel:
+        if options.extension:
             in_hand.write_bytes(data)  # what the sanitizers find ends the process at once
         try:
             target(data)

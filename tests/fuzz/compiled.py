@@ -1,6 +1,6 @@
-"""A compiled kernel of one's own: built from its source into a folder, for the sanitizers too, and loaded from there.
+"""A C extension of one's own: built from its source into a folder, for the sanitizers too, and loaded from there.
 
-In: a kernel's module name, a folder.  Out: the extension; what its process has to be started with.
+In: an extension's module name, a folder.  Out: the extension; what its process has to be started with.
 Invariant: nothing is written beside the source.
 """
 
@@ -15,8 +15,8 @@ import sysconfig
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-KERNELS = {"reading": "cdcd.source.reading", "rows": "cdcd.avro.rows", "transactions": "cdcd.avro.rows"}
-"""The kernel that a target compares with its twin."""
+EXTENSIONS = {"reading": "cdcd.source.reading", "rows": "cdcd.avro.rows", "transactions": "cdcd.avro.rows"}
+"""The extension that a target compares with its fallback."""
 
 _SANITIZED = (
     "-O1",
@@ -29,7 +29,7 @@ _COMPILER = os.environ.get("CC", "gcc")
 
 
 def build(module: str, folder: Path, *, sanitized: bool = False) -> Path:
-    """Build the kernel of this name, `cdcd.source.reading` for one; where its extension is."""
+    """Build the extension of this name, `cdcd.source.reading` for one; where its extension is."""
     found = importlib.util.find_spec("cdcd")
     assert found is not None
     assert found.submodule_search_locations

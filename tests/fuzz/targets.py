@@ -1,7 +1,7 @@
 """What is fuzzed: any bytes in, nothing out but the documented errors.
 
 In: bytes of a fuzzer.  Out: nothing; an exception that is not documented is a crash, and so is a message that
-is read but not written back to the same bytes, and a compiled kernel that does not do as its twin.
+is read but not written back to the same bytes, and a C extension that does not do as its Python fallback.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from cdcd.source.copyboth import cut_items, read_frame, write_frame
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Rows
 from cdcd.txn.frames import count_operations
+from tests.support.implementations import READING, is_wanted, loaded
 from tests.support.pgoutput_encode import encode
 from tests.support.played import Played
 from tests.support.some_rows import LSN, Table, context, outcome
-from tests.support.twins import READING, is_wanted, loaded
 from tests.support.whole import gathered_back, one_by_one, without_needless
 
 MAX_INPUT_BYTES = 4096
@@ -123,15 +123,15 @@ def reading(data: bytes) -> None:
     messages = [message for message in _split(data[1:]) if message]
     in_stream, gathers = bool(data[0] & 1), bool(data[0] & 2)
     max_bytes = 200 if data[0] & 4 else 1 << 20
-    twin, kernel = READING
-    expected = _drained(loaded(twin), messages, in_stream, gathers, max_bytes)
-    plain = _drained(loaded(twin), messages, in_stream, False, max_bytes)
+    fallback, extension = READING
+    expected = _drained(loaded(fallback), messages, in_stream, gathers, max_bytes)
+    plain = _drained(loaded(fallback), messages, in_stream, False, max_bytes)
     if gathers and not all(_is_the_same(*each) for each in zip(expected, plain, strict=True)):
         raise AssertionError("whole transactions that are not what they were gathered from")
-    if is_wanted(kernel):
-        found = _drained(loaded(kernel), messages, in_stream, gathers, max_bytes)
+    if is_wanted(extension):
+        found = _drained(loaded(extension), messages, in_stream, gathers, max_bytes)
         if repr(found) != repr(expected):
-            raise AssertionError("the compiled drain does not do as its twin")
+            raise AssertionError("the compiled drain differs from its Python fallback")
 
 
 def _drained(
@@ -175,7 +175,7 @@ def rows(data: bytes) -> None:
     if found != wanted or (
         isinstance(wanted, list) and (one.tx_seq, one.counts) != (other.tx_seq, other.counts)
     ):
-        raise AssertionError("the compiled row codec does not do as its twin")
+        raise AssertionError("the compiled row codec differs from its Python fallback")
 
 
 def transactions(data: bytes) -> None:

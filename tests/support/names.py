@@ -2,7 +2,7 @@
 
 In: names that end in ".test", their addresses.  Out: the environment of a process that resolves them so.
 Invariant: a process asks libc, as it always does; only libc's answer is this one's, at once for the next question.
-Names that end otherwise are libc's own. A C compiler has to be there, as for cdcd's own kernels.
+Names that end otherwise are libc's own. A C compiler has to be there, as for cdcd's own extensions.
 """
 
 from __future__ import annotations

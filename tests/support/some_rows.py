@@ -1,4 +1,4 @@
-"""Tables, rows and runs by chance, for whoever holds the compiled kernels against their twins.
+"""Tables, rows and runs by chance, to compare the C extensions with their Python fallbacks.
 
 In: a `random.Random`.  Out: a table with its plan, runs of rows that fit it, and others that do not quite.
 Invariant: the same seed, the same bytes. Most values are what the server writes, some are not of their type at all.
@@ -378,5 +378,5 @@ def outcome(work: Callable[..., Any], *args: Any) -> Any:
     """What it returns, or the error with all that it says."""
     try:
         return work(*args)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the twin has to raise the same
+    except Exception as error:  # noqa: BLE001 - whatever it is, the fallback has to raise the same
         return type(error), str(error), getattr(error, "context", None)

@@ -1,5 +1,5 @@
 """Whole transactions, for who judges them: how they are encoded in one go, which is one after the other, by the row
-codec's twin; and what gathering may take away."""
+codec's fallback; and what gathering may take away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def one_by_one(
     new_context: Callable[[int, int, int], TransactionContext],
     written_commit_lsn: int,
 ) -> tuple[object, ...]:
-    """What `encode_transactions` returns: each transaction by itself, with the twin."""
+    """What `encode_transactions` returns: each transaction by itself, with the fallback."""
     records: list[Record] = []
     operations: dict[tuple[int, int], int] = {}
     times: list[int] = []

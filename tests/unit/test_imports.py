@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "cdcd"
 # From the ground up. A room imports rooms of the tiers below its own, and never a neighbour of its own tier.
 TIERS = (
     {
-        "big_endian", "bounded", "clock", "failpoints", "frame_layout", "kernels", "lru_cache", "lsn", "redaction",
+        "big_endian", "bounded", "clock", "failpoints", "frame_layout", "extensions", "lru_cache", "lsn", "redaction",
         "threads", "version",
     },
     {"errors", "waits"},
@@ -80,14 +80,14 @@ def imported_by_cython(path: Path) -> Iterator[str]:
 def imported_by_python(path: Path) -> Iterator[str]:
     modules = list(statements(path))
     yield from modules
-    if "cdcd.kernels" in modules:
+    if "cdcd.extensions" in modules:
         yield from extensions(path)
 
 
 def extensions(path: Path) -> Iterator[str]:
     """The C extensions that a file asks for."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "compiled":
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "extension":
             (name,) = node.args
             assert isinstance(name, ast.Constant), (
                 f"{path}:{node.lineno}: a C extension is named by a literal"

@@ -11,7 +11,7 @@ cdef CompiledPlan _compiled(object plan):
 
 
 cdef inline CompiledPlan _plan_of(dict used, object plans, uint32_t relid, object counts):
-    """The compiled plan of a relid for this call, None where there is none or the twin has to do it.
+    """The compiled plan of a relid for this call, None where there is none or the fallback has to do it.
 
     `used` has what it returned, by relid and, where tables are counted, by the table's name too.
     """
@@ -27,7 +27,7 @@ cdef inline CompiledPlan _plan_of(dict used, object plans, uint32_t relid, objec
     compiled.order = 0
     if counts is not None:
         if plan.table in used:
-            return None  # two relations of one name are counted together: the twin's to do
+            return None  # two relations of one name are counted together: the fallback's to do
         used[plan.table] = compiled
         compiled.order = counts.get(plan.table, 0)
     used[relid] = compiled
@@ -44,17 +44,17 @@ cdef int _store_counts(dict used, object counts) except -1:
     return 0
 
 
-def encode_run(run, plans, tx, whole_twin, row_twin):
-    """Return the records of a run and raise `tx.tx_seq`, as `whole_twin` does.
+def encode_run(run, plans, tx, batch_fallback, row_fallback):
+    """Return the records of a run and raise `tx.tx_seq`, as `batch_fallback` does.
 
-    `whole_twin(run, plans, tx)` is asked where anything is wrong, `row_twin(plan, tx, records, lsn, data, kind, at,
-    end)` for a row that only it can encode. Raises what they raise.
+    `batch_fallback(run, plans, tx)` is called where anything is wrong, `row_fallback(plan, tx, records, lsn, data,
+    kind, at, end)` for a row that only it can encode. Raises what they raise.
     """
     cdef int64_t first_seq = tx.tx_seq
     counts = tx.counts
     first_counts = None if counts is None else dict(counts)
     try:
-        records = _encode_run(run, plans, tx, row_twin)
+        records = _encode_run(run, plans, tx, row_fallback)
         if records is not None:
             return records
     except Exception as error:
@@ -67,7 +67,7 @@ def encode_run(run, plans, tx, whole_twin, row_twin):
     if counts is not None:
         counts.clear()
         counts.update(first_counts)
-    return whole_twin(run, plans, tx)
+    return batch_fallback(run, plans, tx)
 
 
 cdef int _refuse_memory(object error) except -1:
@@ -76,8 +76,8 @@ cdef int _refuse_memory(object error) except -1:
     return 0
 
 
-cdef list _encode_run(object run, object plans, object tx, object row_twin):
-    global _twin_rows
+cdef list _encode_run(object run, object plans, object tx, object row_fallback):
+    global _fallback_rows
     cdef bytes data = run.frames
     cdef const uint8_t* begin = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* end = begin + PyBytes_GET_SIZE(data)
@@ -117,10 +117,10 @@ cdef list _encode_run(object run, object plans, object tx, object row_twin):
                 return None
             last_relid = relid
         if _change(records, plan, &constants, lsn, start[0], start + tuples_at, at) != DONE:
-            _twin_rows += 1
+            _fallback_rows += 1
             tx.tx_seq = constants.tx_seq
             _store_counts(used, counts)
-            row_twin(plan.plan, tx, records, lsn, data, start[0], start + tuples_at - begin, at - begin)
+            row_fallback(plan.plan, tx, records, lsn, data, start[0], start + tuples_at - begin, at - begin)
             constants.tx_seq = tx.tx_seq
             if counts is not None:
                 plan.order = counts.get(plan.plan.table, 0)

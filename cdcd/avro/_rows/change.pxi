@@ -52,7 +52,7 @@ cdef int _change(
     list records, CompiledPlan plan, Transaction* tx, uint64_t lsn, uint8_t kind, const uint8_t* at,
     const uint8_t* end,
 ) except -1:
-    """Append one message's records, `at` being behind its relid; LEFT, with nothing done, where the twin has to."""
+    """Append one message's records, `at` being behind its relid; LEFT, with nothing done: the fallback's."""
     cdef bint has_old = False, is_whole = False, has_unchanged = False, ignored = False
     cdef bytes key = None
     if kind != INSERT and at < end and (at[0] == KEY or at[0] == OLD):

@@ -5,19 +5,19 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t
 
 cdef int64_t _called_columns = 0
-cdef int64_t _twin_rows = 0
+cdef int64_t _fallback_rows = 0
 
 
-def taken_tally():
-    """Return how many columns called their encoder and how many rows went to the twin since the last call."""
-    global _called_columns, _twin_rows
-    found = (_called_columns, _twin_rows)
-    _called_columns = _twin_rows = 0
+def take_fallback_counts():
+    """Return how many columns called their encoder and how many rows went to the fallback since the last call."""
+    global _called_columns, _fallback_rows
+    found = (_called_columns, _fallback_rows)
+    _called_columns = _fallback_rows = 0
     return found
 
 
 cdef int _column(Buffer* out, Column* column, Value* value, bint is_required) except -1:
-    """Write one column with its branch; LEFT where the twin has to judge."""
+    """Write one column with its branch; LEFT where the fallback has to judge."""
     global _called_columns
     cdef Py_ssize_t begin = out.size
     cdef Operation* op

@@ -49,7 +49,7 @@ if {op.name: int(op) for op in Op} != _KNOWN:
 
 cdef enum:
     DONE = 0
-    LEFT = 1  # to the encoder, or to the twin
+    LEFT = 1  # to the encoder, or to the fallback
     FAILED = -1  # a Python error is set
 
 cdef struct Operation:

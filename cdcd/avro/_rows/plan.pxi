@@ -82,7 +82,7 @@ cdef class CompiledPlan:
         self.is_key_required = plan.is_key_required
         self.is_flat = plan.is_flat
         self.tombstones = plan.tombstones
-        # What partitions may have left out of an old tuple is the twin's to judge (F78).
+        # What partitions may have left out of an old tuple is the fallback's to judge (F78).
         self.leaves_changes = plan.old_tuples is not None and bool(plan.old_tuples.short)
         self.leaves_whole = plan.old_tuples is not None
         self.partitions = plan.partitions

@@ -62,17 +62,17 @@ cdef bint _begin(
     return True
 
 
-def encode_transactions(transactions, plans, new_context, first, uint64_t written_commit_lsn, row_twin):
+def encode_transactions(transactions, plans, new_context, first, uint64_t written_commit_lsn, row_fallback):
     """Return the records of whole transactions and what is to be known of them; or what stands in the way.
 
     `first` is the context of one of them, for what is the same for all; `new_context(xid, commit_lsn, commit_pg_us)`
-    makes that of one with a row that only `row_twin` can encode. Those that commit up to `written_commit_lsn`
-    are dropped (F4). An int: the relid of a row without a plan. None: it has to be done one by one, with the twin.
+    makes that of one with a row that only `row_fallback` can encode. Those that commit up to `written_commit_lsn`
+    are dropped (F4). An int: the relid of a row without a plan. None: the fallback encodes them one by one.
     Else (records, operations by (relid, type byte), commit time of the first that was not dropped, Unix epoch, commit
     time of the last, its commit LSN, its end LSN, how many have rows, how many have none, how many were dropped).
     """
     try:
-        return _encode_transactions(transactions, plans, new_context, first, written_commit_lsn, row_twin)
+        return _encode_transactions(transactions, plans, new_context, first, written_commit_lsn, row_fallback)
     except Exception as error:
         _refuse_memory(error)
         return None
@@ -84,9 +84,9 @@ def encode_transactions(transactions, plans, new_context, first, uint64_t writte
 
 cdef object _encode_transactions(
     object transactions, object plans, object new_context, object first, uint64_t written_commit_lsn,
-    object row_twin,
+    object row_fallback,
 ):
-    global _twin_rows
+    global _fallback_rows
     cdef bytes data = transactions.frames
     cdef const uint8_t* origin = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* end = origin + PyBytes_GET_SIZE(data)
@@ -158,10 +158,10 @@ cdef object _encode_transactions(
                     return relid
                 last_relid = relid
             if _change(records, plan, &tx, lsn, kind, start + tuples_at, at) != DONE:
-                _twin_rows += 1
+                _fallback_rows += 1
                 context = new_context(xid, commit_lsn, commit_us - EPOCH_US)
                 context.tx_seq = tx.tx_seq
-                row_twin(plan.plan, context, records, lsn, data, kind, start + tuples_at - origin, at - origin)
+                row_fallback(plan.plan, context, records, lsn, data, kind, start + tuples_at - origin, at - origin)
                 tx.tx_seq = context.tx_seq
             rows += 1
             plan.inserts += kind == INSERT

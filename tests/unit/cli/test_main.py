@@ -14,7 +14,7 @@ import pytest
 from cdcd.cli import main
 from cdcd.cli.say import ascii_escapes
 from cdcd.config.sample import sample_yaml
-from cdcd.kernels import running
+from cdcd.extensions import implementation
 from cdcd.version import __version__
 from tests.unit.config.cases import CASES, GOOD, Wrong
 
@@ -66,7 +66,7 @@ def prod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
-    assert (ended.value.code, capsys.readouterr().out) == (0, f"cdcd {__version__} ({running()})\n")
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"cdcd {__version__} ({implementation()})\n")
 
 
 def test_without_a_configuration_the_usage_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

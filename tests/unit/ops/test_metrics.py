@@ -7,7 +7,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdcd.kernels import running
+from cdcd.extensions import implementation
 from cdcd.ops.health import STATES
 from cdcd.ops.known import KnownGauge
 from cdcd.ops.metrics import Metrics, SlotReading
@@ -171,11 +171,11 @@ def test_registrations_are_requests_that_registered(metrics: Metrics) -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "python"])
-def test_the_build_says_which_kernels_run(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CDCD_KERNELS", choice)
+def test_the_build_says_which_implementation_runs(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDCD_EXTENSIONS", choice)
     exposition = Metrics("0.1.0", with_process=False).exposition().decode()
     (line,) = [one for one in exposition.splitlines() if one.startswith("cdcd_build_info{")]
-    assert f'kernels="{running()}"' in line
+    assert f'extensions="{implementation()}"' in line
     if choice == "python":
         assert "cdcd.avro.rows" in line
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cdcd.kernels import compiled
+from cdcd.extensions import extension
 from cdcd.model import Record
 from cdcd.sink.produce_batch import (
     MOST_PARTITIONS,
@@ -22,15 +22,15 @@ from cdcd.sink.settings import SinkSettings
 
 Produce = Callable[..., tuple[int, Exception | None]]
 Arrange = Callable[[Sequence[Record]], Sequence[Record]]
-needs_kernel = pytest.mark.skipif(
-    compiled("cdcd.sink._produce_batch") is None, reason="the kernels in Python were asked for"
+needs_extension = pytest.mark.skipif(
+    extension("cdcd.sink._produce_batch") is None, reason="the Python fallbacks were asked for"
 )
 BOTH = [
-    pytest.param(produce_batch, marks=needs_kernel, id="compiled"),
+    pytest.param(produce_batch, marks=needs_extension, id="compiled"),
     pytest.param(produce_batch_in_python, id="python"),
 ]
 BOTH_ARRANGE = [
-    pytest.param(by_partition, marks=needs_kernel, id="compiled"),
+    pytest.param(by_partition, marks=needs_extension, id="compiled"),
     pytest.param(by_partition_in_python, id="python"),
 ]
 
@@ -113,7 +113,7 @@ def test_where_the_producer_takes_no_more_is_told_with_why(give: Produce, failur
         assert producer.taken + rest.taken == records[start:], seed
 
 
-@needs_kernel
+@needs_extension
 def test_records_that_are_no_list_go_the_other_way() -> None:
     producer = Producer(0, None)
     records = (Record("t", 0, None, b"1"), Record("t", 0, None, b"2"))
@@ -154,7 +154,7 @@ def test_records_of_more_partitions_are_left_as_they_are(arrange: Arrange, is_ar
     assert sorted(arrange(records)) == sorted(records)
 
 
-@needs_kernel
+@needs_extension
 def test_both_arrange_alike() -> None:
     for seed in range(150):
         records = _records(random.Random(seed))

@@ -1,4 +1,4 @@
-"""Reading and cutting, by both twins: when to stop, what is freed, and equal items or the same error on any bytes."""
+"""Reading and cutting, by extension and fallback: when to stop, what is freed, equal items or the same error."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from cdcd.errors import MessageUnknown, ProtocolError
 from cdcd.model import Control, Keepalive, Run, Transactions
-from cdcd.source import batch as twin
+from cdcd.source import batch as fallback
 from tests.support.copydata import begin, commit, keepalive, mutated, session, xlog
+from tests.support.implementations import READING, implementations, is_wanted, loaded
 from tests.support.played import Played
-from tests.support.twins import READING, is_wanted, loaded, twins
 from tests.support.whole import gathered_back, without_needless
 
 ROW = xlog(b"I\0\0\0\1N")
 
 
-@pytest.fixture(params=twins(*READING))
+@pytest.fixture(params=implementations(*READING))
 def reading(request: pytest.FixtureRequest) -> ModuleType:
     return loaded(request.param)
 
@@ -227,26 +227,28 @@ def test_two_batches_at_a_time_do_not_share_a_buffer(reading: ModuleType) -> Non
     assert other.finish()[0] == [Run(frame(xlog(b"D\0\0\0\2K")), 1)]
 
 
-# --- the twins against each other -------------------------------------------------------------------------------
+# --- the implementations against each other ---------------------------------------------------------------------
 
-both = pytest.mark.parametrize("kernel", [name for name in twins(*READING) if name != READING[0]])
+both = pytest.mark.parametrize(
+    "extension", [name for name in implementations(*READING) if name != READING[0]]
+)
 
 
-def assert_equal(kernel: ModuleType, messages: Sequence[bytes], in_stream: bool, gathers: bool) -> Any:
-    expected = cut(twin, messages, in_stream, gathers)
-    found = cut(kernel, messages, in_stream, gathers)
+def assert_equal(extension: ModuleType, messages: Sequence[bytes], in_stream: bool, gathers: bool) -> Any:
+    expected = cut(fallback, messages, in_stream, gathers)
+    found = cut(extension, messages, in_stream, gathers)
     assert repr(found) == repr(expected)
     assert found == expected
     return expected
 
 
 @both
-def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(kernel: str) -> None:
+def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(extension: str) -> None:
     needless, kinds = 0, set[type]()
     for seed in range(300):
         messages = list(session(Random(seed), 20))
-        plain = assert_equal(loaded(kernel), messages, False, False)
-        found = assert_equal(loaded(kernel), messages, False, True)
+        plain = assert_equal(loaded(extension), messages, False, False)
+        found = assert_equal(loaded(extension), messages, False, True)
         kinds |= set(map(type, found[0]))
         kept, all_items = gathered_back(found[0]), gathered_back(plain[0])
         assert kept == without_needless(all_items, kept)
@@ -256,12 +258,12 @@ def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(kernel: str) ->
 
 
 @both
-def test_mutated_sessions_are_cut_alike_or_refused_alike(kernel: str) -> None:
+def test_mutated_sessions_are_cut_alike_or_refused_alike(extension: str) -> None:
     errors = 0
     for seed in range(1_500):
         random = Random(seed)
         messages = mutated(list(session(random, 4)), random)
-        found = assert_equal(loaded(kernel), messages, random.random() < 0.3, random.random() < 0.7)
+        found = assert_equal(loaded(extension), messages, random.random() < 0.3, random.random() < 0.7)
         errors += isinstance(found[0], type)
     assert errors > 100
 
@@ -283,6 +285,6 @@ _message = st.one_of(
 @both
 @given(messages=st.lists(_message, max_size=12), in_stream=st.booleans(), gathers=st.booleans())
 def test_any_messages_are_cut_alike_or_refused_alike(
-    kernel: str, messages: list[bytes], in_stream: bool, gathers: bool
+    extension: str, messages: list[bytes], in_stream: bool, gathers: bool
 ) -> None:
-    assert_equal(loaded(kernel), messages, in_stream, gathers)
+    assert_equal(loaded(extension), messages, in_stream, gathers)

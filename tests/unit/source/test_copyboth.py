@@ -22,12 +22,12 @@ from cdcd.source.copyboth import (
     standby_status_update,
     write_frame,
 )
-from tests.support.twins import READING, loaded, twins
+from tests.support.implementations import READING, implementations, loaded
 
 Cut = Callable[[Sequence[bytes], bool], tuple[list[Item], bool]]
 
 
-@pytest.fixture(params=twins(*READING))
+@pytest.fixture(params=implementations(*READING))
 def cut_items(request: pytest.FixtureRequest) -> Cut:
     """What cuts, in Python and compiled."""
     reading = loaded(request.param)

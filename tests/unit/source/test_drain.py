@@ -1,4 +1,4 @@
-"""A drain's failures: what was read before one is returned first, and the next call raises it. By both twins."""
+"""A drain's failures, by extension and fallback: what was read before is returned, the next call raises."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cdcd.source import drain as draining
 from cdcd.source.drain import drain
 from cdcd.source.failures import ServerReport
 from tests.support.copydata import begin, xlog
+from tests.support.implementations import READING, implementations, loaded
 from tests.support.played import Played
-from tests.support.twins import READING, loaded, twins
 
 ROW, BEGIN = xlog(b"I\0\0\0\1N"), xlog(begin(9))
 GONE = ServerReport("55000", 'skipped loading publication "pub"', "WARNING", "LoadPublications")
@@ -37,7 +37,7 @@ class Connection:
         return SlotLost("the server's last word")
 
 
-@pytest.fixture(params=twins(*READING))
+@pytest.fixture(params=implementations(*READING))
 def play(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`play(*answers)`: libpq gives these."""
     reading: ModuleType = loaded(request.param)

@@ -1,4 +1,4 @@
-"""The compiled row codec against its twin in Python: the same records, or the same error, whatever the bytes."""
+"""The C extension of the row codec against its Python fallback: the same records or error on any bytes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import struct
 import pytest
 
 from cdcd.avro import encode
-from cdcd.avro.encode import encode_run, encode_run_in_python, encode_transactions, taken_tally
+from cdcd.avro.encode import encode_run, encode_run_in_python, encode_transactions, take_fallback_counts
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.kernels import compiled
+from cdcd.extensions import extension
 from cdcd.model import Column, Relation, ReplicaIdentity, Run, TransactionInfo
 from cdcd.schema.keys import key_of
 from cdcd.schema.policy import Policies, Policy
@@ -21,8 +21,8 @@ from cdcd.schema.relation_schema import relation_schemas
 from tests.support.some_rows import LSN, TYPES, Table, context, frame, outcome, run_of, transactions_of
 from tests.support.whole import one_by_one
 
-ROWS = compiled("cdcd.avro.rows")
-needs_kernel = pytest.mark.skipif(ROWS is None, reason="the kernels in Python were asked for")
+ROWS = extension("cdcd.avro.rows")
+needs_extension = pytest.mark.skipif(ROWS is None, reason="the Python fallbacks were asked for")
 SEEDS = range(2000)
 WRITTEN = LSN + 1500
 FLOAT8, TIMESTAMPTZ, INTERVAL = 701, 1184, 1186
@@ -42,7 +42,7 @@ def _context(xid: int, commit_lsn: int, commit_pg_us: int) -> TransactionContext
 FIRST = _context(1, 1, 1)
 
 
-@needs_kernel
+@needs_extension
 @pytest.mark.parametrize("first", range(0, len(SEEDS), 200))
 def test_a_run_becomes_the_same_records_or_the_same_error(first: int) -> None:
     encoded = 0
@@ -63,7 +63,7 @@ def test_a_run_becomes_the_same_records_or_the_same_error(first: int) -> None:
     assert encoded > 200, "most runs are good ones"
 
 
-@needs_kernel
+@needs_extension
 @pytest.mark.parametrize("first", range(0, len(SEEDS), 200))
 def test_whole_transactions_become_what_they_become_one_by_one(first: int) -> None:
     gone = 0
@@ -81,7 +81,7 @@ def test_whole_transactions_become_what_they_become_one_by_one(first: int) -> No
     assert gone > 100, "most go this way"
 
 
-@needs_kernel
+@needs_extension
 def test_a_row_without_a_plan_is_named() -> None:
     chance = random.Random(4)
     transactions = transactions_of([Table(chance, 8)], chance)
@@ -89,8 +89,8 @@ def test_a_row_without_a_plan_is_named() -> None:
     assert encode_transactions(transactions, {}, _context, FIRST, 0) == 8
 
 
-def test_without_a_kernel_they_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode, "_KERNEL", None)
+def test_without_the_extension_they_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "_EXTENSION", None)
     chance = random.Random(4)
     transactions = transactions_of([Table(chance, 8)], chance)
     assert encode_transactions(transactions, {}, _context, FIRST, 0) is None
@@ -113,7 +113,7 @@ def _one_row(text: str) -> Run:
     return Run(frame(b"I" + struct.pack(">I", 7) + b"N" + tuple_data), 1)
 
 
-@needs_kernel
+@needs_extension
 def test_two_relations_of_one_name_are_counted_together() -> None:
     """The tables "a.b"."c" and "a"."b.c" are told by one name."""
     for seed in range(50):
@@ -126,19 +126,19 @@ def test_two_relations_of_one_name_are_counted_together() -> None:
         assert (other.tx_seq, other.counts) == (one.tx_seq, one.counts), seed
 
 
-@needs_kernel
+@needs_extension
 @pytest.mark.parametrize(
     ("type_oid", "text", "tally"),
     [(FLOAT8, "1.5", (0, 0)), (INTERVAL, "1 day", (1, 0)), (TIMESTAMPTZ, "infinity", (0, 1))],
 )
-def test_what_the_kernel_leaves_to_python_is_counted(
+def test_what_the_extension_leaves_to_python_is_counted(
     type_oid: int, text: str, tally: tuple[int, int]
 ) -> None:
     """A column of a rare type, or a row with a value that is not native."""
-    taken_tally()
+    take_fallback_counts()
     assert len(encode_run(_one_row(text), _one_column(type_oid), context(random.Random(1)))) == 1
-    assert taken_tally() == tally
-    assert taken_tally() == (0, 0)
+    assert take_fallback_counts() == tally
+    assert take_fallback_counts() == (0, 0)
 
 
 def _float_texts(chance: random.Random, count: int) -> list[str]:
@@ -155,7 +155,7 @@ def _float_texts(chance: random.Random, count: int) -> list[str]:
 
 
 def test_a_text_becomes_the_nearest_double() -> None:
-    """Python's own `float`, which is correctly rounded, is the judge, of the kernel and of its twin."""
+    """Python's own `float`, which is correctly rounded, is the judge, of the extension and of its fallback."""
     plans = _one_column(FLOAT8)
     tx = context(random.Random(1))
     texts = _float_texts(random.Random(2), 4000)

@@ -1,4 +1,4 @@
-"""Both twins of the drain read the same slot to the same items: over TCP, TLS and a Unix socket."""
+"""Both implementations of the drain read the same slot to the same items: over TCP, TLS and a Unix socket."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cdcd.source.settings import SourceSettings
 from cdcd.source.start import start
 from cdcd.txn.whole import expanded
 from tests.support.certificates import authority, install
+from tests.support.implementations import READING, implementations, loaded
 from tests.support.source import (
     DEADLINE_S,
     choose_options,
@@ -29,7 +30,6 @@ from tests.support.source import (
     with_slot,
 )
 from tests.support.stack import NEWEST_POSTGRES, PostgresServers, in_one_transaction, run_script
-from tests.support.twins import READING, loaded, twins
 
 TABLE = "CREATE TABLE public.t (id int PRIMARY KEY, v text)"
 PUBLICATION = "CREATE PUBLICATION pub FOR TABLE public.t"
@@ -130,7 +130,7 @@ def test_one_slot_gives_the_same_items_to_both(
         make_slot(settings)
         work(settings)
         expected: list[tuple[int | None, bytes]] = []
-        for number, name in enumerate(twins(*READING)):
+        for number, name in enumerate(implementations(*READING)):
             reading = loaded(name)
             monkeypatch.setattr(draining, "reading", reading)
             monkeypatch.setattr(draining, "LIBPQ", reading.Libpq(PQgetCopyData, PQfreemem, PQconsumeInput))
