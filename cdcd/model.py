@@ -261,7 +261,7 @@ class PreparedBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartPosition:
     """How much of a transaction that is written in several Kafka transactions is durable: all up to `tx_seq`.
 
     `numbered_by` tells by what configuration its changes were numbered; "" where that was not recorded.
@@ -307,7 +307,7 @@ class Progress:
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     snapshot_tables: tuple[str, ...] = ()
     prepared_before: PreparedBefore = field(default_factory=PreparedBefore)
-    part: Part | None = None
+    part: PartPosition | None = None
     gap: Gap | None = None
     topics_at: int = -1
     """The offset of the record, in the same topic, of what is counted on in the topics; -1 where there is none."""

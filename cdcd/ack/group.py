@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from cdcd.ack.wait_policy import NO_WAIT, WaitPolicy
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Part, PreparedBefore, Record
+from cdcd.model import PartPosition, PreparedBefore, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CommitPosition:
     snapshot_tables: tuple[str, ...] = ()
     covered_lsn: Lsn = INVALID_LSN
     prepared_before: PreparedBefore = field(default_factory=PreparedBefore)
-    part: Part | None = None
+    part: PartPosition | None = None
     """What is written of the transaction that follows, besides."""
 
 
@@ -55,7 +55,7 @@ class Chunk:
     records: Sequence[Record]
     size_bytes: int
     commit_position: CommitPosition | None = None
-    reached: Part | None = None
+    reached: PartPosition | None = None
 
     @property
     def commit_lsn(self) -> Lsn:
@@ -112,7 +112,7 @@ class Group:
         self.commit_position: CommitPosition | None = None
         """The last commit position taken in; None while a partial transaction is in, or nothing is."""
         self._whole: CommitPosition | None = None
-        self._reached: Part | None = None
+        self._reached: PartPosition | None = None
         self._is_split = False
         self._whole_rows = self._whole_bytes = 0
         """What of the open group belongs to transactions that are complete."""

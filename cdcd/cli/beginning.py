@@ -19,7 +19,14 @@ from cdcd.cli.published import LOCK_PATIENCE_MS, asking_settings
 from cdcd.cli.renamed import compared
 from cdcd.cli.say import say
 from cdcd.config import Config
-from cdcd.errors import CdcdError, PartMissing, ResumeRefused, Retry, SinkUnavailable, TopicMissing
+from cdcd.errors import (
+    CdcdError,
+    PartialTransactionMissing,
+    ResumeRefused,
+    Retry,
+    SinkUnavailable,
+    TopicMissing,
+)
 from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
 from cdcd.recovery.start_decision import Resume, Snapshot
@@ -128,7 +135,7 @@ def refuse_unready(config: Config) -> None:
 
 def _anew(known: Known) -> list[Finding]:
     """Look at the position as if a new snapshot had been asked for; what that mends is no refusal."""
-    with contextlib.suppress(*OF_THE_SLOT, *OF_THE_POSITION, PartMissing):
+    with contextlib.suppress(*OF_THE_SLOT, *OF_THE_POSITION, PartialTransactionMissing):
         position(known)
     known.verdict = Snapshot(drop_slot=known.slot is not None, begun_topics=())
     known.kept = KeptTopics()

@@ -85,8 +85,8 @@ class Reader:
         if isinstance(message, StreamStart | StreamStop):
             self._in_stream = isinstance(message, StreamStart)
         row = FORMAT_OF[type(message)]
-        told = {"message": row.name, "type": chr(row.type_byte), "in_stream": in_stream}
-        return told | {"fields": shown(message)}
+        reported = {"message": row.name, "type": chr(row.type_byte), "in_stream": in_stream}
+        return reported | {"fields": shown(message)}
 
 
 def _print(
@@ -95,12 +95,12 @@ def _print(
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     for (unit, place), data in parts:
         try:
-            told = read(data)
+            reported = read(data)
         except CdcdError as error:
             error.context[unit] = place
             error.advice = advice
             raise
-        line = ascii_escapes(json.dumps({unit: place, **told}, ensure_ascii=not is_unicode)) + "\n"
+        line = ascii_escapes(json.dumps({unit: place, **reported}, ensure_ascii=not is_unicode)) + "\n"
         with _writing():
             sys.stdout.write(line)
     with _writing():
@@ -138,5 +138,5 @@ def _hex_lines(stream: BinaryIO) -> Iterator[tuple[Place, bytes]]:
 
 def _shown_frame(frame: Frame) -> dict[str, Any]:
     named = {one.name: getattr(frame, one.name) for one in fields(frame) if one.name != "payload"}
-    told = {name: format_lsn(value) if name.endswith("_lsn") else value for name, value in named.items()}
-    return {"frame": FRAME_OF[type(frame)].name, **told}
+    reported = {name: format_lsn(value) if name.endswith("_lsn") else value for name, value in named.items()}
+    return {"frame": FRAME_OF[type(frame)].name, **reported}

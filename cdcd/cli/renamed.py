@@ -28,10 +28,10 @@ def compared(config: Config, kept: KeptTopics, connection: Any) -> list[Finding]
     before = load(kept.published) if kept.published else {}
     found = otherwise(connection, {name: before[name] for name in names if name in before}, now, standing)
     findings = [_finding(change, config) for change in found if change.kind != "table_gone"]
-    told = {change.sql for change in found}
+    reported = {change.sql for change in found}
     for one in taken(standing, topic_of_table(config.sink.topics.template, config.name), kept.held()):
         sql = one.added_to(names[0])
-        if sql not in told:
+        if sql not in reported:
             message = "is not published, and the topic of its name holds records"
             findings.append(Finding("warn", f"table {one.name}", message, f"{sql}\n{TAKEN_HINT}"))
     return findings

@@ -103,8 +103,8 @@ def accept_topics(
         _write(sink, stored)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
-    told = [_tell(config) or _NOT_RUNNING] if is_all else []
-    return [f"topics_accepted by {by}: {', '.join(names)}", *told]
+    data = [_tell(config) or _NOT_RUNNING] if is_all else []
+    return [f"topics_accepted by {by}: {', '.join(names)}", *data]
 
 
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
@@ -317,16 +317,16 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
     """Log who has decided what; return the same for who looks."""
     gap = progress.gap
     assert isinstance(gap, Gap)
-    told = {
+    data = {
         "who": who(),
         "slot": config.source.slot.name,
         "from_lsn": format_lsn(gap.from_lsn),
         "to_lsn": None if gap.to_lsn is None else format_lsn(gap.to_lsn),
         "reason": gap.reason,
     }
-    _LOG.warning(event, **told)
-    until = "the new snapshot" if gap.to_lsn is None else told["to_lsn"]
-    return f"{event} by {told['who']}: {told['slot']}, from {told['from_lsn']} to {until}, because of {gap.reason}"
+    _LOG.warning(event, **data)
+    until = "the new snapshot" if gap.to_lsn is None else data["to_lsn"]
+    return f"{event} by {data['who']}: {data['slot']}, from {data['from_lsn']} to {until}, because of {gap.reason}"
 
 
 def _tell(config: Config) -> str | None:

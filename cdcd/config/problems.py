@@ -64,7 +64,7 @@ def _place(error: ErrorDetails) -> KeyPath:
 
 
 def _line(path: KeyPath, error: ErrorDetails, origins: Origins) -> str:
-    message, advice = _told(path, error, origins)
+    message, advice = _explained(path, error, origins)
     origin = None if error["type"] == "missing" else origins.of(path)
     where = spelled(path) or origins.file
     return (
@@ -72,7 +72,7 @@ def _line(path: KeyPath, error: ErrorDetails, origins: Origins) -> str:
     )
 
 
-def _told(path: KeyPath, error: ErrorDetails, origins: Origins) -> tuple[str, str]:
+def _explained(path: KeyPath, error: ErrorDetails, origins: Origins) -> tuple[str, str]:
     """Return what is wrong and what to do, from pydantic's type of error."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "cdcd":

@@ -22,11 +22,11 @@ from cdcd.errors.protocol import (
     MessageTrailing,
     MessageTruncated,
     MessageUnknown,
-    PartMissing,
+    PartialTransactionMissing,
     PreparedMissing,
     ProtocolError,
     RelationUnknown,
-    StreamUnsure,
+    UnsafeStreaming,
 )
 from cdcd.errors.schemas import (
     IdentityShort,
@@ -123,7 +123,7 @@ __all__ = [
     "MirrorInconsistent",
     "OptionFailed",
     "Owned",
-    "PartMissing",
+    "PartialTransactionMissing",
     "PreparedMissing",
     "ProgressUnreadable",
     "ProtocolError",
@@ -168,7 +168,6 @@ __all__ = [
     "SpillFull",
     "SpillLost",
     "StackError",
-    "StreamUnsure",
     "StreamingFailed",
     "TextUnreadable",
     "TopicMismatch",
@@ -177,6 +176,7 @@ __all__ = [
     "TransactionExpired",
     "TransactionTooLarge",
     "TwoPhaseFailed",
+    "UnsafeStreaming",
     "ValueUnencodable",
     "decoded_at_commit_prepared",
 ]

@@ -66,10 +66,10 @@ class PreparedMissing(ProtocolError):
     )
 
 
-class PartMissing(ProtocolError):
+class PartialTransactionMissing(ProtocolError):
     """The rest of a transaction that was written in parts does not come: readers have only its beginning."""
 
-    code = "CDCD-PART-MISSING"
+    code = "CDCD-PARTIAL-TRANSACTION-MISSING"
     hint = (
         "an option that numbers changes otherwise was changed meanwhile (format.key_columns, format.keyless, "
         "source.publication.names, source.protocol.messages or .origin): change it back and restart cdcd; or the "
@@ -77,10 +77,10 @@ class PartMissing(ProtocolError):
     )
 
 
-class StreamUnsure(ProtocolError):
+class UnsafeStreaming(ProtocolError):
     """What was sent of a transaction while it was open may not be what it has committed (F26)."""
 
-    code = "CDCD-PROTOCOL-UNSURE"
+    code = "CDCD-UNSAFE-STREAMING"
     retry = Retry.OPERATOR
     hint = (
         "nothing of it was confirmed; source.protocol.streaming: off lets the server send it after its commit"

@@ -12,7 +12,7 @@ from typing import Any
 from cdcd.lsn import format_lsn
 from cdcd.model import POSTGRES_EPOCH_US
 from cdcd.ops.metrics import Metrics
-from cdcd.txn.waiting import Held
+from cdcd.txn.open_transactions import OldestPrepared
 
 __all__ = ["PreparedStatus"]
 
@@ -23,40 +23,40 @@ class PreparedStatus:
     def __init__(self, metrics: Metrics, server_us: Callable[[], int]) -> None:
         self._metrics = metrics
         self._server_us = server_us
-        self._held: Held | None = None
+        self._oldest_prepared: OldestPrepared | None = None
         self._may_be_lost = 0
         self._is_known = False
         self.is_seen = False
         """Whether the stream has two_phase."""
 
-    def holds(self, held: Held | None, may_be_lost: int) -> None:
+    def show(self, oldest_prepared: OldestPrepared | None, may_be_lost: int) -> None:
         """The stream holds this; `may_be_lost`: so many were prepared before the slot became cdcd's."""
-        self._held, self._may_be_lost, self._is_known = held, may_be_lost, self.is_seen
+        self._oldest_prepared, self._may_be_lost, self._is_known = oldest_prepared, may_be_lost, self.is_seen
         if not self._is_known:
             self._metrics.prepared_transactions(None)
-        elif held is None:
+        elif oldest_prepared is None:
             self._metrics.prepared_transactions(0)
         else:
-            self._metrics.prepared_transactions(held.count, lambda: self._age_s(held))
+            self._metrics.prepared_transactions(oldest_prepared.count, lambda: self._age_s(oldest_prepared))
 
     def forget(self) -> None:
         """The stream is closed: what it has sent comes again."""
         self._is_known = self.is_seen = False
-        self._held = None
+        self._oldest_prepared = None
         self._metrics.prepared_transactions(None)
 
     def page(self) -> dict[str, Any] | None:
         """Return the part of /status."""
         if not self._is_known:
             return None
-        if self._held is None:
+        if self._oldest_prepared is None:
             return {"transactions": 0, "may_be_lost": self._may_be_lost}
         return {
-            "transactions": self._held.count,
-            "oldest_lsn": format_lsn(self._held.oldest_lsn),
-            "oldest_age_s": round(self._age_s(self._held), 1),
+            "transactions": self._oldest_prepared.count,
+            "oldest_lsn": format_lsn(self._oldest_prepared.oldest_lsn),
+            "oldest_age_s": round(self._age_s(self._oldest_prepared), 1),
             "may_be_lost": self._may_be_lost,
         }
 
-    def _age_s(self, held: Held) -> float:
-        return max(0.0, (self._server_us() - held.oldest_pg_us - POSTGRES_EPOCH_US) / 1e6)
+    def _age_s(self, oldest_prepared: OldestPrepared) -> float:
+        return max(0.0, (self._server_us() - oldest_prepared.oldest_pg_us - POSTGRES_EPOCH_US) / 1e6)

@@ -103,13 +103,13 @@ class PublicationMonitor:
         """`topic_of`: the topic of a table, by schema and name."""
         self._names = names
         self._topic_of = None if topic_of is None else functools.cache(topic_of)
-        self._told_taken: set[int] = set()
+        self._reported_taken: set[int] = set()
         self._metrics = metrics
         self._halts_at_removal = halts_at_removal
         self._kept: Kept | None = None
         self._is_kept = False
         self._accepted: Published | None = None
-        self._told: Published | None = None
+        self._reported: Published | None = None
         self._resumed: frozenset[Step] = frozenset()
         self.is_on = False
 
@@ -157,8 +157,8 @@ class PublicationMonitor:
         if look.before is not self._accepted:
             return None  # another look has overtaken it, and the next one sees what it has left
         # A look from before there is something to compare with has told nothing of what it saw.
-        if look.before is not None and look.now is not None and look.now != self._told:
-            self._told = look.now
+        if look.before is not None and look.now is not None and look.now != self._reported:
+            self._reported = look.now
             for change in look.found:
                 self._say(change)
         self._say_taken(look)
@@ -206,12 +206,12 @@ class PublicationMonitor:
             self.unseen()
             return
         self._metrics.source.unpublished_with_topic(len(look.taken))
-        told = {change.sql for change in look.found}
+        reported = {change.sql for change in look.found}
         for one in look.taken:
             sql = one.added_to(self._names[0])
-            if one.relid not in self._told_taken and sql not in told:
+            if one.relid not in self._reported_taken and sql not in reported:
                 _LOG.warning("table_not_published", table=one.name, hint=TAKEN_HINT, sql=sql)
-        self._told_taken = {one.relid for one in look.taken}
+        self._reported_taken = {one.relid for one in look.taken}
 
 
 def otherwise(

@@ -30,7 +30,7 @@ from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
-from cdcd.txn.waiting import Held
+from cdcd.txn.open_transactions import OldestPrepared
 from cdcd.version import __version__
 from cdcd.waits import Kind
 
@@ -53,7 +53,7 @@ class Status:
     def __init__(self, metrics: Metrics, *, name: str, slot: str, lag: LagTracker | None = None) -> None:
         self.metrics = metrics
         self.lag = LagTracker() if lag is None else lag
-        self._held = PreparedStatus(metrics, self.lag.now_us)
+        self._oldest_prepared = PreparedStatus(metrics, self.lag.now_us)
         self.health = HealthState()
         self._name = name
         self._slot = slot
@@ -158,7 +158,7 @@ class Status:
         self._server_version = server.version_num
         self._protocol_version = options.protocol_version
         self._streaming = options.streaming
-        self._held.is_seen = options.two_phase
+        self._oldest_prepared.is_seen = options.two_phase
         self._sent, self._counted_sent = sent, 0
         self.health = replace(self.health, is_source_streaming=True)
         self.metrics.source_connected(True)
@@ -174,12 +174,17 @@ class Status:
         self.health = replace(self.health, is_source_streaming=False)
         self.metrics.source_connected(False)
         self.metrics.open_transactions(None)
-        self._held.forget()
+        self._oldest_prepared.forget()
 
     # --- the flow, per batch ---
 
     def turned(
-        self, items: list[Item], open_transactions: int, *, held: Held | None = None, may_be_lost: int = 0
+        self,
+        items: list[Item],
+        open_transactions: int,
+        *,
+        oldest_prepared: OldestPrepared | None = None,
+        may_be_lost: int = 0,
     ) -> None:
         """A batch went through; so many transactions have begun and not ended, and `held` is what is prepared.
 
@@ -191,7 +196,7 @@ class Status:
         self.lag.turned()
         self.metrics.open_transactions(open_transactions)
         self.metrics.in_python(*take_fallback_counts())
-        self._held.holds(held, may_be_lost)
+        self._oldest_prepared.show(oldest_prepared, may_be_lost)
         self.loop_turned()
 
     def relation(self, relid: int, table: str) -> None:
@@ -421,7 +426,7 @@ class Status:
                 "commit_lsn": format_lsn(durable.commit_lsn),
                 "end_lsn": format_lsn(durable.end_lsn),
             },
-            "prepared": self._held.page(),
+            "prepared": self._oldest_prepared.page(),
             "wal_guard": None
             if self._guarded is None
             else {

@@ -83,7 +83,7 @@ class WalGuard:
         if verdict.level is not self._level:
             self._say(verdict)
             self._level = verdict.level
-        was_told = self.is_giving_up
+        was_giving_up = self.is_giving_up
         self.is_giving_up = verdict.level is Level.GIVE_UP and not verdict.is_anothers
         if not self.is_giving_up:
             return False
@@ -93,7 +93,7 @@ class WalGuard:
             )
         )
         # A session that was told takes no slot any more; one that waits for Kafka to close does not hold it either.
-        return was_told and not reading.is_active
+        return was_giving_up and not reading.is_active
 
     def give_up(self, connection: Any) -> None:
         """Drop the slot, if it is cdcd's and nobody holds it. Blocking; raises Source errors."""

@@ -89,8 +89,8 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
         try:
             return super().format(record)
         except Exception as error:  # noqa: BLE001 - a record that cannot be shown ends nothing
-            told = f"log_line_failed: {record.name}: {type(error).__name__}"
-            return super().format(logging.LogRecord("cdcd.log", logging.ERROR, "", 0, told, (), None))
+            problem = f"log_line_failed: {record.name}: {type(error).__name__}"
+            return super().format(logging.LogRecord("cdcd.log", logging.ERROR, "", 0, problem, (), None))
 
 
 def flush() -> None:

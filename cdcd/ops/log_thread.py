@@ -33,7 +33,7 @@ class ThreadedHandler(logging.Handler):
         self._characters = 0
         self._changed = threading.Condition()
         self._is_writing = False
-        self._untold = 0
+        self._unreported = 0
         self.lost = 0
         threading.Thread(target=self._write, name="cdcd-log", daemon=True).start()
 
@@ -65,18 +65,18 @@ class ThreadedHandler(logging.Handler):
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._lines)
                 self._is_writing = True
-                line, untold = self._lines.popleft(), self._untold
+                line, unreported = self._lines.popleft(), self._unreported
                 self._characters -= len(line)
             try:
-                if untold:
-                    self._put(self._told(untold))
+                if unreported:
+                    self._put(self._lost_lines_notice(unreported))
                 self._put(line)
             except OSError:  # nobody there, no room, or closed
                 with self._changed:
                     self._lose()
                 continue
             with self._changed:
-                self._untold -= untold
+                self._unreported -= unreported
 
     def _put(self, line: str) -> None:
         left = memoryview((line + "\n").encode(errors="backslashreplace"))
@@ -85,8 +85,8 @@ class ThreadedHandler(logging.Handler):
 
     def _lose(self) -> None:
         self.lost += 1
-        self._untold += 1
+        self._unreported += 1
 
-    def _told(self, lost: int) -> str:
+    def _lost_lines_notice(self, lost: int) -> str:
         record = logging.LogRecord("cdcd.log", logging.WARNING, "", 0, "log_lines_lost: %d", (lost,), None)
         return self.format(record)

@@ -20,9 +20,9 @@ from cdcd.avro.encode import encode_run
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
-from cdcd.errors import PartMissing
+from cdcd.errors import PartialTransactionMissing
 from cdcd.lsn import Lsn
-from cdcd.model import Part, Run
+from cdcd.model import PartPosition, Run
 from cdcd.txn.frames import single_rows
 
 _NUMBERS_OF_A_ROW = 2  # an update that changes the key is a delete and an insert (F47)
@@ -36,8 +36,8 @@ def numbered_by(config: Config) -> str:
         [rule.table.pattern, _keys_of(rule.changes)] for rule in policies.rules if _keys_of(rule.changes)
     ]
     protocol = config.source.protocol
-    told = [sorted(config.source_settings().publications), protocol.messages, protocol.origin, keys]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    reported = [sorted(config.source_settings().publications), protocol.messages, protocol.origin, keys]
+    return hashlib.sha256(json.dumps(reported).encode()).hexdigest()[:16]
 
 
 def _keys_of(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,13 +45,13 @@ def _keys_of(policy: Mapping[str, Any]) -> dict[str, Any]:
     return {name: policy[name] for name in ("key_columns", "keyless") if name in policy}
 
 
-def check_numbers(part: Part | None, now: str) -> None:
-    """Raise PartMissing for a part whose changes the configuration of `now` numbers otherwise.
+def check_numbers(part: PartPosition | None, now: str) -> None:
+    """Raise PartialTransactionMissing for a part whose changes the configuration of `now` numbers otherwise.
 
     What is not written yet would be taken for written, and the other way round, also where the numbers happen to fit.
     """
     if part is not None and part.numbered_by not in ("", now):
-        raise PartMissing(
+        raise PartialTransactionMissing(
             "a transaction is written in part, and the configuration numbers the rest of it otherwise",
             commit_lsn=part.commit_lsn,
             tx_seq=part.tx_seq,
@@ -61,12 +61,12 @@ def check_numbers(part: Part | None, now: str) -> None:
 class PartialTransaction:
     """`pending`: the part that waits for the rest of its transaction. `tx_seq`: what is read is written up to it."""
 
-    def __init__(self, pending: Part | None) -> None:
+    def __init__(self, pending: PartPosition | None) -> None:
         self.pending = pending
         self.tx_seq = 0
 
     def began(self, commit_lsn: Lsn) -> None:
-        """A transaction that is not durable as a whole begins. Raises PartMissing."""
+        """A transaction that is not durable as a whole begins. Raises PartialTransactionMissing."""
         self.tx_seq = 0
         if self.pending is None or commit_lsn < self.pending.commit_lsn:
             return
@@ -75,14 +75,14 @@ class PartialTransaction:
         self.tx_seq = self.pending.tx_seq
 
     def ended(self, tx_seq: int) -> None:
-        """The transaction that is read is complete: the last number in it. Raises PartMissing."""
+        """The transaction that is read is complete: the last number in it. Raises PartialTransactionMissing."""
         if tx_seq < self.tx_seq:
             raise self._missing("it came with fewer changes than are written of it")
         if self.tx_seq:
             self.pending, self.tx_seq = None, 0
 
     def passed(self, lsn: Lsn) -> None:
-        """All that was committed up to `lsn` has come. Raises PartMissing."""
+        """All that was committed up to `lsn` has come. Raises PartialTransactionMissing."""
         if self.pending is not None and lsn > self.pending.commit_lsn:
             raise self._missing("the server is beyond it")
 
@@ -90,7 +90,9 @@ class PartialTransaction:
         """Return whether the change that was given this number is written; it must be asked about each."""
         return tx_seq <= self.tx_seq
 
-    def rest_of(self, run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> Run | None:
+    def unwritten_rows(
+        self, run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext
+    ) -> Run | None:
         """Return what of a run is not written yet; the rest is encoded for its numbers and dropped."""
         if tx.tx_seq + _NUMBERS_OF_A_ROW * run.count <= self.tx_seq:
             encode_run(run, plans, tx)
@@ -107,9 +109,9 @@ class PartialTransaction:
         frames = b"".join(row.frames for row in rows)
         return Run(frames, left, run.xid) if left else None
 
-    def _missing(self, why: str) -> PartMissing:
+    def _missing(self, why: str) -> PartialTransactionMissing:
         assert self.pending is not None
-        return PartMissing(
+        return PartialTransactionMissing(
             f"a transaction is written in part, and its rest does not come: {why}",
             commit_lsn=self.pending.commit_lsn,
             tx_seq=self.pending.tx_seq,

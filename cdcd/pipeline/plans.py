@@ -25,7 +25,7 @@ from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema,
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
 from cdcd.lru_cache import LruCache
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
-from cdcd.registry.subjects import Part, Strategy, full_record_name, subject_of
+from cdcd.registry.subjects import Strategy, SubjectPart, full_record_name, subject_of
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.exact_keys import merged_key_columns
 from cdcd.schema.identity import OldTuples, PartitionIdentity, old_tuples
@@ -508,7 +508,7 @@ class Plans:
         """
         return any(topic == planned for _, planned in self._made) or self._topics.has_records(topic)
 
-    def _schema_id(self, topic: str, part: Part, schema: AvroSchema, is_forced: bool = False) -> int:
+    def _schema_id(self, topic: str, part: SubjectPart, schema: AvroSchema, is_forced: bool = False) -> int:
         subject = subject_of(self._subjects, topic, part, full_record_name(schema))
         with self._waiting("registry", f"subject {subject}"):
             return self._registry.schema_id(subject, schema, is_forced=is_forced)

@@ -21,7 +21,7 @@ from cdcd.avro.encode import Encoded, encode_run, encode_transactions, encode_tr
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.clock import monotonic_us
-from cdcd.errors import SourceUnavailable, StreamUnsure
+from cdcd.errors import SourceUnavailable, UnsafeStreaming
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
 from cdcd.model import (
@@ -29,7 +29,7 @@ from cdcd.model import (
     POSTGRES_EPOCH_US,
     Item,
     Keepalive,
-    Part,
+    PartPosition,
     PlainItem,
     Record,
     Relation,
@@ -41,9 +41,9 @@ from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
     LogicalMessage,
-    PassedOver,
     RelationSeen,
     Rows,
+    Skipped,
     TransactionBegun,
     TransactionCommitted,
     Truncated,
@@ -115,7 +115,7 @@ class Pump:
         written_commit_us: int = 0,
         buffers: Buffers | None = None,
         any_rolled_back: AnyRolledBack | None = None,
-        part: Part | None = None,
+        part: PartPosition | None = None,
     ) -> None:
         self._assembler = assembler
         self._plans = plans
@@ -128,7 +128,7 @@ class Pump:
         self._commit_lsn = written_commit_lsn
         self._end_lsn = start_lsn
         self._confirmable_lsn = start_lsn
-        self._written = PartialTransaction(part)
+        self._partial = PartialTransaction(part)
         self._shutdown = ShutdownWatch()
         self._commit_us = written_commit_us
         self._tx: TransactionContext | None = None
@@ -146,7 +146,7 @@ class Pump:
             RelationSeen: self._relation,
             TypeSeen: self._nothing,
             TransactionCommitted: self._committed,
-            PassedOver: self._nothing,
+            Skipped: self._nothing,
         }
 
     async def feed(self, items: list[Item]) -> None:
@@ -181,7 +181,7 @@ class Pump:
 
     def _context_of_all(self, item: Transactions) -> TransactionContext | None:
         """Return what holds for all of them, None where they differ or something has to be known of each."""
-        if not self._assembler.takes_whole or self._written.pending is not None:
+        if not self._assembler.takes_whole or self._partial.pending is not None:
             return None
         first_lsn, last_lsn = item.commit_lsns
         first = self._context_of(0, first_lsn, 0)
@@ -241,10 +241,10 @@ class Pump:
         return Lookahead({*relids, *found[0].relids, *found[1].relids}, described)
 
     async def _ask_before(self, item: PlainItem) -> None:
-        """Raise StreamUnsure where the stream that ends here has what was rolled back without a Stream Abort."""
+        """Raise UnsafeStreaming where the stream that ends here has what was rolled back without a Stream Abort."""
         xids = self._assembler.subtransactions_ended_by(item)
         if xids and self._any_rolled_back is not None and await self._any_rolled_back(xids):
-            raise StreamUnsure("the server streamed a subtransaction, rolled it back and did not say so")
+            raise UnsafeStreaming("the server streamed a subtransaction, rolled it back and did not say so")
 
     @property
     def _is_time_to_give_way(self) -> bool:
@@ -262,9 +262,9 @@ class Pump:
         if not self._assembler.in_transaction:
             # A session decodes from the slot's restart LSN on, so its first keepalives lie behind the start.
             self._end_lsn = max(self._end_lsn, keepalive.wal_end_lsn)
-            self._written.passed(self._end_lsn)
+            self._partial.passed(self._end_lsn)
             self._idle(self._commit_position(transactions=0), keepalive.reply_requested)
-        if keepalive.reply_requested and self._assembler.held is not None:
+        if keepalive.reply_requested and self._assembler.oldest_prepared is not None:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
 
     def _leave_at_shutdown(self, wal_end_lsn: Lsn) -> None:
@@ -275,8 +275,8 @@ class Pump:
             )
 
     def _commit_position(self, *, transactions: int) -> CommitPosition:
-        held = self._assembler.held
-        end_lsn = self._end_lsn if held is None else min(self._end_lsn, held.oldest_lsn)
+        oldest_prepared = self._assembler.oldest_prepared
+        end_lsn = self._end_lsn if oldest_prepared is None else min(self._end_lsn, oldest_prepared.oldest_lsn)
         # Never back: only what was prepared before two_phase was switched on lies behind, and that is sent whole
         # at its COMMIT PREPARED, whatever was confirmed (F34).
         self._confirmable_lsn = max(self._confirmable_lsn, end_lsn)
@@ -287,7 +287,7 @@ class Pump:
             transactions,
             covered_lsn=self._end_lsn,
             prepared_before=self._assembler.prepared_before.left_at(self._confirmable_lsn),
-            part=self._written.pending,
+            part=self._partial.pending,
         )
 
     async def _begun(self, event: TransactionBegun) -> None:
@@ -296,7 +296,7 @@ class Pump:
         is_written = event.info.commit_lsn <= self._commit_lsn
         self._tx = None if is_written else self._new_context(event.info)
         if not is_written:
-            self._written.began(event.info.commit_lsn)
+            self._partial.began(event.info.commit_lsn)
             self._counts.began(event.info.commit_pg_us + POSTGRES_EPOCH_US)
 
     async def _row_run(self, event: Rows) -> None:
@@ -305,8 +305,8 @@ class Pump:
         run, operations = event.run, count_operations(event.run)
         await self._ready({relid for relid, _ in operations})
         begin = await self._begin_of(self._tx)
-        if self._tx.tx_seq < self._written.tx_seq:
-            rest = self._written.rest_of(run, self._plans.by_relid, self._tx)
+        if self._tx.tx_seq < self._partial.tx_seq:
+            rest = self._partial.unwritten_rows(run, self._plans.by_relid, self._tx)
             if rest is None:
                 return
             run, operations = rest, count_operations(rest)
@@ -331,7 +331,7 @@ class Pump:
                 restart_identity=event.restart_identity,
                 tx=self._tx,
             )
-            if self._written.covers(self._tx.tx_seq):
+            if self._partial.covers(self._tx.tx_seq):
                 continue
             self._counts.truncated(plan.table)
             await self._hand_on(records, 512 * len(records))
@@ -341,7 +341,7 @@ class Pump:
             if self._tx is not None:
                 begin = await self._begin_of(self._tx)
                 record = await self._plans.logical_message(event, self._tx)
-                if not self._written.covers(self._tx.tx_seq):
+                if not self._partial.covers(self._tx.tx_seq):
                     await self._hand_on([*begin, record], len(event.content))
         elif event.lsn - 1 > self._commit_lsn and event.prefix != HEARTBEAT_PREFIX:  # F12: nobody's data
             await self._message_at_once(event)
@@ -360,19 +360,19 @@ class Pump:
         self._plans.describe(relation)
         self._counts.relation(relation.relid, f"{relation.schema}.{relation.name}")
 
-    async def _nothing(self, event: TypeSeen | PassedOver) -> None:
+    async def _nothing(self, event: TypeSeen | Skipped) -> None:
         """A type's name is nothing here: the plans ask the catalog, which knows its shape too (F44)."""
 
     async def _begin_of(self, tx: TransactionContext) -> list[Record]:
         """Return the transaction's BEGIN before its first change, where that is wanted and not written yet."""
-        if tx.counts is None or tx.tx_seq > 0 or self._written.tx_seq > 0:
+        if tx.counts is None or tx.tx_seq > 0 or self._partial.tx_seq > 0:
             return []
         return [await self._plans.metadata(tx, is_end=False)]
 
     async def _hand_on(self, records: list[Record], size_bytes: int) -> None:
         assert self._tx is not None
         self._rows += len(records)
-        reached = Part(self._tx.info.commit_lsn, self._tx.tx_seq)
+        reached = PartPosition(self._tx.info.commit_lsn, self._tx.tx_seq)
         await self._add(Chunk(records, size_bytes + 128 * len(records), reached=reached))
 
     async def _committed(self, event: TransactionCommitted) -> None:
@@ -380,7 +380,7 @@ class Pump:
             self._counts.duplicates(1)
             return
         tx, self._tx = self._tx, None
-        self._written.ended(tx.tx_seq)
+        self._partial.ended(tx.tx_seq)
         self._commit_lsn = event.info.commit_lsn
         self._end_lsn = event.end_lsn
         self._commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US

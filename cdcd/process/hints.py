@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cdcd.config import Config
-from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, StreamUnsure
+from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, UnsafeStreaming
 
 __all__ = ["fit"]
 
@@ -42,7 +42,7 @@ _ROWS: tuple[tuple[type[CdcdError], Callable[[Config], bool], str], ...] = (
         "PREPARED those that were left behind (pg_prepared_xacts), then `cdcd resume`",
     ),
     (
-        StreamUnsure,
+        UnsafeStreaming,
         _is_unstreamed,
         "nothing of it was confirmed; report the message with the server's version",
     ),

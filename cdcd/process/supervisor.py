@@ -53,7 +53,7 @@ class Defect(CdcdError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SessionOutcome:
     """How a session has ended: in order, or by an error; what was durable then, and whether any of it was new."""
 
     error: CdcdError | None = None
@@ -87,7 +87,7 @@ class Supervisor:
         self._after: CdcdError | None = None
         self._met_lsn, self._met = INVALID_LSN, 0
         self._pending: CdcdError | None = None
-        self._told: CdcdError | None = None
+        self._background_error: CdcdError | None = None
 
     def found(self, error: CdcdError) -> None:
         """End the session for what was found beside it (F21, F72); between two tries, let it end the next.
@@ -95,7 +95,7 @@ class Supervisor:
         While it is halted somebody is looking already, and the next start looks again.
         """
         if self._running is not None:
-            self._told = error
+            self._background_error = error
             self._running.fail(error)
         elif self._status.health.state != "halted":
             self._pending = error
@@ -106,8 +106,8 @@ class Supervisor:
         failures = 0
         while not self.stop.is_set():
             started_s = time.monotonic()
-            ended = await self._session()
-            error = ended.error
+            outcome = await self._session()
+            error = outcome.error
             if error is None:
                 break
             if error.retry is Retry.NEVER:
@@ -117,22 +117,22 @@ class Supervisor:
                 return error.exit_status
             await release_session(error)
             self._status.failed(error)
-            if error.retry is Retry.OPERATOR or self._is_believed(error, ended):
+            if error.retry is Retry.OPERATOR or self._is_believed(error, outcome):
                 await self._halt(error)
                 failures = self._met = 0
                 continue
-            has_worked = ended.has_advanced or time.monotonic() - started_s > STABLE_S
+            has_worked = outcome.has_advanced or time.monotonic() - started_s > STABLE_S
             failures = 1 if has_worked else failures + 1
             await self._back_off(error, failures)
         self._status.state("stopping")
         _LOG.info("stopped")
         return EXIT_OK
 
-    async def _session(self) -> Ended:
-        self._told = None
+    async def _session(self) -> SessionOutcome:
+        self._background_error = None
         pending, self._pending = self._pending, None
         if pending is not None:
-            return Ended(pending)
+            return SessionOutcome(pending)
         try:
             self._running = Session(
                 self._config,
@@ -154,20 +154,20 @@ class Supervisor:
             return self._ended_by(Defect(f"{type(error).__name__} in a session"))
         finally:
             self._running = None
-        return Ended()
+        return SessionOutcome()
 
-    def _is_believed(self, error: CdcdError, ended: Ended) -> bool:
+    def _is_believed(self, error: CdcdError, outcome: SessionOutcome) -> bool:
         """Count how often what may be an accident was met; return whether it is none."""
         if error.retry is not Retry.AGAIN:
             return False
         if isinstance(error, SnapshotStale):
             return self._stale.is_given_up(error)
         # A part of a large transaction is an advance that no LSN tells.
-        is_farther = ended.has_advanced or ended.durable_lsn > self._met_lsn
-        self._met_lsn, self._met = ended.durable_lsn, 1 if is_farther else self._met + 1
+        is_farther = outcome.has_advanced or outcome.durable_lsn > self._met_lsn
+        self._met_lsn, self._met = outcome.durable_lsn, 1 if is_farther else self._met + 1
         return self._met >= TRIES
 
-    def _ended_by(self, error: CdcdError) -> Ended:
+    def _ended_by(self, error: CdcdError) -> SessionOutcome:
         """Keep for the next session what this one, or the last that has streamed, ended with."""
         session = self._running
         fit(error, self._config)
@@ -176,9 +176,13 @@ class Supervisor:
             self._stale.forget()
         self._after = to_remember(self._after, error, has_streamed=has_streamed)
         # A session that was closing already when it was told raises what it was closing for.
-        if self._told is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
-            error = self._told
-        return Ended(error) if session is None else Ended(error, session.durable_lsn, session.has_advanced)
+        if self._background_error is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
+            error = self._background_error
+        return (
+            SessionOutcome(error)
+            if session is None
+            else SessionOutcome(error, session.durable_lsn, session.has_advanced)
+        )
 
     async def _halt(self, error: CdcdError) -> None:
         self._status.state("halted", error)

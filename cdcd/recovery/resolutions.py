@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
 from cdcd.lsn import Lsn
-from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.recovery.halts import Way, ways_on
 from cdcd.recovery.start_decision import Server, Slot
 
@@ -83,7 +83,7 @@ def after_gap(
         snapshot_tables=(),
         prepared_before=prepared_before,
         # F58: what is written in part on another timeline does not come again, whatever has its LSN on this one.
-        part=None if allows_parts else _part_that_comes(stored, to_lsn),
+        part=None if allows_parts else _part_to_resume(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
     )
 
@@ -139,7 +139,7 @@ def _check_later(stored: Progress, timeline: int) -> None:
         )
 
 
-def _part_that_comes(stored: Progress, to_lsn: Lsn) -> Part | None:
+def _part_to_resume(stored: Progress, to_lsn: Lsn) -> PartPosition | None:
     """Return the part of a transaction that is written already, if the server sends that transaction again."""
     part = stored.part
     return part if part is not None and stored.end_lsn < to_lsn <= part.commit_lsn else None

@@ -16,7 +16,7 @@ from cdcd.errors import (
     CdcdError,
     KeyChanged,
     Owned,
-    PartMissing,
+    PartialTransactionMissing,
     ProgressUnreadable,
     PublicationChanged,
     PublicationMissing,
@@ -96,7 +96,7 @@ ORDER: tuple[Step, ...] = (
             SourceMismatch,
             SourceSetup,
             ProgressUnreadable,
-            PartMissing,
+            PartialTransactionMissing,
         ),
     ),
     Step(

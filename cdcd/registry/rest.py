@@ -59,7 +59,7 @@ _BEARER_SOURCE, _TOKEN = "bearer.auth.credentials.source", "bearer.auth.token"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _JSON = "application/vnd.schemaregistry.v1+json"
-_UNTOLD = -1
+_UNNAMED = -1
 MAX_VERSIONS = 10_000
 CONNECTIONS = 8
 _STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -74,7 +74,7 @@ class Answered(Exception):
 
     def __init__(self, status: int, code: object, message: object) -> None:
         self.status = status
-        self.code = code if isinstance(code, int) else _UNTOLD
+        self.code = code if isinstance(code, int) else _UNNAMED
         self.message = str(message) if message else f"HTTP status {status}"
         super().__init__(self.message)
 
@@ -297,8 +297,8 @@ def _json_of(status: int, content: bytes) -> Any:
         found = None
     if 200 <= status < 300:
         return found
-    told = found if isinstance(found, dict) else {}
-    raise Answered(status, told.get("error_code"), told.get("message"))
+    reported = found if isinstance(found, dict) else {}
+    raise Answered(status, reported.get("error_code"), reported.get("message"))
 
 
 def whole(value: Any) -> int:

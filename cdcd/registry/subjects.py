@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["Part", "Strategy", "full_record_name", "subject_of"]
+__all__ = ["Strategy", "SubjectPart", "full_record_name", "subject_of"]
 
 Strategy = Literal["topic_name", "record_name", "topic_record_name"]
-Part = Literal["key", "value"]
+SubjectPart = Literal["key", "value"]
 
 
-def subject_of(strategy: Strategy, topic: str, part: Part, record: str) -> str:
+def subject_of(strategy: Strategy, topic: str, part: SubjectPart, record: str) -> str:
     """Return the subject: `<topic>-<part>`, `<record>` or `<topic>-<record>`."""
     if strategy == "record_name":
         return record

@@ -26,7 +26,7 @@ NOTE_WITHIN_S = 1.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 
 
-class Part(Protocol):
+class PartPosition(Protocol):
     """What is closed in a thread, because it waits for somebody else."""
 
     def close(self) -> None: ...  # noqa: D102
@@ -67,7 +67,7 @@ class Closing:
         except TimeoutError:
             _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
         except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be closed
-            _LOG.warning("abort_failed", error=_told(error))
+            _LOG.warning("abort_failed", error=_error_text(error))
 
     async def clear(self, buffers: Buffers | None, spill: SpillPool | None) -> None:
         """Forget the transactions that have not ended."""
@@ -77,9 +77,9 @@ class Closing:
             try:
                 await in_thread(spill.close)
             except Exception as error:  # noqa: BLE001
-                _LOG.warning("spill_not_cleared", error=_told(error), hint="the next start does it")
+                _LOG.warning("spill_not_cleared", error=_error_text(error), hint="the next start does it")
 
-    async def close(self, **parts: Part) -> None:
+    async def close(self, **parts: PartPosition) -> None:
         """Close the clients, one after the other."""
         for what, part in parts.items():
             try:
@@ -87,7 +87,7 @@ class Closing:
             except TimeoutError:
                 _LOG.warning("close_unanswered", what=what)
             except Exception as error:  # noqa: BLE001
-                _LOG.warning("close_failed", what=what, error=_told(error))
+                _LOG.warning("close_failed", what=what, error=_error_text(error))
 
     async def _unless_stopped_for_long(self, closing: Awaitable[None]) -> None:
         """Await `closing`; after a stop there is no time for who does not answer, also when it comes meanwhile."""
@@ -101,6 +101,6 @@ class Closing:
             stopping.cancel()
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What may be logged of it: a message that is not cdcd's own might hold anything."""
     return str(error) if isinstance(error, CdcdError) else type(error).__name__

@@ -45,7 +45,7 @@ def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int,
     return timelines.at(lsn), lsn
 
 
-def told(gap: Gap) -> dict[str, bytes]:
+def gap_headers(gap: Gap) -> dict[str, bytes]:
     """Return what a marker says of the gap."""
     decided = datetime.fromtimestamp(gap.decided_us / 1e6, UTC)
     said = {
@@ -76,7 +76,7 @@ async def mark_gap(
     markers: list[Record] = []
     for _, relation in tables:
         plan = await plans.plan(relation)
-        markers += encode_gap(plan, lsn=lsn, said=told(gap), tx=tx)
+        markers += encode_gap(plan, lsn=lsn, said=gap_headers(gap), tx=tx)
     after = CommitPosition(
         stored.commit_lsn,
         stored.end_lsn,

@@ -41,18 +41,18 @@ from cdcd.errors import (
     SentUnreadable,
     ServerInternal,
     StreamingFailed,
-    StreamUnsure,
     TwoPhaseFailed,
+    UnsafeStreaming,
 )
 from cdcd.source.settings import StreamOptions
 
 _OFF: dict[str, Any] = {"streaming": "off", "binary": False}
 """How each option is left out."""
 
-_DOUBTS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., OptionFailed], str], ...] = (
+_UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., OptionFailed], str], ...] = (
     (
         "streaming",
-        (ServerInternal, KeyChanged, SchemaIncompatible, IdentityShort, StreamUnsure),
+        (ServerInternal, KeyChanged, SchemaIncompatible, IdentityShort, UnsafeStreaming),
         StreamingFailed,
         "while open transactions were streamed",
     ),
@@ -73,7 +73,7 @@ def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: 
 
 
 @contextlib.contextmanager
-def doubting(options: StreamOptions, after: CdcdError | None = None, *, slot: str) -> Iterator[None]:
+def unsafe_options(options: StreamOptions, after: CdcdError | None = None, *, slot: str) -> Iterator[None]:
     """Raise OptionFailed or TwoPhaseFailed for what one of the options may be the reason of.
 
     `after`: what ended the session before. `slot`: the name of the slot that is read.
@@ -81,7 +81,7 @@ def doubting(options: StreamOptions, after: CdcdError | None = None, *, slot: st
     try:
         yield
     except CdcdError as error:
-        for option, kinds, failure, when in _DOUBTS:
+        for option, kinds, failure, when in _UNSAFE_OPTIONS:
             if isinstance(error, kinds) and getattr(options, option) != _OFF[option]:
                 already = after.without if isinstance(after, OptionFailed) else ()
                 failed = failure(f"{when}: {error.message}", (*already, option))

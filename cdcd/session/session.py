@@ -49,14 +49,14 @@ from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_backgroun
 from cdcd.session.closing import Closing, flush_in_time, note_in_time
 from cdcd.session.fencing import judged, refuse_if_taken_over
 from cdcd.session.gap import mark_gap
-from cdcd.session.option_downgrade import doubting
+from cdcd.session.option_downgrade import unsafe_options
 from cdcd.session.queries import is_any_rolled_back, what_is_prepared
 from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import say_what_would_halt
 from cdcd.session.snapshot_handover import Snapshotter, made_slot, tables_to_copy
 from cdcd.session.stale_tables import StaleTables
 from cdcd.session.start_checks.topics import claims_of
-from cdcd.session.start_state import Beginning, Begun, position_before
+from cdcd.session.start_state import SessionStart, StartState, position_before
 from cdcd.session.topic_watch import watch
 from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
@@ -141,7 +141,7 @@ class Session:
         self._spill: SpillPool | None = None
         self._buffers: Buffers | None = None
         self._own_pid: int | None = None
-        self._told = asyncio.Event()
+        self._failed = asyncio.Event()
         self._failure: CdcdError | None = None
         self._loop = asyncio.get_running_loop()
         self._start_lock = StartLock(self._source, self._fail_from_thread)
@@ -161,7 +161,7 @@ class Session:
     def fail(self, error: CdcdError) -> None:
         """End the session with an error that was found beside it."""
         self._failure = error
-        self._told.set()
+        self._failed.set()
 
     def _fail_from_thread(self, error: CdcdError) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
@@ -171,7 +171,7 @@ class Session:
         """Do it all; returns when `stop` is set and everything durable is confirmed."""
         is_memory_short = False
         try:
-            beginning = Beginning(
+            session_start = SessionStart(
                 self._config,
                 self._sink,
                 self._topics,
@@ -181,35 +181,35 @@ class Session:
                 self._publications,
                 self._after,
             )
-            async with in_background(self._fail_when_told()) as failing:
+            async with in_background(self._raise_failure()) as failing:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
                 pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
-                await failing.unless(or_stop(beginning.look(), self._stop))
+                await failing.unless(or_stop(session_start.look(), self._stop))
                 # F79: from here on something is changed.
                 self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
-                begun = await failing.unless(or_stop(beginning.open(), self._stop))
-            wanted = beginning.to_try_beside
-            del beginning  # with what it has asked, which may be a lot
-            self._database, self._timelines = begun.server.database, begun.timelines
-            self._durable_us = 0 if begun.stored is None else begun.stored.commit_us
-            self._writer = self._new_writer(begun)
+                start_state = await failing.unless(or_stop(session_start.open(), self._stop))
+            wanted = session_start.to_try_beside
+            del session_start  # with what it has asked, which may be a lot
+            self._database, self._timelines = start_state.server.database, start_state.timelines
+            self._durable_us = 0 if start_state.stored is None else start_state.stored.commit_us
+            self._writer = self._new_writer(start_state)
             self._status.writing(self._writer)
             async with in_background(
                 self._writer.run(),
-                self._fail_when_told(),
+                self._raise_failure(),
                 watch(self._topics, self._schemas, self._plans),
                 say_what_would_halt(self._config, wanted, self._schemas, self._topics.has_records),
                 self._rotation.keep(self._writer, self._renew, self._status),
             ) as failing:
-                if begun.stored is not None and begun.stored.gap is not None:
-                    marking = self._mark_gap(begun.stored, begun.stored.gap, self._writer)
+                if start_state.stored is not None and start_state.stored.gap is not None:
+                    marking = self._mark_gap(start_state.stored, start_state.stored.gap, self._writer)
                     await failing.unless(or_stop(marking, self._stop))
-                position = begun.verdict
+                position = start_state.verdict
                 if isinstance(position, Snapshot):
-                    copying = self._copy(position, begun, self._writer)
+                    copying = self._copy(position, start_state, self._writer)
                     position = await failing.unless(or_stop(copying, self._stop))
-                await self._stream(position, begun, self._writer, spill, failing)
+                await self._stream(position, start_state, self._writer, spill, failing)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
         except SinkFenced as error:
@@ -249,8 +249,8 @@ class Session:
         except Stopped:
             return error
 
-    async def _fail_when_told(self) -> None:
-        await self._told.wait()
+    async def _raise_failure(self) -> None:
+        await self._failed.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -263,18 +263,18 @@ class Session:
         if isinstance(self._schemas, SchemaTopic):
             self._schemas.renew(settings)
 
-    def _new_writer(self, begun: Begun) -> Writer:
+    def _new_writer(self, start_state: StartState) -> Writer:
         commit = self._config.sink.commit
         return Writer(
             self._sink,
-            begun.identity,
+            start_state.identity,
             GroupLimits(
                 commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000, self._config.large_limits()
             ),
             waiting_limit_bytes=waiting_share(self._config.buffer.memory),
             confirm=_confirm_nothing,
             observer=self._status,
-            durable_lsn=begun.durable_lsn,
+            durable_lsn=start_state.durable_lsn,
             ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
             numbered_by=numbered_by(self._config),
@@ -321,7 +321,7 @@ class Session:
 
     # --- the snapshot ---
 
-    async def _copy(self, begin: Snapshot, begun: Begun, writer: Writer) -> Resume:
+    async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume:
         """Make the slot and copy; returns where to stream from."""
         self._status.copies()
         # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
@@ -333,7 +333,7 @@ class Session:
         has_snapshot = self._config.snapshot.mode == "initial"
         waiting = self._status.waits.watching("slot_creation", f"slot {self._source.slot}", is_waiting=True)
         with waiting as report:
-            created = await made_slot(self._source, begun.server, begin.drop_slot, has_snapshot, report)
+            created = await made_slot(self._source, start_state.server, begin.drop_slot, has_snapshot, report)
         try:
             await self._copy_tables(begin, writer, created, since_us)
         finally:
@@ -388,13 +388,15 @@ class Session:
     async def _stream(
         self,
         begin: Resume,
-        begun: Begun,
+        start_state: StartState,
         writer: Writer,
         spill: SpillPool,
         failing: BackgroundTasks,
     ) -> None:
-        options = begun.options
-        stream = await or_stop(open_stream(self._source, options, begin.start_lsn, begun.server), self._stop)
+        options = start_state.options
+        stream = await or_stop(
+            open_stream(self._source, options, begin.start_lsn, start_state.server), self._stop
+        )
         self._own_pid = stream.backend_pid
         self._status.own_pids.add(stream.backend_pid)
         self._start_lock.release()  # the slot is held from here on
@@ -405,7 +407,7 @@ class Session:
                     "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
                 )
             self._confirm_by(stream, writer)
-            writer.begin_at(position_before(begin, begun, before, self._durable_us))
+            writer.begin_at(position_before(begin, start_state, before, self._durable_us))
             self._plans.begin_stream(is_sure=options.streaming == "off")
             assembler = Assembler(
                 options.protocol_version,
@@ -413,7 +415,7 @@ class Session:
                 two_phase=options.two_phase,
                 written_commit_lsn=begin.written_commit_lsn,
                 new_store=spill.new_store,
-                refuse_doubtful=True,
+                refuse_unsafe_streaming=True,
                 prepared_before=before,
             )
             self._buffers = Buffers(
@@ -431,11 +433,11 @@ class Session:
                 written_commit_us=self._durable_us,
                 buffers=self._buffers,
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
-                part=begun.part,
+                part=start_state.part,
             )
             stream.gathers = TAKES_WHOLE and not self._config.format.transactions
             self._status.streaming(
-                begun.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
+                start_state.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
             )
             _LOG.info(
                 "streaming",
@@ -449,7 +451,7 @@ class Session:
             self.has_streamed = True
             flush_s = self._config.shutdown_timeout_ms / 2000
             try:
-                with doubting(options, self._after, slot=self._source.slot):
+                with unsafe_options(options, self._after, slot=self._source.slot):
                     await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler))
             except SourceUnavailable:
                 if not self._sink_settings.is_exactly_once:
@@ -497,7 +499,9 @@ class Session:
                 writer.note_drained()
             open_transactions = assembler.open_streams + assembler.in_transaction
             may_be_lost = len(assembler.prepared_before.undecided)
-            self._status.turned(items, open_transactions, held=assembler.held, may_be_lost=may_be_lost)
+            self._status.turned(
+                items, open_transactions, oldest_prepared=assembler.oldest_prepared, may_be_lost=may_be_lost
+            )
             self._status.aborted(assembler.aborted - counted_aborted)
             counted_aborted = assembler.aborted
 

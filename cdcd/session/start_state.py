@@ -1,6 +1,7 @@
 """What a session has to know before its first record: who answers, what is durable, where to go on.
 
-In: the configuration, the session's sink, topics, schemas and catalog.  Out: `Begun`, or the error that says why not.
+In: the configuration, the session's sink, topics, schemas and catalog.  Out: `StartState`, or the error that says why
+not.
 Invariant: `look` goes through all that only reads and may refuse; it changes nothing and fences nobody, so a start
 that is refused leaves no trace, and who works goes on (F69, F79). `open` changes, in the order of `start_order`:
 it fences an older producer, so nobody else writes behind the position that is read again then (F64, F76), and
@@ -24,7 +25,7 @@ from cdcd.config import Config
 from cdcd.errors import CdcdError, SlotActive
 from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
-from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
@@ -54,7 +55,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartState:
     """What a session begins with: the stored position as it is on the server's timeline (F58).
 
     `identity` is what its progress records say; `timelines` tell which one a commit belongs to.
@@ -75,22 +76,29 @@ class Begun:
         return self.verdict.start_lsn
 
     @property
-    def part(self) -> Part | None:
+    def part(self) -> PartPosition | None:
         """What of the first transaction is written already."""
         return None if self.stored is None else self.stored.part
 
 
-def position_before(begin: Resume, begun: Begun, before: PreparedBefore, durable_us: int) -> CommitPosition:
+def position_before(
+    begin: Resume, start_state: StartState, before: PreparedBefore, durable_us: int
+) -> CommitPosition:
     """Return what is complete before the stream: a part of its first transaction has this position.
 
     `durable_us`: when the last transaction committed that is durable, 0 where that is not known.
     """
     return CommitPosition(
-        begin.written_commit_lsn, begin.start_lsn, durable_us, 0, prepared_before=before, part=begun.part
+        begin.written_commit_lsn,
+        begin.start_lsn,
+        durable_us,
+        0,
+        prepared_before=before,
+        part=start_state.part,
     )
 
 
-class Beginning:
+class SessionStart:
     """The first steps of one session, up to the verdict. `after`: what ended the last that has streamed."""
 
     def __init__(
@@ -168,7 +176,7 @@ class Beginning:
             except CdcdError as error:
                 _LOG.info("schemas_not_served", error=str(error))
 
-    async def open(self) -> Begun:
+    async def open(self) -> StartState:
         """Make what is missing in Kafka, fence, read again what is durable, decide again. Raises as `look` does."""
         known = self._known
         server, timelines = known.server, known.timelines
@@ -187,7 +195,7 @@ class Beginning:
         identity = identity_of(server, timelines, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
         assert self._topics.kept is not None
         self._topics.kept.own(TopicOwner(server.system_identifier, server.database, self._source.slot))
-        return Begun(stored, server, options, found, identity, timelines)
+        return StartState(stored, server, options, found, identity, timelines)
 
     async def _open_sink(self) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)

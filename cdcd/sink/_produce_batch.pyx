@@ -17,7 +17,7 @@ cdef extern from "Python.h":
 cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
     """Mark the last record of each partition from `start` on; one of them more does no harm.
 
-    Topics and partitions are told apart by their objects: those of one plan are the same ones.
+    Topics and partitions are reported apart by their objects: those of one plan are the same ones.
     """
     cdef Py_ssize_t count = len(records) - start, slots = 16, at, slot
     cdef PyObject* topic

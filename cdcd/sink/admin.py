@@ -32,17 +32,18 @@ class Admin:
     def __init__(self, settings: SinkSettings) -> None:
         self._timeout_s = settings.operation_timeout_s
         # Not a method of this object: client and object would keep each other, and the client's threads, alive.
-        self._told: deque[KafkaError] = deque(maxlen=8)
+        self._reported_errors: deque[KafkaError] = deque(maxlen=8)
         with making_client():
             self.client = AdminClient(
-                admin_properties(settings) | {"error_cb": self._told.append}, logger=CLIENT_LOG
+                admin_properties(settings) | {"error_cb": self._reported_errors.append}, logger=CLIENT_LOG
             )
 
     def metadata(self, asked: str | None, doing: str, **context: object) -> ClusterMetadata:
         """Return what the brokers say of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
         give_up_s = time.monotonic() + self._timeout_s
         patience_s = _FIRST_PATIENCE_S  # doubled, so that a slow answer comes through as well
-        self._told.clear()  # once: what a connection meets again and again is told by the client only the first time
+        # Once: what a connection meets again and again is told by the client only the first time
+        self._reported_errors.clear()
         while True:
             left_s = give_up_s - time.monotonic()
             try:
@@ -58,12 +59,12 @@ class Admin:
 
     def _cause(self, error: KafkaError) -> KafkaError:
         """Return what the connections met, where that tells more than that there was no answer."""
-        told = [one for one in self._told if one.code() != KafkaError._ALL_BROKERS_DOWN]
-        if not told or error.code() not in _SILENCE:
+        reported = [one for one in self._reported_errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
+        if not reported or error.code() not in _SILENCE:
             return error
-        return next((one for one in reversed(told) if hint_for(one)), told[-1])
+        return next((one for one in reversed(reported) if hint_for(one)), reported[-1])
 
     def _refusal(self, doing: str, **context: object) -> SinkAuthorization | None:
         self.client.poll(0)
-        found = (translate(error, doing, **context) for error in self._told)
+        found = (translate(error, doing, **context) for error in self._reported_errors)
         return next((error for error in found if isinstance(error, SinkAuthorization)), None)

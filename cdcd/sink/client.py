@@ -243,7 +243,7 @@ class Client:
         found = translate(error, doing, **context)
         if error.code() == KafkaError._STATE:
             # All that producing says of a transaction that has to be aborted.
-            return self._told_of_one() or self._why_aborting(doing) or found
+            return self._delivery_failure() or self._why_aborting(doing) or found
         if isinstance(found, RecordTooLarge) and error.txn_requires_abort():
             return self._refused_batch(found)
         if self._delivery_error is not None and error.txn_requires_abort():
@@ -256,7 +256,7 @@ class Client:
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _told_of_one(self) -> SinkError | None:
+    def _delivery_failure(self) -> SinkError | None:
         """Return why a record was not delivered, where that was told, and not that the client itself dropped it."""
         kept = self._delivery_error
         return None if kept is None or _is_purged(kept) else kept
@@ -275,7 +275,7 @@ class Client:
                 self._delivery_error = self._delivery_error or _taken_somewhere(message)
             else:
                 self.next_offsets[message.topic(), message.partition()] = offset + 1
-        elif self._told_of_one() is None:
+        elif self._delivery_failure() is None:
             refusal = undelivered(error, message)
             if isinstance(refusal, RecordTooLarge):
                 is_own = message.topic() in self._own_topics
@@ -356,7 +356,7 @@ class Client:
     def _refused_batch(self, found: RecordTooLarge) -> SinkError:
         """Return what the refused batch's own report says: it comes behind those of what is dropped because of it."""
         give_up_s = time.monotonic() + _REPORT_WITHIN_S
-        while (kept := self._told_of_one()) is None:
+        while (kept := self._delivery_failure()) is None:
             if time.monotonic() > give_up_s:
                 # The next session meets it again, and may learn of its topic.
                 return BatchTooLarge(found.message)

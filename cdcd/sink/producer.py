@@ -297,12 +297,14 @@ class KafkaSink:
         if not client.reports_all and not self._limits.known:
             return produce_batch(producer.produce, client.reported, records, start)
         produce, reported = producer.produce, client.reported
-        told: Container[int] = range(len(records)) if client.reports_all else last_of_each(records, 0)
+        reported_error: Container[int] = (
+            range(len(records)) if client.reports_all else last_of_each(records, 0)
+        )
         at = start - 1
         try:
             for at in self._admitted(producer, records, start):
                 topic, partition, key, value = records[at]
-                if at in told:
+                if at in reported_error:
                     produce(topic, value, key, partition, reported)
                 else:
                     produce(topic, value, key, partition)

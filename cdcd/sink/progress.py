@@ -19,7 +19,7 @@ from typing import Any
 from cdcd.bounded import json_of, shown
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
-from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.redaction import clean
 
 __all__ = ["FORMAT", "dump", "key_of", "load"]
@@ -279,13 +279,13 @@ def _inner(
     return inner
 
 
-def _part(document: Mapping[str, Any]) -> Part | None:
+def _part(document: Mapping[str, Any]) -> PartPosition | None:
     part = _inner(document, _PART, {"commit_lsn", "tx_seq"}, _NUMBERED_BY)
     if part is None:
         return None
     try:
         numbered_by = _text(part, _NUMBERED_BY) if _NUMBERED_BY in part else ""
-        return Part(_lsn(part, "commit_lsn"), _count(part, "tx_seq"), numbered_by)
+        return PartPosition(_lsn(part, "commit_lsn"), _count(part, "tx_seq"), numbered_by)
     except ProgressUnreadable as error:
         raise _wrong(_PART) from error
 

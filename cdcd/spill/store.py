@@ -26,7 +26,7 @@ _ITEM_BYTES = 220
 _XID_BYTES = 260
 _DROPPED_BYTES = 8
 
-PASSED_OVER_PIECES = 5_000
+MAX_SKIPPED_PIECES = 5_000
 """So many dropped pieces in a row take some milliseconds to read past."""
 
 
@@ -157,7 +157,7 @@ class SpillStore:
             length, item = self._next_piece(file, start + at)
             at += length
             dropped = 0 if item is not None else dropped + 1
-            if item is not None or dropped % PASSED_OVER_PIECES == 0:
+            if item is not None or dropped % MAX_SKIPPED_PIECES == 0:
                 yield item
 
     def _next_piece(self, file: BinaryIO, at: int) -> tuple[int, Run | Control | None]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, StreamUnsure
+from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, UnsafeStreaming
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import Control, PlainItem, PreparedBefore, Relation, Run, TransactionInfo, Transactions
 from cdcd.pgoutput import messages
@@ -25,19 +25,25 @@ from cdcd.txn.contents import event_of, expect, logical_message, with_origin
 from cdcd.txn.events import (
     Event,
     LogicalMessage,
-    PassedOver,
     RelationSeen,
     Rows,
+    Skipped,
     TransactionBegun,
     TransactionCommitted,
     Truncated,
     TypeSeen,
 )
 from cdcd.txn.frames import count_operations, first_relid
+from cdcd.txn.open_transactions import (
+    OldestPrepared,
+    OpenStreams,
+    OpenTransaction,
+    PreparedTransaction,
+    PreparedTransactions,
+)
 from cdcd.txn.relations import RelationCache
 from cdcd.txn.states import ROW_TYPES, STEPS, TWO_PHASE, Action, State, out_of_order, step
 from cdcd.txn.store import ChangeStore, MemoryStore
-from cdcd.txn.waiting import Held, Prepared, Streams, Undecided, Waiting
 from cdcd.txn.whole import xids_of
 
 _PROTOCOL_VERSIONS = range(1, 5)
@@ -58,12 +64,13 @@ class Assembler:
         *,
         new_store: Callable[[], ChangeStore] = MemoryStore,
         written_commit_lsn: Lsn = INVALID_LSN,
-        refuse_doubtful: bool = False,
+        refuse_unsafe_streaming: bool = False,
         prepared_before: PreparedBefore | None = None,
     ) -> None:
         """Take the options that the session was started with, and what was written before it (F4).
 
-        `refuse_doubtful`: raise StreamUnsure where a real server may decode by a catalog that is no longer true.
+        `refuse_unsafe_streaming`: raise UnsafeStreaming where a real server may decode by a catalog that is no longer
+        true.
         `prepared_before`: of what rows that the server does not send at a COMMIT PREPARED are a loss: one that has
         changed nothing comes like this as well. None: of anything.
         """
@@ -74,9 +81,9 @@ class Assembler:
         self._two_phase = two_phase
         self._new_store = new_store
         self._written_commit_lsn = written_commit_lsn
-        self._refuse_doubtful = refuse_doubtful
+        self._refuse_unsafe_streaming = refuse_unsafe_streaming
         self._prepared_before = prepared_before
-        self._strays: set[int] = set()
+        self._orphan_subxids: set[int] = set()
         self._state = State.OUTSIDE
         self._info: TransactionInfo | None = None
         self._is_begun_held = False
@@ -84,9 +91,9 @@ class Assembler:
         self._relation_ordinal = 0
         self._described: Relation | None = None
         """What the last message described, if it was a Relation."""
-        self._streams = Streams()
-        self._prepared = Prepared()
-        self._gathering: Waiting | None = None
+        self._streams = OpenStreams()
+        self._prepared = PreparedTransactions()
+        self._gathering: OpenTransaction | None = None
         """The transaction that contents belong to: of the stream segment, or between Begin Prepare and Prepare."""
         self._is_replaying = False
         self.aborted = 0
@@ -103,9 +110,9 @@ class Assembler:
         return len(self._streams)
 
     @property
-    def held(self) -> Held | None:
+    def oldest_prepared(self) -> OldestPrepared | None:
         """What is prepared and undecided, None when nothing is: nothing from there on may be confirmed (F33)."""
-        return self._prepared.held
+        return self._prepared.oldest_prepared
 
     @property
     def prepared_before(self) -> PreparedBefore:
@@ -119,14 +126,14 @@ class Assembler:
 
     def passed_whole(self, transactions: Transactions) -> None:
         """Take note of whole transactions that have passed it by: their Begin forgets what a fed one does."""
-        if self._strays:
-            self._strays.difference_update(xids_of(transactions))
+        if self._orphan_subxids:
+            self._orphan_subxids.difference_update(xids_of(transactions))
 
     def feed(self, item: PlainItem) -> Iterator[Event]:
         """Return the events of one item; they have to be consumed before the next item is fed.
 
         Raises ProtocolError for what the protocol does not allow, PreparedMissing for a COMMIT PREPARED without
-        its rows, StreamUnsure for what has to be read without streaming, FeatureUnsupported for what is
+        its rows, UnsafeStreaming for what has to be read without streaming, FeatureUnsupported for what is
         prepared when the session is not one of two_phase.
         """
         if self._is_replaying:
@@ -200,10 +207,10 @@ class Assembler:
         self._session_relations.see(shown, self._relation_ordinal)
         return (RelationSeen(shown, INVALID_LSN),)
 
-    def _note_subtransaction(self, stream: Waiting, xid: int | None) -> None:
+    def _note_subtransaction(self, stream: OpenTransaction, xid: int | None) -> None:
         is_new = self._streams.note(stream, xid)
-        if is_new and self._refuse_doubtful and self._streams.subtransactions > SUBTRANSACTIONS_LIMIT:
-            raise StreamUnsure(
+        if is_new and self._refuse_unsafe_streaming and self._streams.subtransactions > SUBTRANSACTIONS_LIMIT:
+            raise UnsafeStreaming(
                 "more subtransactions are streamed than the server can be asked about", xid=xid
             )
 
@@ -248,7 +255,7 @@ class Assembler:
     def _begin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         begin = expect(message, messages.Begin)
         self._info = TransactionInfo(begin.xid, begin.final_lsn, begin.commit_pg_us)
-        self._strays.discard(begin.xid)
+        self._orphan_subxids.discard(begin.xid)
         self._is_begun_held = True  # until it is known that no Origin follows
         return iter(())
 
@@ -283,7 +290,7 @@ class Assembler:
         self._info = None
         return events
 
-    def _loose_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
+    def _non_transactional_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         return iter((logical_message(expect(message, messages.Message), State.OUTSIDE),))
 
     def _released(self, *events: Event) -> Iterator[Event]:
@@ -299,12 +306,12 @@ class Assembler:
         if start.is_first_segment:
             # The server sends the whole transaction anew: what came before must not stay (F27).
             self._forget(start.xid)
-            is_doubtful = start.xid in self._strays
-            self._strays.discard(start.xid)
-            self._streams.open(self._waiting(start.xid, is_streamed=True, is_doubtful=is_doubtful))
+            is_unsafe = start.xid in self._orphan_subxids
+            self._orphan_subxids.discard(start.xid)
+            self._streams.open(self._open_transaction(start.xid, is_streamed=True, is_unsafe=is_unsafe))
         self._gathering = stream = self._stream(start.xid, "Stream Start")
-        if stream.is_doubtful and self._refuse_doubtful:
-            raise StreamUnsure(
+        if stream.is_unsafe and self._refuse_unsafe_streaming:
+            raise UnsafeStreaming(
                 "the server decodes more of a transaction of which it may have met a subtransaction rolled back "
                 "already, and then misses what others have changed in the catalog meanwhile",
                 xid=start.xid,
@@ -312,13 +319,13 @@ class Assembler:
         return iter(())
 
     def _gathered_origin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        gathering = expect(self._gathering, Waiting)
+        gathering = expect(self._gathering, OpenTransaction)
         if gathering.origin is None:
             gathering.origin = expect(message, messages.Origin)
         return iter(())
 
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        gathering = expect(self._gathering, Waiting)
+        gathering = expect(self._gathering, OpenTransaction)
         event = self._event_of(item, message, gathering.relations, self._state)  # its errors belong here
         self._note_description(event)
         if isinstance(message, messages.Truncate):
@@ -328,12 +335,12 @@ class Assembler:
 
     def _stream_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         """The server gives it the top-level xid, so nobody can tell whether its own subtransaction is rolled back."""
-        gathering = expect(self._gathering, Waiting)
+        gathering = expect(self._gathering, OpenTransaction)
         self._event_of(item, message, gathering.relations, self._state)
-        raise StreamUnsure("a logical message was streamed without its subtransaction", xid=gathering.xid)
+        raise UnsafeStreaming("a logical message was streamed without its subtransaction", xid=gathering.xid)
 
     def _stream_stop(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        expect(self._gathering, Waiting).stopped_at_pg_us = item.sent_at_pg_us
+        expect(self._gathering, OpenTransaction).stopped_at_pg_us = item.sent_at_pg_us
         self._gathering = None
         return iter(())
 
@@ -343,22 +350,26 @@ class Assembler:
         if abort.subxid == abort.xid:
             self.aborted += stream is not None
             self._forget(abort.xid)
-            self._strays.discard(abort.xid)
+            self._orphan_subxids.discard(abort.xid)
         elif stream is None:
             # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
-            self._note_stray(abort.xid)
+            self._note_orphan_subxid(abort.xid)
         else:
             self._streams.roll_back(stream, abort.subxid)
-            stream.is_doubtful |= not _is_later(stream, abort, item.sent_at_pg_us)
+            stream.is_unsafe |= not _is_later(stream, abort, item.sent_at_pg_us)
         return iter(())
 
-    def _note_stray(self, xid: int) -> None:
+    def _note_orphan_subxid(self, xid: int) -> None:
         """Nothing may come of its transaction any more, or it passes by whole: so they are not kept for ever."""
-        if xid not in self._strays and len(self._strays) >= SUBTRANSACTIONS_LIMIT and self._refuse_doubtful:
-            raise StreamUnsure(
+        if (
+            xid not in self._orphan_subxids
+            and len(self._orphan_subxids) >= SUBTRANSACTIONS_LIMIT
+            and self._refuse_unsafe_streaming
+        ):
+            raise UnsafeStreaming(
                 "too many transactions with a subtransaction rolled back to keep apart", xid=xid
             )
-        self._strays.add(xid)
+        self._orphan_subxids.add(xid)
 
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.StreamCommit)
@@ -371,7 +382,7 @@ class Assembler:
         if stream is not None:
             stream.store.discard()
 
-    def _stream(self, xid: int, message_name: str) -> Waiting:
+    def _stream(self, xid: int, message_name: str) -> OpenTransaction:
         stream = self._streams.get(xid)
         if stream is None:
             raise out_of_order(self._state, message_name, f"transaction {xid} has no first segment")
@@ -381,11 +392,11 @@ class Assembler:
 
     def _prepare_begin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         begin = expect(message, messages.BeginPrepare)
-        self._gathering = self._waiting(begin.xid, is_streamed=False)
+        self._gathering = self._open_transaction(begin.xid, is_streamed=False)
         return iter(())
 
     def _prepared_store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        gathering = expect(self._gathering, Waiting)
+        gathering = expect(self._gathering, OpenTransaction)
         if isinstance(message, messages.Truncate):
             gathering.adopt(message.relids, self._session_relations)
         event = self._event_of(item, message, gathering.relations, self._state)
@@ -399,7 +410,7 @@ class Assembler:
 
     def _prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         prepare = expect(message, messages.Prepare)
-        gathering = expect(self._gathering, Waiting)
+        gathering = expect(self._gathering, OpenTransaction)
         if prepare.xid != gathering.xid:
             raise ProtocolError(
                 "Prepare does not end the transaction of the last Begin Prepare",
@@ -412,7 +423,7 @@ class Assembler:
     def _prepare_empty(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         """PostgreSQL 18 sends no Begin Prepare for what has changed nothing at all, such as rows that are locked."""
         prepare = expect(message, messages.Prepare)
-        return self._hold(self._waiting(prepare.xid, is_streamed=False), prepare)
+        return self._hold(self._open_transaction(prepare.xid, is_streamed=False), prepare)
 
     def _stream_prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         prepare = expect(message, messages.StreamPrepare)
@@ -420,8 +431,10 @@ class Assembler:
         self._streams.take(prepare.xid)
         return self._hold(stream, prepare)
 
-    def _hold(self, contents: Waiting, by: messages.Prepare | messages.StreamPrepare) -> Iterator[Event]:
-        self._prepared.add(Undecided(contents, by.gid, by.prepare_lsn, by.prepare_pg_us))
+    def _hold(
+        self, contents: OpenTransaction, by: messages.Prepare | messages.StreamPrepare
+    ) -> Iterator[Event]:
+        self._prepared.add(PreparedTransaction(contents, by.gid, by.prepare_lsn, by.prepare_pg_us))
         self._is_not_lost(by.xid, by.gid)
         return iter(())
 
@@ -457,7 +470,7 @@ class Assembler:
     # --- the replay ---------------------------------------------------------------------------------------
 
     def _committed_at(
-        self, contents: Waiting, commit: messages.StreamCommit | messages.CommitPrepared
+        self, contents: OpenTransaction, commit: messages.StreamCommit | messages.CommitPrepared
     ) -> Iterator[Event]:
         info = TransactionInfo(commit.xid, commit.commit_lsn, commit.commit_pg_us)
         if contents.origin is not None:
@@ -465,10 +478,10 @@ class Assembler:
         self._is_replaying = True
         return self._replay(contents, info, commit.end_lsn)
 
-    def _replay(self, contents: Waiting, info: TransactionInfo, end_lsn: Lsn) -> Iterator[Event]:
+    def _replay(self, contents: OpenTransaction, info: TransactionInfo, end_lsn: Lsn) -> Iterator[Event]:
         yield TransactionBegun(info)
         relations = RelationCache()  # filled again in order, so that a Truncate names what was true there
-        for relation in contents.known_before:
+        for relation in contents.described_before:
             relations.see(relation, 0)
             if not self._session_relations.says(relation):
                 yield RelationSeen(relation, info.commit_lsn)
@@ -477,7 +490,7 @@ class Assembler:
             if isinstance(item, Run):
                 yield Rows(item)
             elif item is None:
-                yield PassedOver()
+                yield Skipped()
             else:
                 message = self._decode(item, in_stream=contents.is_streamed)
                 event = self._event_of(item, message, relations, State.IN_STREAM)
@@ -492,9 +505,9 @@ class Assembler:
 
     # --- contents, live, stored and replayed --------------------------------------------------------------
 
-    def _waiting(self, xid: int, *, is_streamed: bool, is_doubtful: bool = False) -> Waiting:
+    def _open_transaction(self, xid: int, *, is_streamed: bool, is_unsafe: bool = False) -> OpenTransaction:
         relations = RelationCache(beside=self._session_relations)
-        return Waiting(xid, self._new_store(), is_streamed, relations, is_doubtful=is_doubtful)
+        return OpenTransaction(xid, self._new_store(), is_streamed, relations, is_unsafe=is_unsafe)
 
     def _event_of(
         self, item: Control, message: AnyMessage, relations: RelationCache, state: State
@@ -503,7 +516,7 @@ class Assembler:
         return event_of(item, message, relations, self._relation_ordinal, state)
 
 
-def _is_later(stream: Waiting, abort: messages.StreamAbort, sent_at_pg_us: int) -> bool:
+def _is_later(stream: OpenTransaction, abort: messages.StreamAbort, sent_at_pg_us: int) -> bool:
     """Whether this rollback came after what was sent, so that it cannot have disturbed it. Only version 4 says when.
 
     Under a replication origin the time is the origin's: by another clock, or any (pg_replication_origin_xact_setup).
@@ -518,7 +531,7 @@ _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event
     Action.ORIGIN: Assembler._origin,
     Action.CONTENT: Assembler._content,
     Action.COMMIT: Assembler._commit,
-    Action.LOOSE_MESSAGE: Assembler._loose_message,
+    Action.NON_TRANSACTIONAL_MESSAGE: Assembler._non_transactional_message,
     Action.STREAM_START: Assembler._stream_start,
     Action.STREAM_ORIGIN: Assembler._gathered_origin,
     Action.STORE: Assembler._store,

@@ -2,7 +2,7 @@
 
 Each transaction is TransactionBegun, then any of RelationSeen, TypeSeen, Rows, Truncated and transactional
 LogicalMessages, then TransactionCommitted; live and replayed transactions look the same.
-A replay may hold PassedOver as well, which means nothing.
+A replay may hold Skipped as well, which means nothing.
 Outside of transactions only non-transactional LogicalMessages come, and the RelationSeens of transactions that
 are prepared: the server does not repeat them for others.
 Invariant: a RelationSeen precedes the first row that it describes, and holds until the next of its relid.
@@ -76,7 +76,7 @@ class TransactionCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class Skipped:
     """Nothing to hand on: a replay is passing over much that was rolled back, so that others may have a turn."""
 
 
@@ -88,5 +88,5 @@ Event = (
     | Truncated
     | LogicalMessage
     | TransactionCommitted
-    | PassedOver
+    | Skipped
 )

@@ -33,7 +33,7 @@ class Action(enum.Enum):
     ORIGIN = "note the origin"
     CONTENT = "pass on"
     COMMIT = "commit"
-    LOOSE_MESSAGE = "pass on, non-transactional"
+    NON_TRANSACTIONAL_MESSAGE = "pass on, non-transactional"
     STREAM_START = "open the xid's store"
     STREAM_ORIGIN = "note the xid's origin"
     STORE = "store"
@@ -77,7 +77,7 @@ _OUTSIDE, _TRANSACTION, _STREAM, _PREPARED = State
 
 _FLOW = (
     (_OUTSIDE, b"B", _TRANSACTION, Action.BEGIN),
-    (_OUTSIDE, b"M", _OUTSIDE, Action.LOOSE_MESSAGE),
+    (_OUTSIDE, b"M", _OUTSIDE, Action.NON_TRANSACTIONAL_MESSAGE),
     (_OUTSIDE, b"S", _STREAM, Action.STREAM_START),
     (_OUTSIDE, b"c", _OUTSIDE, Action.STREAM_COMMIT),
     (_OUTSIDE, b"A", _OUTSIDE, Action.STREAM_ABORT),

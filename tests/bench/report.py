@@ -67,8 +67,8 @@ def _sections(result: Mapping[str, Any]) -> Iterator[str]:
         found = summaries(runs, result["limit"])
         rows = [cells(one) for one in found]
         yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table((*HEAD[:-1], 'noise'), rows)}"
-        if told := _besides(found):
-            yield told
+        if reported := _besides(found):
+            yield reported
     for name, latencies in _by_case(result["latencies"]).items():
         table = markdown_table((*LATENCY_HEAD[:-1], "noise"), [latency_cells(one) for one in latencies])
         yield f"### {name}\n\n{_about(result, name)}, from COMMIT's return to a reader\n\n{table}"
@@ -103,8 +103,8 @@ def _machine(result: Mapping[str, Any]) -> str:
 def _runners(result: Mapping[str, Any]) -> str:
     lines = []
     for name, runner in result["runners"].items():
-        told = "; ".join(f"{key} = {value}" for key, value in runner["settings"].items())
-        lines.append(f"- `{name}`: {runner['about']}" + (f" ({told})" if told else ""))
+        reported = "; ".join(f"{key} = {value}" for key, value in runner["settings"].items())
+        lines.append(f"- `{name}`: {runner['about']}" + (f" ({reported})" if reported else ""))
     lines += [f"- `{name}`: {why}" for name, why in result["absent"].items()]
     return "\n".join(lines)
 
@@ -116,7 +116,7 @@ def _about(result: Mapping[str, Any], name: str) -> str:
 
 
 def _besides(found: Sequence[Summary]) -> str:
-    return "\n".join(f"- `{one.runner}` {told}" for one in found if (told := spent_besides(one)))
+    return "\n".join(f"- `{one.runner}` {reported}" for one in found if (reported := spent_besides(one)))
 
 
 def _by_case(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -179,10 +179,10 @@ class Cdcd:
     @property
     def settings(self) -> Mapping[str, str]:
         """The configuration's own words, and the environment's."""
-        told = {
+        reported = {
             key: yaml.safe_dump(value, default_flow_style=True).strip() for key, value in self.over.items()
         }
-        return told | dict(self.environment)
+        return reported | dict(self.environment)
 
     @contextlib.contextmanager
     def run(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Running]:

@@ -137,7 +137,7 @@ def case_table(runs: Sequence[Mapping[str, Any]], limit: str, absent: Mapping[st
     """One case, what is spent by whom, and who is not there."""
     found = summaries(runs, limit)
     lines = [text_table(HEAD, [cells(one) for one in found])]
-    lines += [f"  {one.runner} {told}" for one in found if (told := spent_besides(one))]
+    lines += [f"  {one.runner} {reported}" for one in found if (reported := spent_besides(one))]
     lines += [f"  {name}: {why}" for name, why in absent.items()]
     return "\n".join(lines)
 
@@ -150,9 +150,9 @@ def spent_besides(one: Summary) -> str:
         ("beside it:", besides),
     ]
     return "; ".join(
-        f"{title} " + ", ".join(f"{name} {spent:.2f}" for name, spent in told)
-        for title, told in parts
-        if told
+        f"{title} " + ", ".join(f"{name} {spent:.2f}" for name, spent in reported)
+        for title, reported in parts
+        if reported
     )
 
 

@@ -33,10 +33,10 @@ def _sections(parser: argparse.ArgumentParser, what: str) -> Iterator[str]:
     yield "\n".join([f"## {parser.prog}", "", _text(described), *_arguments(parser)]) + "\n"
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            told = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            reported = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, command in action.choices.items():
                 own = demo_parser() if name == "demo" else command  # the demo reads its own arguments
-                yield from _sections(own, told[name])
+                yield from _sections(own, reported[name])
 
 
 def _arguments(parser: argparse.ArgumentParser) -> list[str]:

@@ -77,19 +77,21 @@ def read_reports(paths: Sequence[Path]) -> dict[int, Told]:
     found = {number: Told() for number in NUMBERS}
     for case in (case for path in paths for case in ElementTree.parse(path).iter("testcase")):
         if match := _FILE.search(case.get("classname", "")):
-            told = found[int(match[1])]
-            told.took_s += float(case.get("time", "0"))
+            reported = found[int(match[1])]
+            reported.took_s += float(case.get("time", "0"))
             if any(case.find(name) is not None for name in ("failure", "error", "skipped")):
-                told.failed += 1
+                reported.failed += 1
             else:
-                told.passed += 1
+                reported.passed += 1
     return found
 
 
-def _told(told: Told) -> tuple[bool, str]:
-    counts = [f"{told.failed} failed"] * bool(told.failed) + [f"{told.passed} passed"] * bool(told.passed)
-    is_good = told.passed > 0 and told.failed == 0
-    return is_good, f"{', '.join(counts) or 'nothing ran'}, {told.took_s:.0f} s"
+def _told(reported: Told) -> tuple[bool, str]:
+    counts = [f"{reported.failed} failed"] * bool(reported.failed) + [f"{reported.passed} passed"] * bool(
+        reported.passed
+    )
+    is_good = reported.passed > 0 and reported.failed == 0
+    return is_good, f"{', '.join(counts) or 'nothing ran'}, {reported.took_s:.0f} s"
 
 
 def _run(number: int) -> tuple[bool, str]:

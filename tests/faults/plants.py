@@ -279,11 +279,11 @@ def killed_in_between(block: Block) -> Block:
         places[event.place].append(event)
     events: list[Event] = []
     shifts: dict[Place, tuple[int, int]] = {}
-    for place, told in places.items():
-        begin = next((at for at, one in enumerate(told) if _is_behind(one, durable)), len(told))
-        again = told[begin:]
-        deletes = [at for at in range(begin + 1, len(told)) if told[at].op == "x"]
-        written = told[: deletes[len(deletes) // 2]] if deletes else told
+    for place, reported in places.items():
+        begin = next((at for at, one in enumerate(reported) if _is_behind(one, durable)), len(reported))
+        again = reported[begin:]
+        deletes = [at for at in range(begin + 1, len(reported)) if reported[at].op == "x"]
+        written = reported[: deletes[len(deletes) // 2]] if deletes else reported
         events += written
         if again:
             shifts[place] = again[0].offset, written[-1].offset + 1 - again[0].offset
@@ -354,9 +354,9 @@ def repeated_otherwise(block: Block) -> Block:
 def repeated_though_durable(block: Block) -> Block:
     """All of it from where a start began, once more, though progress records cover it by now."""
     _, start = _twice(block, "c", "u", "d")[0]
-    told = [event for event in block.events if event.place == start.place]
-    shift = told[-1].offset + 1 - start.offset
-    more = [replace(event, offset=event.offset + shift) for event in told[told.index(start) :]]
+    reported = [event for event in block.events if event.place == start.place]
+    shift = reported[-1].offset + 1 - start.offset
+    more = [replace(event, offset=event.offset + shift) for event in reported[reported.index(start) :]]
     return _with(block, [*block.events, *more])
 
 

@@ -160,8 +160,8 @@ def test_a_new_snapshot_may_be_had_without_any_trouble(
     assert refused.returncode == 1
     assert "CDCD-RESUME" in refused.stderr
     assert daemon.status()["state"] == "streaming", "nobody was fenced"
-    told = command(daemon, "resume")
-    assert "it was in state streaming" in told.stdout
+    reported = command(daemon, "resume")
+    assert "it was in state streaming" in reported.stdout
     assert daemon.stop() == 0
     assert "no cdcd answers" in command(daemon, "resume").stderr
     assert audited(command(daemon, *RESNAPSHOT))["reason"] == "requested"

@@ -139,14 +139,14 @@ def assert_told_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event], la
     markers = {event.key["id"]: event for event in rows if event.op == "g"}
     assert sorted(markers) == large
     found = letters(kafka, daemon.name)
-    told = {
+    reported = {
         (letter["timeline"], letter["commit_lsn"], letter["tx_seq"]): (key, letter) for key, letter in found
     }
-    assert len(told) == len(found) == len(large)
+    assert len(reported) == len(found) == len(large)
     raw = {record.key() for record in committed_records(kafka.bootstrap, topic)}
     for event in markers.values():
         timeline, commit_lsn, tx_seq = event.sequence or BEGINNING
-        key, letter = told[timeline, format_lsn(Lsn(commit_lsn)), tx_seq]
+        key, letter = reported[timeline, format_lsn(Lsn(commit_lsn)), tx_seq]
         assert key in raw
         assert (letter["table"], letter["key_columns"]) == ("t", ["id"])
         assert event.value["after"] is None
@@ -186,8 +186,8 @@ def test_a_dead_letter_and_a_marker_once_for_each_row_though_killed_between(
         assert_told_once(daemon, kafka, reader.read(*topics), [2, 5])
         assert daemon.status()["dead_letters"] == 1
         assert 'cdcd_dead_letters_total{table="public.t"} 1.0' in daemon.get("/metrics")[1]
-        told = daemon.events("dead_letter")
-        assert [(one["table"], one["op"]) for one in told] == [("public.t", "r"), ("public.t", "c")]
+        reported = daemon.events("dead_letter")
+        assert [(one["table"], one["op"]) for one in reported] == [("public.t", "r"), ("public.t", "c")]
         assert "secretsecret" not in daemon.log()
 
 

@@ -47,8 +47,8 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
         assert "`cdcd check` lists the topics" in hint_of(reason)
         checked = command(daemon, "check")
         assert checked.returncode == 1
-        told = [line for line in checked.stdout.splitlines() if line.split()[1:3] == ["topic", topic]]
-        refused = [line for line in told if line.startswith("fail")]
+        reported = [line for line in checked.stdout.splitlines() if line.split()[1:3] == ["topic", topic]]
+        refused = [line for line in reported if line.startswith("fail")]
         assert ["CDCD-SINK-AUTH: the principal may not write" in line for line in refused] == [True], (
             checked.stdout
         )

@@ -86,7 +86,7 @@ def assembler(data: bytes) -> None:
         version,
         streaming_parallel=is_parallel,
         two_phase=bool(data[0] & 16),
-        refuse_doubtful=bool(data[0] & 32),
+        refuse_unsafe_streaming=bool(data[0] & 32),
     )
     try:
         items, _ = cut_items(list(_split(data[1:])), False)

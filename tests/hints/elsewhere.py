@@ -47,7 +47,7 @@ ELSEWHERE: dict[str, str] = {
 }
 
 TOLD_AS = {
-    "CDCD-PROTOCOL-UNSURE": "CDCD-SOURCE-STREAMING",
+    "CDCD-UNSAFE-STREAMING": "CDCD-SOURCE-STREAMING",
     "CDCD-VALUE-BINARY": "CDCD-SOURCE-BINARY",
 }
 """They come only while an option of the stream is on, and then as the error that leaves the option out."""

@@ -78,7 +78,10 @@ def _over_a_link(w: World) -> Proxy:
 
 
 @situation(
-    "CDCD-PART-MISSING", "its changes have other numbers now", "source.protocol.messages", "change it back"
+    "CDCD-PARTIAL-TRANSACTION-MISSING",
+    "its changes have other numbers now",
+    "source.protocol.messages",
+    "change it back",
 )
 def numbered_otherwise(w: World) -> Iterator[None]:
     _written_in_part(w)
@@ -87,7 +90,7 @@ def numbered_otherwise(w: World) -> Iterator[None]:
     w.start(source={"protocol": {"messages": True}})
 
 
-@situation("CDCD-PART-MISSING", "its changes have other numbers for good", "cdcd resnapshot")
+@situation("CDCD-PARTIAL-TRANSACTION-MISSING", "its changes have other numbers for good", "cdcd resnapshot")
 def numbered_otherwise_for_good(w: World) -> Iterator[None]:
     _written_in_part(w)
     w.start(source={"protocol": {"messages": False}})

@@ -47,7 +47,7 @@ class Situation:
     what: str
     hint: tuple[str, ...]
     play: Play
-    told: str
+    reported: str
     is_well_after: bool
 
     def __str__(self) -> str:
@@ -63,8 +63,8 @@ def situation(
     """Put a function into the table. It halts, or `is_retried`, or `ends` the process."""
 
     def taken(play: Play) -> Play:
-        told = "ended" if ends else "retrying" if is_retried else "halted"
-        SITUATIONS.append(Situation(code, what, hint, play, told, is_well_after))
+        reported = "ended" if ends else "retrying" if is_retried else "halted"
+        SITUATIONS.append(Situation(code, what, hint, play, reported, is_well_after))
         return play
 
     return taken
@@ -123,8 +123,8 @@ class World:
 
     def said(self, code: str) -> str:
         """The hint of the last line of the log that tells of this code."""
-        told = [line for line in self.daemon.lines() if line.get("code") == code][-1]
-        self.hint = hint_of(" ".join(filter(None, (str(told["error"]), told.get("hint")))))
+        reported = [line for line in self.daemon.lines() if line.get("code") == code][-1]
+        self.hint = hint_of(" ".join(filter(None, (str(reported["error"]), reported.get("hint")))))
         return self.hint
 
     def follow(self, hint: str, name: str, value: Any = None) -> None:
@@ -184,11 +184,11 @@ def played(one: Situation, world: World) -> None:
     """Play a situation: its error and hint are printed, and it is gone when the hint is followed."""
     steps = one.play(world)
     shown = next(steps)
-    told = shown if shown is not None else _printed(one, world.daemon)
-    error, _, hint = told.partition(" -> ")
-    assert one.code + ":" in error, told
+    reported = shown if shown is not None else _printed(one, world.daemon)
+    error, _, hint = reported.partition(" -> ")
+    assert one.code + ":" in error, reported
     for part in one.hint:
-        assert part in hint, f"{part!r} is not in: {hint or told}"
+        assert part in hint, f"{part!r} is not in: {hint or reported}"
     world.hint = hint
     assert next(steps, None) is None, "a situation has one error"
     if one.is_well_after:
@@ -218,14 +218,14 @@ def _printed(one: Situation, daemon: Daemon) -> str:
     def said() -> str:
         for found in daemon.lines():
             if found["event"] in ("retrying", "halted", "ended") and found["code"] == one.code:
-                if found["event"] in passing - {one.told}:
+                if found["event"] in passing - {one.reported}:
                     continue
-                assert found["event"] == one.told, found
+                assert found["event"] == one.reported, found
                 return " ".join(filter(None, (str(found["error"]), found.get("hint"))))
         return ""
 
     try:
-        return eventually(said, f"{one.code} is {one.told}", SHOWN_WITHIN_S)
+        return eventually(said, f"{one.code} is {one.reported}", SHOWN_WITHIN_S)
     except AssertionError as error:
         raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
 

@@ -13,7 +13,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import CdcdError
-from cdcd.session.option_downgrade import doubting
+from cdcd.session.option_downgrade import unsafe_options
 from cdcd.source.settings import StreamOptions
 from tests.hints import of_commands, of_kafka, of_others, of_rows, of_source, of_wire
 from tests.hints.asserted import asserts
@@ -72,7 +72,7 @@ def test_what_is_said_to_be_elsewhere_is_asserted_there(code: str, where: str) -
 @pytest.mark.parametrize(("code", "as_code"), TOLD_AS.items())
 def test_what_is_told_as_another_is_so_wherever_it_comes_from(code: str, as_code: str) -> None:
     options = StreamOptions(2, streaming="on", binary=True)
-    with pytest.raises(CdcdError) as raised, doubting(options, slot="s"):
+    with pytest.raises(CdcdError) as raised, unsafe_options(options, slot="s"):
         raise CLASSES[code]("of the stream")
     assert raised.value.code == as_code
     assert as_code in {one.code for one in SITUATIONS} | ELSEWHERE.keys()

@@ -78,12 +78,12 @@ def decoded(path: Path, *words: str) -> list[dict[str, Any]]:
 def witnessed(server: PostgresServer, name: str) -> list[tuple[str, dict[str, str | None]]]:
     """Each change as test_decoding tells it: the verb, and the new row's values by column."""
     lines = server.execute("SELECT data FROM pg_logical_slot_get_changes('witness', NULL, NULL)", dbname=name)
-    told = []
+    reported = []
     for (line,) in lines:
         if found := CHANGE.match(line):
             row = found[2].rpartition("new-tuple:")[2]
-            told.append((found[1], {key: _unquoted(value) for key, value in PAIR.findall(row)}))
-    return told
+            reported.append((found[1], {key: _unquoted(value) for key, value in PAIR.findall(row)}))
+    return reported
 
 
 def _unquoted(value: str) -> str | None:
@@ -93,7 +93,7 @@ def _unquoted(value: str) -> str | None:
 def changes(lines: list[dict[str, Any]]) -> list[tuple[str, dict[str, str | None]]]:
     """The same from what was decoded; a DELETE has its key only."""
     columns: list[str] = []
-    told = []
+    reported = []
     for line in lines:
         if line.get("message") == "Relation":
             columns = [column["name"] for column in line["fields"]["columns"]]
@@ -102,8 +102,8 @@ def changes(lines: list[dict[str, Any]]) -> list[tuple[str, dict[str, str | None
             row = {name: one.get("text") for name, one in zip(columns, sent, strict=True)}
             if line["message"] == "Delete":
                 row = {"id": row["id"]}
-            told.append((line["message"].upper(), row))
-    return told
+            reported.append((line["message"].upper(), row))
+    return reported
 
 
 @pytest.mark.parametrize(("major", "version"), [(14, 1), (18, "auto")])

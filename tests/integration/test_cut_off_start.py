@@ -107,8 +107,8 @@ def test_the_next_start_has_nothing_to_say(
     assert_each_once(events)
     assert {tuple(event.key.items()) for event in events if event.key} == {(("id", 1),)}
     assert daemon.stop() == 0
-    told = [line for line in daemon.lines() if line["level"] != "info" and not is_true(line)]
-    assert told == []
+    reported = [line for line in daemon.lines() if line["level"] != "info" and not is_true(line)]
+    assert reported == []
 
 
 def is_true(line: dict[str, Any]) -> bool:

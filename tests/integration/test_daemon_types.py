@@ -132,8 +132,8 @@ def test_a_halt_names_the_place_and_not_the_value(
         daemon.start().wait_state("streaming")
         run(postgres, database, change)
         page = daemon.wait_state("halted")
-        told = str(page) + daemon.log()
-        assert "CDCD-VALUE" in told
-        assert f"table=public.t column={column} type=" in told
-        assert "infinity" not in told
-        assert "yyyy" not in told
+        reported = str(page) + daemon.log()
+        assert "CDCD-VALUE" in reported
+        assert f"table=public.t column={column} type=" in reported
+        assert "infinity" not in reported
+        assert "yyyy" not in reported

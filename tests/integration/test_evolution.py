@@ -154,14 +154,14 @@ def test_what_is_incompatible_goes_on_in_a_new_topic(
         run(postgres, database, "INSERT INTO t VALUES (5, 5.25)", "ALTER TABLE t ALTER v TYPE bigint")
         run(postgres, database, "INSERT INTO t VALUES (6, 6)")
         await_confirmed(postgres, daemon, 120)
-        assert [(op, after["id"]) for op, _, after in topics.told("t")] == [("c", 1), ("c", 5)]
-        assert [(op, after["id"]) for op, _, after in topics.told("t.v2")] == [
+        assert [(op, after["id"]) for op, _, after in topics.reported("t")] == [("c", 1), ("c", 5)]
+        assert [(op, after["id"]) for op, _, after in topics.reported("t.v2")] == [
             ("c", 2),
             ("c", 3),
             ("c", 4),
             ("u", 1),
         ]
-        assert [(op, after["id"]) for op, _, after in topics.told("t.v3")] == [("c", 6)]
+        assert [(op, after["id"]) for op, _, after in topics.reported("t.v3")] == [("c", 6)]
         assert [line["topic"] for line in daemon.events("incompatible_schema")] == [
             f"{daemon.name}.public.t.v2",
             f"{daemon.name}.public.t.v3",

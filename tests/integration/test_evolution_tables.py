@@ -83,21 +83,24 @@ def test_changes_of_a_table_as_a_whole(
 def assert_tables(topics: Topics) -> None:
     """Each row is in the topic of the name that its table had when it was written."""
     one, two = {"id": 1, "v": "a"}, {"id": 2, "v": "b"}
-    assert topics.told("renamed") == [("c", None, one)]
-    assert topics.told("named") == [("c", None, two)]
-    assert topics.told("moved") == [("c", None, one)]
-    assert topics.told("moved", schema="other") == [("c", None, two)]
-    assert topics.told("remade") == [("c", None, one), ("c", None, {"id": 1, "w": 7})]
-    assert topics.told("parts_1") == [("c", None, one), ("c", None, two)]
-    assert topics.told("parts_2") == [("c", None, {"id": 11, "v": "b"}), ("c", None, {"id": 12, "v": "b"})]
-    assert topics.told("loose") == [
+    assert topics.reported("renamed") == [("c", None, one)]
+    assert topics.reported("named") == [("c", None, two)]
+    assert topics.reported("moved") == [("c", None, one)]
+    assert topics.reported("moved", schema="other") == [("c", None, two)]
+    assert topics.reported("remade") == [("c", None, one), ("c", None, {"id": 1, "w": 7})]
+    assert topics.reported("parts_1") == [("c", None, one), ("c", None, two)]
+    assert topics.reported("parts_2") == [
+        ("c", None, {"id": 11, "v": "b"}),
+        ("c", None, {"id": 12, "v": "b"}),
+    ]
+    assert topics.reported("loose") == [
         ("c", None, one),
         ("d", {"id": 1, "v": None}, None),
         ("c", None, {"id": 21, "v": "a"}),
         ("u", None, {"id": 21, "v": "b"}),
         ("d", {"id": 21, "v": None}, None),
     ]
-    assert topics.told("identity") == [
+    assert topics.reported("identity") == [
         ("c", None, one),
         ("u", None, {"id": 1, "v": "b"}),
         ("u", {"id": 1, "v": "b"}, {"id": 1, "v": "c"}),
@@ -195,7 +198,7 @@ def test_a_key_that_comes_and_a_key_that_widens_are_said(
         topics = topics_of(daemon)
         assert topics.keys("first") == [("c", None), ("c", {"id": 2})]
         assert topics.keys("added") == [("c", None), ("c", {"id": 2})]
-        assert [after for _, _, after in topics.told("added")] == [{"v": "a"}, {"v": "b", "id": 2}]
+        assert [after for _, _, after in topics.reported("added")] == [{"v": "a"}, {"v": "b", "id": 2}]
         assert topics.keys("wide") == [("c", {"id": 1}), ("c", {"id": 3000000000}), ("d", {"id": 1})]
         added = [f"{daemon.name}.public.first", f"{daemon.name}.public.added"]
         assert [line["topic"] for line in daemon.events("key_added")] == added
@@ -237,8 +240,8 @@ def test_a_new_topic_without_a_registry(
         daemon.start().wait_state("streaming")
         await_confirmed(postgres, daemon, 120)
         topics = reading(kafka, daemon)
-        assert [(op, after["id"]) for op, _, after in topics.told("t")] == [("r", 1)]
-        second = [(op, after and (after["id"], str(after["v"]))) for op, _, after in topics.told("t.v2")]
+        assert [(op, after["id"]) for op, _, after in topics.reported("t")] == [("r", 1)]
+        second = [(op, after and (after["id"], str(after["v"]))) for op, _, after in topics.reported("t.v2")]
         # A TRUNCATE stands in each partition.
         assert second == [
             ("u", (1, "2.5000")),

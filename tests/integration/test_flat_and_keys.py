@@ -121,20 +121,20 @@ def test_keys_of_tables_without_one(
         run(postgres, database, "ALTER TABLE whole ADD d int", "INSERT INTO whole VALUES (4, 'v', 4, 4)")
         await_confirmed(postgres, daemon)
 
-        def told(name: str) -> list[tuple[str | None, Any]]:
+        def reported(name: str) -> list[tuple[str | None, Any]]:
             events = reader.read(f"{daemon.name}.public.{name}")
             order = {"r": 0}
             changes = [event for event in events if event.value is not None]
             changes.sort(key=lambda event: (order.get(event.op or "", 1), event.sequence or BEGINNING))
             return [(event.op, event.key and tuple(event.key.values())) for event in changes]
 
-        assert told("chosen")[3:] == [
+        assert reported("chosen")[3:] == [
             ("u", (None, 1)),
             ("d", ("x", 2)),
             ("d", ("y", 3)),
             ("c", ("z", 3)),
         ]
-        assert told("whole")[3:] == [
+        assert reported("whole")[3:] == [
             ("d", (1, None, 1)),
             ("c", (1, None, 10)),
             ("d", (2, "x", 2)),
@@ -142,7 +142,7 @@ def test_keys_of_tables_without_one(
             ("c", (3, "z", 3)),
             ("c", (4, "v", 4, 4)),
         ]
-        assert told("plain") == [("r", None)] * 3 + [("u", None), ("d", None), ("u", None)]
+        assert reported("plain") == [("r", None)] * 3 + [("u", None), ("d", None), ("u", None)]
         assert daemon.events("relation_without_key")[0]["table"] == "public.plain"
         assert daemon.stop() == 0
 

@@ -32,8 +32,8 @@ def test_what_is_read_is_postgresqls_own_account(
           f" --steps {plan.steps}'")  # fmt: skip
     outcomes = run(Stack(pg_server(major), kafka, registry, tmp_path), cells, plan)
     for outcome in outcomes:
-        told = f"{outcome.kills} kills, {outcome.streamed} streamed"
-        print(f"PostgreSQL {major}, {outcome.cell}, {told}: {outcome.counts}")
+        reported = f"{outcome.kills} kills, {outcome.streamed} streamed"
+        print(f"PostgreSQL {major}, {outcome.cell}, {reported}: {outcome.counts}")
     assert not [f"{outcome.cell}: {outcome.error}" for outcome in outcomes if outcome.error]
     assert len(outcomes) == len(cells)
     assert [outcome.streamed > 0 for outcome in outcomes] == [cell.streaming != "off" for cell in cells]

@@ -209,9 +209,9 @@ async def test_a_change_is_what_the_server_did_or_halts(
     for name, (_, statements) in stories.items():
         _tell(server, dbname, name, case, statements)
     server.execute("INSERT INTO last VALUES (1)", dbname=dbname)
-    told = account.read(server.dsn(dbname), "witness_" + dbname)
+    reported = account.read(server.dsn(dbname), "witness_" + dbname)
     changes = [
-        one for transaction in told.transactions for one in transaction.changes if isinstance(one, Change)
+        one for transaction in reported.transactions for one in transaction.changes if isinstance(one, Change)
     ]
     for name, (policy, statements) in stories.items():
         # Where each statement that halts has a story of its own, these are read one way or the other.

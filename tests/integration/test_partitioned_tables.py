@@ -42,7 +42,7 @@ def via_root(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> 
         yield daemon.start()
 
 
-def told(reader: Reader, daemon: Daemon, table: str, count: int) -> list[Any]:
+def reported(reader: Reader, daemon: Daemon, table: str, count: int) -> list[Any]:
     """Per change: op, key, before, after, unchanged."""
     topic = f"{daemon.name}.public.{table}"
     events = reader.wait([topic], lambda events: len([one for one in events if one.op]) >= count)
@@ -57,11 +57,11 @@ def test_the_examples(via_root: Daemon, postgres: PostgresServer, database: str,
     via_root.wait_state("streaming")
     for statement in (INSERT_LONG, "UPDATE r SET id = 2", "INSERT INTO n VALUES (3, 'd'); DELETE FROM n"):
         postgres.execute(statement, dbname=database)
-    assert told(reader, via_root, "r", 3)[1:] == [
+    assert reported(reader, via_root, "r", 3)[1:] == [
         ("d", {"id": 1}, {"id": 1, "v": None}, None, []),
         ("c", {"id": 2}, None, {"id": 2, "v": None}, ["v"]),
     ]
-    assert told(reader, via_root, "n", 2) == [
+    assert reported(reader, via_root, "n", 2) == [
         ("c", None, None, {"id": 3, "v": "d"}, []),
         ("d", None, {"id": 3, "v": None}, None, []),
     ]
@@ -76,7 +76,7 @@ def test_a_change_that_names_no_row_halts_until_the_key_is_named(
 ) -> None:
     via_root.wait_state("streaming")
     postgres.execute("INSERT INTO n VALUES (3, 'd')", dbname=database)
-    told(reader, via_root, "n", 1)
+    reported(reader, via_root, "n", 1)
     postgres.execute("UPDATE n SET v = 'e'", dbname=database)
     reason = via_root.wait_state("halted")["reason"]
     statement = 'ALTER TABLE "public"."n1" REPLICA IDENTITY FULL'
@@ -85,7 +85,7 @@ def test_a_change_that_names_no_row_halts_until_the_key_is_named(
     via_root.stop()
     via_root.config["format"] = {"overrides": [{"table": r"public\.n", "key_columns": ["id"]}]}
     via_root.start().wait_state("streaming")
-    assert told(reader, via_root, "n", 2)[1] == ("u", {"id": 3}, None, {"id": 3, "v": "e"}, [])
+    assert reported(reader, via_root, "n", 2)[1] == ("u", {"id": 3}, None, {"id": 3, "v": "e"}, [])
 
 
 def test_a_partition_that_comes_later_is_seen_and_so_is_the_end(

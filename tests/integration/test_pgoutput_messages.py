@@ -119,7 +119,7 @@ def _check(sent: list[tuple[int, bytes]], version: int, streaming: str) -> None:
                 transactions[-1].append(event.prefix)
             elif isinstance(event, TransactionCommitted):
                 transactions.append([])
-    # The loose message leaves as soon as it is decoded, so it stands before what the next commit brings.
+    # The non-transactional message leaves as soon as it is decoded, so it stands before what the next commit brings.
     assert transactions == [[1], ["loose", *_BULK], ["truncate t True"], [2], []]
     assert assembler.open_streams == 0
     assert (b"S" in {payload[:1] for _, payload in sent}) == (streaming != "off")

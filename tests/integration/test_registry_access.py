@@ -199,7 +199,7 @@ def test_both_clients_get_the_same_answers(
     properties = client_properties(RegistrySettings(registry.url))
     ours, theirs = RestClient(properties), ThroughConfluent(properties)
 
-    def told(ask: Callable[[Client], object]) -> list[object]:
+    def reported(ask: Callable[[Client], object]) -> list[object]:
         answers: list[object] = []
         for client in (ours, theirs):
             try:
@@ -230,7 +230,7 @@ def test_both_clients_get_the_same_answers(
         lambda client: client.level(missing),
         lambda client: client.set_level(name, "SOMETIMES"),
     ]
-    answers = [told(ask) for ask in asked]
+    answers = [reported(ask) for ask in asked]
     ours.close()
     theirs.close()
     assert [one for one, _ in answers] == [other for _, other in answers]

@@ -74,7 +74,7 @@ def read(framed: bytes | None, schema: Any) -> Any:
 def story(payloads: list[bytes]) -> tuple[list[Record], list[tuple[Any, ...]]]:
     """The records, and per record (table, op, key, before.n, after.n, sizes of big before and after, unchanged)."""
     plans: dict[int, Any] = {}
-    records, told = [], []
+    records, reported = [], []
     tx = TransactionContext(
         TransactionInfo(1, 1, 0), timeline=1, name="shop", database="d", now_us=0, version="0"
     )
@@ -92,20 +92,20 @@ def story(payloads: list[bytes]) -> tuple[list[Record], list[tuple[Any, ...]]]:
             value, (key,) = read(record.value, value_schema), read(record.key, key_schema).values()
             short = key if len(str(key)) < 9 else "long"
             if value is None:
-                told.append((record.topic, "tombstone", short))
+                reported.append((record.topic, "tombstone", short))
                 continue
             sides = [
                 (r["n"], r["big"] and len(r["big"])) if r else None for r in (value["before"], value["after"])
             ]
-            told.append((record.topic, value["op"], short, *sides, value["source"]["unchanged"]))
-    return records, told
+            reported.append((record.topic, value["op"], short, *sides, value["source"]["unchanged"]))
+    return records, reported
 
 
 def test_what_the_server_sends_becomes_what_happened(postgres: Any, database: str) -> None:
     for statement in WORKLOAD.split(";"):
         postgres.execute(statement, dbname=database)
-    records, told = story(changes(postgres.dsn(database), binary=False))
-    assert told == [
+    records, reported = story(changes(postgres.dsn(database), binary=False))
+    assert reported == [
         ("t", "c", "a", None, (1, 32000), []),
         ("t", "u", "a", None, (2, None), ["big"]),  # F46: the server did not send it
         ("t", "d", "a", (None, None), None, []),  # F45, F47

@@ -497,13 +497,13 @@ def test_the_progress_topic_holds_what_readers_expect(place: Place) -> None:
         produce_all(sink, records(place.topic, rows))
         sink.commit(progress(place.slot, end_lsn))
     found = committed_records(place.bootstrap, place.progress_topic, 5)
-    joining, told = (f"{place.slot}/joining".encode(), True), (place.slot.encode(), False)
+    joining, reported = (f"{place.slot}/joining".encode(), True), (place.slot.encode(), False)
     assert [(message.key(), message.value() is None) for message in found] == [
         joining,
-        told,
-        told,
+        reported,
+        reported,
         joining,
-        told,
+        reported,
     ]
     assert {message.partition() for message in found} == {0}
     # Between two transactions stands the marker of the first, so offsets are not consecutive.
@@ -519,8 +519,8 @@ def test_a_commit_that_is_told_of_before_is_one_all_the_same(place: Place) -> No
         sink.commit_soon()
         produce_all(sink, records(place.topic, 2))
         sink.commit_soon()
-        told = sink.commit(progress(place.slot, end_lsn))
-        assert set(told.offsets) == {place.topic}
+        reported = sink.commit(progress(place.slot, end_lsn))
+        assert set(reported.offsets) == {place.topic}
     assert len(place.committed(8)) == 8
     found = committed_records(place.bootstrap, place.progress_topic, 4)
     assert [message.value() is None for message in found] == [True, False] * 2

@@ -198,8 +198,10 @@ def test_a_progress_topic_that_forgets_is_refused(
     """F67: what is gone there looks like a first start. Whoever made the topic is told at the start, and by check."""
     name = new_name("progress")
     create_topic(bootstrap, name, partitions=1, config=config)
-    told = [one for one in look(make(bootstrap), [], {name: PROGRESS_PROPERTIES}) if "forgets" in one.message]
-    assert [one.level for one in told] == ["fail"] * is_refused
+    reported = [
+        one for one in look(make(bootstrap), [], {name: PROGRESS_PROPERTIES}) if "forgets" in one.message
+    ]
+    assert [one.level for one in reported] == ["fail"] * is_refused
     if is_refused:
         with pytest.raises(TopicMismatch, match="forgets"):
             make(bootstrap).ensure_progress(name)
@@ -213,9 +215,9 @@ def test_check_tells_which_topics_a_lost_broker_takes_records_of(bootstrap: str)
     for name in names:
         create_topic(bootstrap, name, config={"unclean.leader.election.enable": "true"})
     topics = make(bootstrap)
-    told = topics.check_durability(topics.reach(), names)
-    assert [(one.level, "5 topics" in one.message) for one in told] == [("warn", True)]
-    assert "one replica and unclean.leader.election.enable=true" in told[0].message
+    reported = topics.check_durability(topics.reach(), names)
+    assert [(one.level, "5 topics" in one.message) for one in reported] == [("warn", True)]
+    assert "one replica and unclean.leader.election.enable=true" in reported[0].message
 
 
 def test_a_changed_number_of_partitions_is_found(bootstrap: str) -> None:

@@ -171,9 +171,9 @@ def test_a_failover_slot_is_made_from_17_on_and_refused_below(pg_server: Postgre
         assert "source.slot.failover" not in {one.subject for one in preflight(settings)}
         plain = replace(settings, slot=f"{settings.slot}_plain")
         make_slot(replace(plain, failover=False))
-        (told,) = [one for one in preflight(plain) if one.subject == "source.slot.failover"]
-        assert told.level == "warn"
-        assert f'ALTER_REPLICATION_SLOT "{plain.slot}" (FAILOVER true)' in told.mend
+        (reported,) = [one for one in preflight(plain) if one.subject == "source.slot.failover"]
+        assert reported.level == "warn"
+        assert f'ALTER_REPLICATION_SLOT "{plain.slot}" (FAILOVER true)' in reported.mend
 
 
 @pytest.mark.parametrize("major", [13, 15, 18])

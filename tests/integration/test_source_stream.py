@@ -317,12 +317,12 @@ def joined(items: list[Item]) -> list[Item]:
     A server whose caches were reset, by whatever others do in it, tells of a relation again: left out too.
     """
     whole: list[Item] = []
-    told: set[bytes] = set()
+    reported: set[bytes] = set()
     for item in items:
         if isinstance(item, Control) and item.payload[:1] == b"R":
-            if item.payload in told:
+            if item.payload in reported:
                 continue
-            told.add(item.payload)
+            reported.add(item.payload)
         last = whole[-1] if whole else None
         if isinstance(item, Run) and isinstance(last, Run):
             whole[-1] = Run(last.frames + item.frames, last.count + item.count, item.xid)

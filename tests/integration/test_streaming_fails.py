@@ -225,9 +225,9 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
         assert_each_once(events)
         creates += len([event for event in events if event.op == "c"])
         rows = fold(events, lambda row: row["id"])
-        told = {key: {name: v for name, v in row.items() if v is not None} for key, row in rows.items()}
+        reported = {key: {name: v for name, v in row.items() if v is not None} for key, row in rows.items()}
         found = server.execute(f"SELECT id, jsonb_strip_nulls(to_jsonb(x)) FROM {table} x", dbname=dbname)
-        assert told == dict(found)
+        assert reported == dict(found)
     assert creates == 1 + 2000 + 1
 
 

@@ -74,14 +74,16 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
 
 def story(events: list[Event]) -> list[Any]:
     """Per record: op, key, before, after, unchanged; a tombstone as its key."""
-    told: list[Any] = []
+    reported: list[Any] = []
     for event in events:
         if event.value is None:
-            told.append(event.key)
+            reported.append(event.key)
         else:
             value = event.value
-            told.append((event.op, event.key, value["before"], value["after"], value["source"]["unchanged"]))
-    return told
+            reported.append(
+                (event.op, event.key, value["before"], value["after"], value["source"]["unchanged"])
+            )
+    return reported
 
 
 def row(id_: int, code: str, n: int | None, big: str | None, raw: bytes | None) -> dict[str, Any]:
@@ -171,14 +173,14 @@ def test_a_value_that_was_not_sent_is_never_null(
         )
     assert (streamed > 0) == (streaming == "on")
     assert_each_once(events)
-    told = {
+    reported = {
         table: story([event for event in events if event.topic == topic]) for table, topic in topics.items()
     }
     big, other, raw = place.long(1), place.long(5000), bytes.fromhex(place.long(1000))
-    assert told["by_default"] == expected_with_key({"id": 1}, {"id": 7}, big, other, raw)
+    assert reported["by_default"] == expected_with_key({"id": 1}, {"id": 7}, big, other, raw)
     by_code = expected_with_key({"code": "one"}, {"code": "seven"}, big, other, raw)
-    assert told["by_index"] == by_code
-    assert told["whole"] == expected_whole(big, other, raw)
+    assert reported["by_index"] == by_code
+    assert reported["whole"] == expected_whole(big, other, raw)
 
 
 @pytest.mark.parametrize(("streaming", "binary"), WAYS)

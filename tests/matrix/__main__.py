@@ -83,11 +83,11 @@ def _batches(options: argparse.Namespace) -> Iterator[Batch]:
 
 def _say(number: int, major: int, plan: Plan, outcomes: list[Outcome], took_s: float) -> None:
     first = next((one.counts for one in outcomes if one.counts), None)
-    told = f"{first.transactions} transactions, {first.changes} changes, " if first else ""
+    reported = f"{first.transactions} transactions, {first.changes} changes, " if first else ""
     kills = sum(one.kills for one in outcomes)
     equal = sum(not one.error for one in outcomes)
     print(
-        f"batch {number}, seed {plan.seed}, PostgreSQL {major}: {told}{kills} kills, "
+        f"batch {number}, seed {plan.seed}, PostgreSQL {major}: {reported}{kills} kills, "
         f"{equal} of {len(outcomes)} cells equal, {took_s:.0f} s",
         flush=True,
     )

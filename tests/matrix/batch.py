@@ -95,14 +95,14 @@ def run(stack: Stack, cells: tuple[Cell, ...], plan: Plan) -> list[Outcome]:
         _work(stack.postgres, workload, readings, plan)
         for reading in readings:
             _await_confirmed(stack.postgres, reading, plan)
-        told = account.read(dsn)
-        outcomes = [_judged(stack, reading, told, workload.done) for reading in readings]
+        reported = account.read(dsn)
+        outcomes = [_judged(stack, reading, reported, workload.done) for reading in readings]
         if any(outcome.error for outcome in outcomes):
             (stack.folder / f"{name}.sql").write_text("\n".join(workload.done.log))
         return outcomes
 
 
-def _judged(stack: Stack, reading: _Reading, told: account.Account, done: Done) -> Outcome:
+def _judged(stack: Stack, reading: _Reading, reported: account.Account, done: Done) -> Outcome:
     cell, daemon = reading.cell, reading.daemon
     if reading.failure:
         return Outcome(cell, None, reading.failure, reading.kills)
@@ -111,7 +111,7 @@ def _judged(stack: Stack, reading: _Reading, told: account.Account, done: Done) 
         assert daemon.stop() == 0, daemon.log()[-2000:]
         reader = Reader(stack.kafka.bootstrap, stack.registry.url)
         events = reader.each(*reader.topics(daemon.name))
-        counts = judge(cell, stack.postgres.major, told, done, daemon.name, events)
+        counts = judge(cell, stack.postgres.major, reported, done, daemon.name, events)
     except AssertionError as error:
         return Outcome(cell, None, str(error), reading.kills, streamed)
     return Outcome(cell, counts, "", reading.kills, streamed)

@@ -44,7 +44,7 @@ def judge(
     found = _Found(prefix, origins)
     for event in events:
         found.take(event)
-    expected, read = _Expected(cell, major, done).told(account), found.told()
+    expected, read = _Expected(cell, major, done).reported(account), found.reported()
     assert [xid for xid, _ in read] == [xid for xid, _ in expected], _other_order(expected, read)
     for (xid, lines), (_, ours) in zip(expected, read, strict=True):
         if lines != ours:
@@ -110,21 +110,21 @@ class _Found:
         origins = self._origins.get(source["txId"], {None})
         assert source["origin"] in origins, f"transaction {source['txId']} has the origin {source['origin']}"
 
-    def told(self) -> Told:
+    def reported(self) -> Told:
         """Transactions in the order of their commit; each numbered from 1."""
         assert not self._unburied, f"a delete at the end of {list(self._unburied)} without a tombstone"
-        told: Told = []
+        reported: Told = []
         commit, number = (0, 0), 0
         for sequence in sorted(self._lines):
             xid, line = self._lines[sequence]
             number = number + 1 if sequence[:2] == commit else 1
             assert sequence[2] == number, f"transaction {xid} has no change {number}"
             if number == 1:
-                told.append((xid, []))
+                reported.append((xid, []))
             commit = sequence[:2]
-            assert told[-1][0] == xid, f"transactions {told[-1][0]} and {xid} have one commit LSN"
-            told[-1][1].append(line)
-        return told
+            assert reported[-1][0] == xid, f"transactions {reported[-1][0]} and {xid} have one commit LSN"
+            reported[-1][1].append(line)
+        return reported
 
 
 def _line_of(event: Event) -> Line:
@@ -172,13 +172,13 @@ class _Expected:
         self._origin_xids = done.origin_xids if cell.origin == "none" else set()
         self._attached = set(tables.PARTITIONS)
 
-    def told(self, account: Account) -> Told:
-        told: Told = []
+    def reported(self, account: Account) -> Told:
+        reported: Told = []
         for transaction in account.transactions:
             lines = list(self._lines(transaction))
             if lines and transaction.xid not in self._origin_xids:
-                told.append((transaction.xid, lines))
-        return told
+                reported.append((transaction.xid, lines))
+        return reported
 
     def _lines(self, transaction: Transaction) -> Iterator[Line]:
         for change in transaction.changes:

@@ -127,7 +127,7 @@ class Workload:
             rules = {self._ddl: 5.0, self._partition: 2.0, self._swap: 1.0, self._truncate: 1.0}
             self._random.choices(list(rules), list(rules.values()))[0](session)
 
-    def _loose_message(self, session: _Session) -> None:
+    def _non_transactional_message(self, session: _Session) -> None:
         if not session.has_origin:
             self._number += 1
             self._execute(session, f"SELECT pg_logical_emit_message(false, 'loose', 'loose {self._number}')")

@@ -17,7 +17,7 @@ from typing import Any
 
 from cdcd.ack.group import NO_LIMITS, CommitPosition, GroupLimits, LargeLimits
 from cdcd.avro.transaction import TransactionContext
-from cdcd.errors import CdcdError, PreparedMissing, StreamUnsure
+from cdcd.errors import CdcdError, PreparedMissing, UnsafeStreaming
 from cdcd.model import Item, PlainItem, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
@@ -97,7 +97,7 @@ class _Pump(Pump):
         records: list[Any] = []
         for what in whats:
             self._tx.tx_seq += 1
-            if not self._written.covers(self._tx.tx_seq):
+            if not self._partial.covers(self._tx.tx_seq):
                 records.append((self._tx.info, what))
         if records:
             await self._hand_on(records, len(records))
@@ -168,7 +168,7 @@ class Session:
             streaming_parallel=options.streaming == "parallel",
             two_phase=options.two_phase,
             written_commit_lsn=written_lsn,
-            refuse_doubtful=daemon is not None,
+            refuse_unsafe_streaming=daemon is not None,
             prepared_before=None if daemon is None else daemon.prepared_before,
         )
         large = random.choice([NO_LIMITS, LargeLimits(random.choice([1, 3, 50]), 0, 0, allows_parts=True)])
@@ -226,7 +226,7 @@ class Session:
             for items in batches:
                 await failing.unless(self._pump.feed(items))
                 await failing.unless(asyncio.sleep(self._random.uniform(0, self._pace_s)))
-        except (StreamUnsure, PreparedMissing) as error:
+        except (UnsafeStreaming, PreparedMissing) as error:
             return error
         return None
 

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from cdcd.ack.group import CommitPosition
-from cdcd.errors import CdcdError, PreparedMissing, SinkUnavailable, StreamUnsure
+from cdcd.errors import CdcdError, PreparedMissing, SinkUnavailable, UnsafeStreaming
 from cdcd.model import Item, PreparedBefore
 from cdcd.source.copyboth import cut_items
 from cdcd.source.settings import Streaming, StreamOptions
@@ -154,7 +154,7 @@ class Simulation:
 
         session, ended_by = clock.run(lived())
         sent = wire.sent
-        self._may_stream = not isinstance(ended_by, StreamUnsure)
+        self._may_stream = not isinstance(ended_by, UnsafeStreaming)
         if not self._may_stream:  # as the daemon does it
             assert streaming != "off"
             return sent if limit is not None else sent + self.session(None, two_phase=two_phase)

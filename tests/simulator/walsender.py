@@ -120,8 +120,8 @@ class Walsender:
                 continue
             # PostgreSQL 18 also tells of subtransactions of which it has sent nothing.
             if is_told or (self._options.streaming != "off" and xid != top and self._random.random() < 0.2):
-                told = (lsn, 5) if self._options.streaming == "parallel" else (None, None)
-                yield self._sent(lsn, m.StreamAbort(top, xid, *told))
+                reported = (lsn, 5) if self._options.streaming == "parallel" else (None, None)
+                yield self._sent(lsn, m.StreamAbort(top, xid, *reported))
                 if streamed is not None:
                     streamed.discard(xid)
 

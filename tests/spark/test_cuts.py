@@ -59,10 +59,10 @@ def test_no_batch_ends_before_the_markers_of_a_gap() -> None:
     """What is written in part before an accepted gap never gets its end: the marker says so in the same batch."""
     accepted = json.loads(progress_value(2, {"a": {"0": 5}}))
     accepted["gap"] = {"from_lsn": "0/1", "to_lsn": "0/9", "reason": "CDCD-SLOT-LOST", "decided_us": 1}
-    told = Commit("0/9", {"a": {"0": 7}})
+    reported = Commit("0/9", {"a": {"0": 7}})
     commits = [part("0/1", {"a": {"0": 5}}), parse_progress(json.dumps(accepted).encode())]
     assert cut({}, commits) == {}
-    assert cut({}, [*commits, told]) == {"a": {"0": 7}}
+    assert cut({}, [*commits, reported]) == {"a": {"0": 7}}
 
 
 def test_offsets_never_move_back_and_have_one_order() -> None:

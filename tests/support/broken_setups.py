@@ -21,7 +21,7 @@ from cdcd.config import Config, load_config
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.model import Part
+from cdcd.model import PartPosition
 from cdcd.sink.producer import KafkaSink
 from tests.support.daemon import Daemon
 from tests.support.stack import PostgresServers, run_script, slot_is_active
@@ -421,7 +421,7 @@ def snapshot_cut_off_and_none_wanted(world: World) -> None:
 
 def part_numbered_otherwise(world: World) -> None:
     world.run_once()
-    world.store(part=Part(1 << 50, 3, "of another configuration"))
+    world.store(part=PartPosition(1 << 50, 3, "of another configuration"))
 
 
 def progress_unreadable(world: World) -> None:
@@ -725,7 +725,11 @@ SETUPS = (
     Setup("another server than the position's", another_server, "CDCD-SOURCE-IDENTITY"),
     Setup("server's WAL ends before the position", server_behind, "CDCD-SOURCE-BEHIND"),
     Setup("snapshot cut off, then snapshot.mode: never", snapshot_cut_off_and_none_wanted, SETUP),
-    Setup("part of a transaction, numbered otherwise now", part_numbered_otherwise, "CDCD-PART-MISSING"),
+    Setup(
+        "part of a transaction, numbered otherwise now",
+        part_numbered_otherwise,
+        "CDCD-PARTIAL-TRANSACTION-MISSING",
+    ),
     Setup("progress record that nobody can read", progress_unreadable, "CDCD-PROGRESS"),
     Setup("progress topic with a retention", progress_forgets, MISMATCH),
     Setup("progress topic with a retention, after a run", progress_forgets_after_a_run, MISMATCH),

@@ -50,7 +50,7 @@ class Topics:
         found = [self._change(record.key(), raw) for record in records if (raw := record.value())]
         return sorted(found, key=Change.place)
 
-    def told(self, table: str, schema: str = "public") -> list[tuple[str, Any, Any]]:
+    def reported(self, table: str, schema: str = "public") -> list[tuple[str, Any, Any]]:
         """Op, row before and row after of each change."""
         return [
             (change.envelope["op"], change.envelope["before"], change.envelope["after"])

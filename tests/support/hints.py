@@ -20,10 +20,10 @@ _SETTING = re.compile(
 )
 
 
-def hint_of(told: str) -> str:
+def hint_of(reported: str) -> str:
     """What to do about it."""
-    _, arrow, hint = told.partition(" -> ")
-    assert arrow, f"no hint: {told}"
+    _, arrow, hint = reported.partition(" -> ")
+    assert arrow, f"no hint: {reported}"
     return hint
 
 

@@ -196,13 +196,13 @@ def assert_metadata_counts(events: list[Event], topic: str) -> None:
         block = event.value.get("transaction") if "table" in source else None
         if block is not None:
             assert (block["id"], block["total_order"]) == (transaction, source["tx_seq"])
-    told: dict[str, list[Any]] = {}
+    reported: dict[str, list[Any]] = {}
     for event in events:
         if event.topic == topic:
             assert event.key == {"id": event.value["id"]}
-            told.setdefault(event.value["id"], []).append(event.value)
-    assert all([one["status"] for one in pair] == ["BEGIN", "END"] for pair in told.values())
-    ends = {transaction: pair[1] for transaction, pair in told.items()}
+            reported.setdefault(event.value["id"], []).append(event.value)
+    assert all([one["status"] for one in pair] == ["BEGIN", "END"] for pair in reported.values())
+    ends = {transaction: pair[1] for transaction, pair in reported.items()}
     assert {
         transaction: {one["data_collection"]: one["event_count"] for one in end["data_collections"]}
         for transaction, end in ends.items()

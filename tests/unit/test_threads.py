@@ -25,9 +25,9 @@ def little_garbage() -> Iterator[None]:
 @pytest.mark.usefixtures("little_garbage")
 async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -> None:
     """The loop would log it with all that it says, which may be anything: a row's value too."""
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _loop, context: told.append(context))
+    loop.set_exception_handler(lambda _loop, context: reported.append(context))
     may_end, has_ended = threading.Event(), asyncio.Event()
 
     def call() -> None:
@@ -45,7 +45,7 @@ async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -
     for _ in range(100):
         await asyncio.sleep(0.001)
         gc.collect()
-    assert told == []
+    assert reported == []
 
 
 async def test_a_thread_that_dies_before_it_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ class KafkaBroker(LocalServer):
         in_sync = str(max(1, self.copies - 1))
         more = self._more_listeners.items()
         listening = {"PLAINTEXT": self.port} | {name: port for name, (port, _, _) in more}
-        told = {"PLAINTEXT": ("127.0.0.1", self.port)} | {
+        reported = {"PLAINTEXT": ("127.0.0.1", self.port)} | {
             name: (host, port) for name, (_, host, port) in more
         }
         return {
@@ -173,7 +173,7 @@ class KafkaBroker(LocalServer):
             "controller.quorum.voters": self.voters,
             "listeners": _listeners(listening | {"CONTROLLER": self.controller_port}),
             "advertised.listeners": ",".join(
-                f"{name}://{host}:{port}" for name, (host, port) in told.items()
+                f"{name}://{host}:{port}" for name, (host, port) in reported.items()
             ),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",

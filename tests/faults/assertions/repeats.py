@@ -72,21 +72,21 @@ def replayed(
     for event in events:
         if event.op != "x" and not event.is_odd:
             places[event.place].append(event)
-    for place, told in places.items():
-        yield from _replayed_in(place, told, records, before)
+    for place, reported in places.items():
+        yield from _replayed_in(place, reported, records, before)
 
 
 def _replayed_in(
-    place: Place, told: Sequence[Event], records: Sequence[Progress], before: Progress | None
+    place: Place, reported: Sequence[Event], records: Sequence[Progress], before: Progress | None
 ) -> Iterator[Finding]:
-    order = sorted({event.position for event in told})
+    order = sorted({event.position for event in reported})
     following = dict(pairwise(order))
     behind = (bisect_right(order, until(record)) for record in records)
     starts = {order[0], *(order[at] for at in behind if at < len(order))}
     cuts = deque((record.offsets[place], until(record)) for record in records if place in record.offsets)
     durable = (0, 0) if before is None else until(before)
     last: tuple[int, int] | None = None
-    for event in told:
+    for event in reported:
         while cuts and cuts[0][0] <= event.offset:
             durable = max(durable, cuts.popleft()[1])
         if event.position <= durable:

@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.ack.group import LINGER_MAX_ROWS, Chunk, CommitPosition, Group, GroupLimits, LargeLimits, SafeLsn
 from cdcd.ack.wait_policy import WaitPolicy
-from cdcd.model import Part, Record
+from cdcd.model import PartPosition, Record
 
 RECORD = Record("shop.public.t", 0, b"k", b"v")
 WAIT_US = 1000
@@ -255,7 +255,7 @@ def large(**limits: object) -> Group:
 
 def some(tx_seq: int, count: int = 1, size_bytes: int = 10) -> Chunk:
     """Rows of the transaction at 50, up to this number."""
-    return Chunk([RECORD] * count, size_bytes, reached=Part(50, tx_seq))
+    return Chunk([RECORD] * count, size_bytes, reached=PartPosition(50, tx_seq))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_part_is_committed_with_the_position_before_its_transaction(
     assert one.refused(now_us, 0) is None
     closed = one.close()
     assert (closed.commit_lsn, closed.end_lsn, closed.transactions) == (10, 18, 0)
-    assert closed.part == Part(50, 4 if "max_time_us" in limits else 3)
+    assert closed.part == PartPosition(50, 4 if "max_time_us" in limits else 3)
 
 
 def test_complete_transactions_are_committed_along_with_the_part_behind_them() -> None:
@@ -284,7 +284,7 @@ def test_complete_transactions_are_committed_along_with_the_part_behind_them() -
         one.add(chunk)
     take_all(one)
     closed = one.close()
-    assert (closed.commit_lsn, closed.transactions, closed.part) == (20, 1, Part(50, 2))
+    assert (closed.commit_lsn, closed.transactions, closed.part) == (20, 1, PartPosition(50, 2))
 
 
 def test_the_end_of_a_transaction_whose_parts_are_written_is_committed_at_once() -> None:
@@ -303,14 +303,14 @@ def test_the_end_of_a_transaction_whose_parts_are_written_is_committed_at_once()
 
 def test_an_idle_position_while_the_rest_is_awaited_keeps_the_part_and_does_not_end_it() -> None:
     one = large(max_rows=1)
-    pending = CommitPosition(10, 18, 5, 0, part=Part(50, 1))
+    pending = CommitPosition(10, 18, 5, 0, part=PartPosition(50, 1))
     one.begin_at(pending)
     one.add(Chunk((), 0, pending))
     take_all(one)
     assert not one.ready(0)
     one.add(some(2))
     take_all(one)
-    assert one.close().part == Part(50, 2)
+    assert one.close().part == PartPosition(50, 2)
 
 
 def test_an_older_idle_position_does_not_move_a_part_back() -> None:

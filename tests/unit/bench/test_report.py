@@ -41,7 +41,7 @@ def result(**over: Any) -> dict[str, Any]:
 
 def test_the_document_tells_machine_runners_figures_absence_and_failures() -> None:
     text = document("# Performance", [result()])
-    for told in (
+    for reported in (
         "2 cores of a processor, 24 GiB",
         "`cdcd`: the daemon (sink = {delivery: at_least_once})",
         "`debezium`: not asked for",
@@ -51,7 +51,7 @@ def test_the_document_tells_machine_runners_figures_absence_and_failures() -> No
         "| killed | 1 | 1.50 | 2.00 |",
         "- wide, cdcd: it ended\n",
     ):
-        assert told in text
+        assert reported in text
     assert "traceback" not in text
 
 

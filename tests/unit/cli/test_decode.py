@@ -155,12 +155,12 @@ def test_every_message_is_shown_with_every_field_of_the_table(golden: Golden, cd
     words = ["--messages", "--proto-version", str(golden.protocol_version), "--streaming", streaming]
     status, lines, _ = cdcd.decode(*words, given="\n".join([*start, "\\x" + golden.payload.hex()]))
     row = FORMAT_OF[type(golden.message)]
-    told = lines[-1]
-    assert (status, told["message"], told["type"]) == (0, row.name, chr(row.type_byte))
-    assert told["in_stream"] == golden.in_stream
+    reported = lines[-1]
+    assert (status, reported["message"], reported["type"]) == (0, row.name, chr(row.type_byte))
+    assert reported["in_stream"] == golden.in_stream
     absent = {one.name for one in row.fields if getattr(golden.message, one.name) is None} - {"old"}
-    assert list(told["fields"]) == [one.name for one in row.fields if one.name not in absent]
-    assert told["fields"] == SHOWN.get(golden.name, told["fields"])
+    assert list(reported["fields"]) == [one.name for one in row.fields if one.name not in absent]
+    assert reported["fields"] == SHOWN.get(golden.name, reported["fields"])
 
 
 def test_xids_are_read_between_stream_start_and_stop_only(cdcd: Cdcd) -> None:

@@ -45,7 +45,7 @@ def test_who_listens_on_every_address_is_asked_at_the_machines_own() -> None:
 async def test_the_daemon_on_this_machine_is_found_where_it_listens(
     tmp_path: Path, host: str, is_meant: bool
 ) -> None:
-    told = asyncio.Event()
+    reported = asyncio.Event()
     fine = lambda: Verdict(True, "")  # noqa: E731
     admin = AdminServer(
         host,
@@ -55,7 +55,7 @@ async def test_the_daemon_on_this_machine_is_found_where_it_listens(
         readyz=fine,
         startupz=fine,
         status=lambda: {"name": "shop" if is_meant else "other", "state": "halted"},
-        resume=told.set,
+        resume=reported.set,
     )
     port = await admin.start()
     try:
@@ -70,6 +70,6 @@ async def test_the_daemon_on_this_machine_is_found_where_it_listens(
         else:
             with pytest.raises(ResumeRefused):
                 await asyncio.to_thread(resume.look_again, config)
-        assert told.is_set() == is_meant
+        assert reported.is_set() == is_meant
     finally:
         await admin.stop()

@@ -99,10 +99,10 @@ def test_no_secret_is_in_an_error_or_its_traceback(secret_file: Path, tmp_path: 
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
             load(path, {"CDCD_REGISTRY__PASSWORD": CANARY})
-        told = "\n".join(
+        reported = "\n".join(
             [*caught.value.problems, str(caught.value), *traceback.format_exception(caught.value)]
         )
-        assert CANARY not in told
+        assert CANARY not in reported
 
 
 def test_a_secret_in_a_variable_is_not_in_the_error_about_it(tmp_path: Path) -> None:
@@ -172,5 +172,5 @@ registry: {{url: "http://registry", properties: {{bearer.auth.client.secret: {se
     config.source_settings().read_ssl_password()
     config.sink_settings()
     client_properties(config.registry_settings())
-    told = ", ".join(f"{name}: {value}" for name, value in secrets.items())
-    assert clean(told) == ", ".join(f"{name}: ***" for name in secrets)
+    reported = ", ".join(f"{name}: {value}" for name, value in secrets.items())
+    assert clean(reported) == ", ".join(f"{name}: ***" for name in secrets)

@@ -18,7 +18,7 @@ from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
-from cdcd.txn.waiting import Held
+from cdcd.txn.open_transactions import OldestPrepared
 
 SERVER = ServerIdentity("7", 1, "shop", 180_000, 1_500, False)
 LAG = "cdcd_replication_lag_seconds"
@@ -144,8 +144,8 @@ def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None
     status.turned([Keepalive(1, 0, False)], 0)
     assert status.page()["prepared"] == {"transactions": 0, "may_be_lost": 0}
     assert status.metrics.snapshot()["cdcd_prepared_transactions"] == 0
-    held = Held(2, 0x1_0000_0020, now_pg_us - 5_000_000)
-    status.turned([Keepalive(1, 0, False)], 0, held=held, may_be_lost=3)
+    oldest_prepared = OldestPrepared(2, 0x1_0000_0020, now_pg_us - 5_000_000)
+    status.turned([Keepalive(1, 0, False)], 0, oldest_prepared=oldest_prepared, may_be_lost=3)
     page, samples = status.page()["prepared"], status.metrics.snapshot()
     assert (page["transactions"], page["oldest_lsn"], page["may_be_lost"]) == (2, "1/20", 3)
     assert 5 <= page["oldest_age_s"] < 60

@@ -36,21 +36,21 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
+def reported() -> Told:
     return Told()
 
 
 @pytest.fixture
-async def url(told: Told) -> AsyncIterator[str]:
+async def url(reported: Told) -> AsyncIterator[str]:
     server = AdminServer(
         "127.0.0.1",
         0,
-        metrics=told.metrics,
-        livez=lambda: told.verdicts["livez"],
-        readyz=lambda: told.verdicts["readyz"],
-        startupz=lambda: told.verdicts["startupz"],
-        status=told.status,
-        resume=told.resume,
+        metrics=reported.metrics,
+        livez=lambda: reported.verdicts["livez"],
+        readyz=lambda: reported.verdicts["readyz"],
+        startupz=lambda: reported.verdicts["startupz"],
+        status=reported.status,
+        resume=reported.resume,
     )
     port = await server.start()
     assert port == server.port != 0
@@ -65,23 +65,26 @@ async def _get(url: str, method: str = "GET") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("probe", ["livez", "readyz", "startupz"])
-async def test_a_probe_answers_its_own_verdict(url: str, told: Told, probe: str) -> None:
+async def test_a_probe_answers_its_own_verdict(url: str, reported: Told, probe: str) -> None:
     assert (await _get(f"{url}/{probe}"))[0] == 200
-    told.verdicts[probe] = Verdict(False, "halted: CDCD-SLOT-LOST")
+    reported.verdicts[probe] = Verdict(False, "halted: CDCD-SLOT-LOST")
     status, _, text = await _get(f"{url}/{probe}")
     assert (status, text) == (503, "halted: CDCD-SLOT-LOST\n")
 
 
-async def test_metrics_and_status(url: str, told: Told) -> None:
+async def test_metrics_and_status(url: str, reported: Told) -> None:
     assert await _get(f"{url}/metrics") == (200, "text/plain", "cdcd_up 1\n")
-    told.page = {"state": "streaming", "source": {"dsn": "postgresql://u:canary@h/d", "lsn": 7, "slot": None}}
+    reported.page = {
+        "state": "streaming",
+        "source": {"dsn": "postgresql://u:canary@h/d", "lsn": 7, "slot": None},
+    }
     status, kind, text = await _get(f"{url}/status")
     assert (status, kind) == (200, "application/json")
     assert json.loads(text)["source"] == {"dsn": "postgresql://u:***@h/d", "lsn": 7, "slot": None}
 
 
-async def test_a_failing_page_is_a_500_that_says_nothing(url: str, told: Told) -> None:
-    told.page = {}
+async def test_a_failing_page_is_a_500_that_says_nothing(url: str, reported: Told) -> None:
+    reported.page = {}
     status, _, text = await _get(f"{url}/status")
     assert status == 500
     assert "canary" not in text
@@ -118,35 +121,35 @@ async def test_an_address_that_is_taken_is_an_error(url: str) -> None:
     ],
 )
 async def test_only_a_command_on_this_machine_tells_it_to_look_again(
-    url: str, told: Told, headers: dict[str, str], status: int
+    url: str, reported: Told, headers: dict[str, str], status: int
 ) -> None:
-    told.page = {"name": "shop", "state": "halted", "reason": "CDCD-SLOT-LOST", "rows_written": 7}
+    reported.page = {"name": "shop", "state": "halted", "reason": "CDCD-SLOT-LOST", "rows_written": 7}
     async with aiohttp.ClientSession() as session, session.post(f"{url}/resume", headers=headers) as answer:
         assert answer.status == status
         if status == 200:
             found = {"name": "shop", "state": "halted", "reason": "CDCD-SLOT-LOST"}
             assert await answer.json() == found
-    assert told.resumed == (status == 200)
+    assert reported.resumed == (status == 200)
     assert (await _get(f"{url}/resume"))[0] == 405
 
 
 @pytest.mark.parametrize(("named", "status"), [("shop", 200), ("shop.eu", 409)])
 async def test_who_means_another_daemon_tells_this_one_nothing(
-    url: str, told: Told, named: str, status: int
+    url: str, reported: Told, named: str, status: int
 ) -> None:
     """To go on after a halt may be to accept something, and another one may have the port of who is meant."""
-    told.page = {"name": "shop", "state": "halted"}
+    reported.page = {"name": "shop", "state": "halted"}
     headers = {RESUME_HEADER: "1"}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{url}/resume", params={"name": named}, headers=headers) as answer,
     ):
         assert answer.status == status
-    assert told.resumed == (status == 200)
+    assert reported.resumed == (status == 200)
 
 
 async def test_a_request_without_a_host_asks_no_name_server(
-    url: str, told: Told, monkeypatch: pytest.MonkeyPatch
+    url: str, reported: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F14: a name server that does not answer would hold up the status updates to PostgreSQL."""
     monkeypatch.setattr(socket, "getfqdn", lambda: pytest.fail("asked"))
@@ -155,4 +158,4 @@ async def test_a_request_without_a_host_asks_no_name_server(
     answer = await reader.read()
     writer.close()
     assert answer.startswith(b"HTTP/1.0 403")
-    assert not told.resumed
+    assert not reported.resumed

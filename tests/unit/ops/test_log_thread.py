@@ -61,7 +61,7 @@ def test_a_full_pipe_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> N
     assert handler.lost > 50
     pieces: list[bytes] = []
 
-    def told() -> bool:
+    def reported() -> bool:
         said(handler, "again")
         pieces.append(os.read(reading, 1 << 20))  # it may end amid a line
         lines = b"".join(pieces).decode().splitlines()
@@ -70,7 +70,7 @@ def test_a_full_pipe_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> N
         ]
         return sum(map(int, filter(None, counts))) == handler.lost  # a slow writer tells it in parts
 
-    eventually(told, "the whole loss is told")
+    eventually(reported, "the whole loss is told")
 
 
 def test_a_reader_that_has_gone_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> None:

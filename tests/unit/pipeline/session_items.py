@@ -16,7 +16,17 @@ from cdcd.avro.encode import Encoded
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Control, Item, Keepalive, Part, PreparedBefore, Record, Relation, Run, TransactionInfo
+from cdcd.model import (
+    Control,
+    Item,
+    Keepalive,
+    PartPosition,
+    PreparedBefore,
+    Record,
+    Relation,
+    Run,
+    TransactionInfo,
+)
 from cdcd.pgoutput import messages as m
 from cdcd.pipeline.pump import Buffers, Pump
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
@@ -190,8 +200,8 @@ class Flow:
         written_commit_us: int = 0,
         buffers: Buffers | None = None,
         prepared_before: PreparedBefore | None = None,
-        part: Part | None = None,
-        refuse_doubtful: bool = False,
+        part: PartPosition | None = None,
+        refuse_unsafe_streaming: bool = False,
     ) -> None:
         self.chunks: list[Chunk] = []
         self.idles: list[tuple[CommitPosition, bool]] = []
@@ -201,7 +211,7 @@ class Flow:
             Assembler(
                 4,
                 two_phase=True,
-                refuse_doubtful=refuse_doubtful,
+                refuse_unsafe_streaming=refuse_unsafe_streaming,
                 written_commit_lsn=written_commit_lsn,
                 prepared_before=prepared_before,
             ),

@@ -15,7 +15,7 @@ from cdcd.avro.encode import encode_run, encode_truncate
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import RecordTooLarge
-from cdcd.model import Column, Part, Record, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Column, PartPosition, Record, Relation, ReplicaIdentity, Run, TransactionInfo
 from cdcd.pipeline.dead_letters import DeadLetters
 from cdcd.pipeline.writer import Writer
 from cdcd.schema.relation_schema import relation_schemas
@@ -97,7 +97,7 @@ def chunk(*sizes: int, first: int = 1) -> Chunk:
         payload = struct.pack(">cIcH", b"I", 7, b"N", 2) + columns
         frames += struct.pack(">IQ", len(payload), LSN) + payload
     records = encode_run(Run(frames, len(sizes)), {7: PLAN}, tx)
-    return Chunk(records, len(frames), reached=Part(COMMIT_LSN, tx.tx_seq))
+    return Chunk(records, len(frames), reached=PartPosition(COMMIT_LSN, tx.tx_seq))
 
 
 END = Chunk((), 0, CommitPosition(COMMIT_LSN, COMMIT_LSN + 8, 5))
@@ -187,7 +187,7 @@ async def test_dead_letters_are_in_commit_order_where_rows_go_partition_by_parti
     large = [at for at, record in enumerate(whole) if len(record.value or b"") > one.sink.limit]
     one.sink.by_partition = by_partition  # type: ignore[method-assign]
     one.sink.room = one.sink.room_when_sent = 7
-    await one.write(Chunk(whole, 1, reached=Part(COMMIT_LSN, len(whole))), END)
+    await one.write(Chunk(whole, 1, reached=PartPosition(COMMIT_LSN, len(whole))), END)
     ((records, _),) = one.sink.groups
     letters = [record for record in records if record.topic == DEAD]
     assert [json.loads(letter.value or b"")["tx_seq"] for letter in letters] == [at + 1 for at in large]
@@ -208,7 +208,7 @@ async def test_a_halt_names_the_first_change_that_is_too_large_where_rows_go_par
     ]
     one.sink.by_partition = by_partition  # type: ignore[method-assign]
     with pytest.raises(RecordTooLarge) as caught:
-        await one.write(Chunk(whole, 1, reached=Part(COMMIT_LSN, len(whole))), END)
+        await one.write(Chunk(whole, 1, reached=PartPosition(COMMIT_LSN, len(whole))), END)
     assert caught.value.context["tx_seq"] == 4
 
 
@@ -236,7 +236,7 @@ async def test_a_halt_names_the_table_and_the_transaction_and_no_value() -> None
 
 
 def large_message() -> Chunk:
-    return Chunk([Record("shop.message", 0, b"k", b"x" * 5000)], 5000, reached=Part(COMMIT_LSN, 1))
+    return Chunk([Record("shop.message", 0, b"k", b"x" * 5000)], 5000, reached=PartPosition(COMMIT_LSN, 1))
 
 
 def large_message_alone() -> Chunk:
@@ -257,7 +257,7 @@ def truncate() -> Chunk:
         TransactionInfo(1, COMMIT_LSN, 0), timeline=3, name="shop", database="d", now_us=1, version="1"
     )
     records = encode_truncate(PLAN, lsn=1, cascade=False, restart_identity=False, tx=tx)
-    return Chunk(records, 0, reached=Part(COMMIT_LSN, 1))
+    return Chunk(records, 0, reached=PartPosition(COMMIT_LSN, 1))
 
 
 @pytest.mark.parametrize(("made", "advice"), [(lambda: chunk(5000), "marker"), (truncate, "raise")])

@@ -9,8 +9,8 @@ import pytest
 
 from cdcd.config import load_config
 from cdcd.config.sample import sample_yaml
-from cdcd.errors import PartMissing
-from cdcd.model import Item, Part
+from cdcd.errors import PartialTransactionMissing
+from cdcd.model import Item, PartPosition
 from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from tests.unit.pipeline.session_items import (
     Flow,
@@ -40,7 +40,7 @@ CUTS = (2, 4, 5, 6, 9)
 
 async def test_each_chunk_says_how_far_the_transaction_is_written_with_it() -> None:
     flow = await Flow().feed(*TRANSACTION)
-    assert [chunk.reached for chunk in flow.chunks] == [*(Part(100, number) for number in CUTS), None]
+    assert [chunk.reached for chunk in flow.chunks] == [*(PartPosition(100, number) for number in CUTS), None]
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -50,7 +50,7 @@ async def test_the_rest_follows_what_is_written(cut: int) -> None:
     written = [
         r for chunk in whole.chunks if chunk.reached and chunk.reached.tx_seq <= cut for r in chunk.records
     ]
-    rest = await Flow(part=Part(100, cut)).feed(*TRANSACTION)
+    rest = await Flow(part=PartPosition(100, cut)).feed(*TRANSACTION)
     assert written + rest.records == whole.records
     assert rest.commit_positions == whole.commit_positions
     assert rest.commit_positions[-1].part is None
@@ -59,7 +59,7 @@ async def test_the_rest_follows_what_is_written(cut: int) -> None:
 @pytest.mark.parametrize("written", range(1, 6))
 async def test_runs_may_be_cut_otherwise_when_it_comes_again(written: int) -> None:
     """A run is what one read of the socket held: its end has no meaning."""
-    again = await Flow(part=Part(100, written)).feed(
+    again = await Flow(part=PartPosition(100, written)).feed(
         begin(100), relation(), inserts("a", "b", "c", "d", "e"), commit(100)
     )
     assert [change[2] for change in again.changes()] == list(range(written + 1, 6))
@@ -68,16 +68,16 @@ async def test_runs_may_be_cut_otherwise_when_it_comes_again(written: int) -> No
 async def test_it_may_come_streamed_the_next_time() -> None:
     """F27."""
     rows: list[Item] = [relation(xid=7), inserts("a", "b", "c", xid=7)]
-    again = await Flow(part=Part(100, 2)).feed(*streamed(7, 100, *rows))
+    again = await Flow(part=PartPosition(100, 2)).feed(*streamed(7, 100, *rows))
     assert again.changes() == [("c", 100, 3)]
 
 
 async def test_positions_before_it_comes_keep_the_part() -> None:
     """A progress record without it would make the rest look like all of it."""
-    flow = await Flow(start_lsn=50, part=Part(100, 2)).feed(keepalive(90))
-    assert [commit_position.part for commit_position, _ in flow.idles] == [Part(100, 2)]
+    flow = await Flow(start_lsn=50, part=PartPosition(100, 2)).feed(keepalive(90))
+    assert [commit_position.part for commit_position, _ in flow.idles] == [PartPosition(100, 2)]
     await flow.feed(begin(60), relation(), inserts("x"), commit(60))
-    assert flow.commit_positions[-1].part == Part(100, 2)
+    assert flow.commit_positions[-1].part == PartPosition(100, 2)
     assert flow.changes() == [("c", 60, 1)]
 
 
@@ -93,8 +93,8 @@ async def test_positions_before_it_comes_keep_the_part() -> None:
 )
 async def test_a_rest_that_does_not_come_is_an_error(items: list[Item]) -> None:
     """Readers have its beginning: nothing is guessed."""
-    with pytest.raises(PartMissing):
-        await Flow(start_lsn=50, part=Part(100, 2)).feed(*items)
+    with pytest.raises(PartialTransactionMissing):
+        await Flow(start_lsn=50, part=PartPosition(100, 2)).feed(*items)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,6 @@ def test_a_part_is_only_gone_on_with_as_it_was_numbered(
     path.write_text(sample_yaml())
     was, now = (numbered_by(load_config(path, {"CDCD_NAME": "x", **over})) for over in ({}, change))
     check_numbers(None, now)
-    check_numbers(Part(100, 5), now)  # of a version that did not say
-    with pytest.raises(PartMissing, match="numbers") if is_another else nullcontext():
-        check_numbers(Part(100, 5, was), now)
+    check_numbers(PartPosition(100, 5), now)  # of a version that did not say
+    with pytest.raises(PartialTransactionMissing, match="numbers") if is_another else nullcontext():
+        check_numbers(PartPosition(100, 5, was), now)

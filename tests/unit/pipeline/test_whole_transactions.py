@@ -10,8 +10,8 @@ import pytest
 
 from cdcd.ack.group import CommitPosition
 from cdcd.avro.encode import TAKES_WHOLE
-from cdcd.errors import MessageOutOfOrder, PartMissing, RelationUnknown, StreamUnsure
-from cdcd.model import Control, Item, Part, PreparedBefore, Run, Transactions
+from cdcd.errors import MessageOutOfOrder, PartialTransactionMissing, RelationUnknown, UnsafeStreaming
+from cdcd.model import Control, Item, PartPosition, PreparedBefore, Run, Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.txn.whole import expanded, gathered
 from tests.unit.pipeline.session_items import (
@@ -151,8 +151,8 @@ async def test_what_is_prepared_holds_back_the_position() -> None:
 
 async def test_a_part_that_is_missing_is_missed() -> None:
     for items in (SMALL, gathered(SMALL)):
-        with pytest.raises(PartMissing):
-            await Flow(start_lsn=140, written_commit_lsn=140, part=Part(150, 2)).feed(*items)
+        with pytest.raises(PartialTransactionMissing):
+            await Flow(start_lsn=140, written_commit_lsn=140, part=PartPosition(150, 2)).feed(*items)
 
 
 async def test_the_rest_of_a_part_is_written_once() -> None:
@@ -165,7 +165,7 @@ async def test_the_rest_of_a_part_is_written_once() -> None:
         inserts("h"),
         commit(600),
     ]
-    _, other = await _alike(items, start_lsn=108, written_commit_lsn=100, part=Part(500, 2))
+    _, other = await _alike(items, start_lsn=108, written_commit_lsn=100, part=PartPosition(500, 2))
     assert other.changes() == [("c", 500, 3), ("c", 600, 1)]
 
 
@@ -174,10 +174,10 @@ async def test_what_was_rolled_back_of_them_before_is_forgotten() -> None:
     rolled_back = control(m.StreamAbort(7, 8))
     behind = streamed(7, 600, relation(xid=7), inserts("x", xid=7))
     for items in (SMALL, gathered(SMALL)):
-        flow = await Flow(refuse_doubtful=True).feed(*DESCRIBED, rolled_back, *items, *behind)
+        flow = await Flow(refuse_unsafe_streaming=True).feed(*DESCRIBED, rolled_back, *items, *behind)
         assert flow.changes()[-1] == ("c", 600, 1)
-    with pytest.raises(StreamUnsure):
-        await Flow(refuse_doubtful=True).feed(*DESCRIBED, rolled_back, *behind)
+    with pytest.raises(UnsafeStreaming):
+        await Flow(refuse_unsafe_streaming=True).feed(*DESCRIBED, rolled_back, *behind)
 
 
 async def test_after_a_message_outside_of_transactions() -> None:

@@ -18,7 +18,7 @@ from cdcd.ack import wait_policy as policies
 from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
 from cdcd.ack.wait_policy import WaitPolicy
 from cdcd.errors import SchemaIdTaken, SinkUnavailable, SlotActive
-from cdcd.model import Part, PreparedBefore, Progress, Record, SourceIdentity
+from cdcd.model import PartPosition, PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.pipeline import writer as writer_module
 from cdcd.pipeline.writer import Writer
 
@@ -789,7 +789,7 @@ async def test_an_idle_position_does_not_hurry_a_group() -> None:
     ("chunk", "has_advanced"),
     [
         (Chunk((), 0, commit_position(100)), True),
-        (Chunk((Record("t", 0, b"k", b"v"),), 10, commit_position(5, part=Part(100, 3))), True),
+        (Chunk((Record("t", 0, b"k", b"v"),), 10, commit_position(5, part=PartPosition(100, 3))), True),
         (Chunk((Record("t", 0, b"k", b"v"),), 10, commit_position(100, phase="snapshot")), False),
         (Chunk((), 0, commit_position(5)), False),
     ],

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cdcd.config import Config, load
-from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, StreamUnsure
+from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, UnsafeStreaming
 from cdcd.process.hints import fit
 
 PLAIN = {
@@ -23,7 +23,7 @@ PLAIN = {
     ("cls", "over", "proposed", "instead"),
     [
         (SpillFull, {"source": {"protocol": {"streaming": "off"}}}, "streaming: off", "ROLLBACK PREPARED"),
-        (StreamUnsure, {"source": {"protocol": {"streaming": "off"}}}, "streaming: off", "report"),
+        (UnsafeStreaming, {"source": {"protocol": {"streaming": "off"}}}, "streaming: off", "report"),
         (SchemaIncompatible, {"registry": {"subjects": "record_name"}}, "new_topic", "register_with_none"),
         (KeyChanged, {"registry": {"auto_register": False}}, "registry.incompatible", "register the new key"),
         (KeyChanged, {"registry": "none"}, "delete the subject", "registry.incompatible: new_topic"),

@@ -97,10 +97,10 @@ class Ending:
     def __init__(self, ending: object, stop: asyncio.Event) -> None:
         self.durable_lsn = ending.lsn if isinstance(ending, Durable) else 0
         self.ending, self.stop = ending, stop
-        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reported: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(self, error: CdcdError) -> None:
-        self.told.set_exception(error)
+        self.reported.set_exception(error)
 
     async def run(self) -> None:
         if isinstance(self.ending, Streamed):
@@ -114,14 +114,14 @@ class Ending:
         if isinstance(self.ending, Exception):
             raise self.ending
         if isinstance(self.ending, Closing):
-            await asyncio.wait([self.told])
-            self.told.exception()
+            await asyncio.wait([self.reported])
+            self.reported.exception()
             raise self.ending.error
         stopping = asyncio.ensure_future(self.stop.wait())
-        await asyncio.wait([stopping, self.told], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopping, self.reported], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if self.told.done():
-            self.told.result()
+        if self.reported.done():
+            self.reported.result()
 
 
 class Daemon:

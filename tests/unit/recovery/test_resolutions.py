@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cdcd.errors import CdcdError, ResumeRefused, SlotActive, SlotAhead, SlotLost, SourceSetup, SourceTimeline
-from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.recovery.resolutions import after_gap, before_snapshot, check_accepts_gap
-from cdcd.session.gap import marker_place, told
+from cdcd.session.gap import gap_headers, marker_place
 
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5, {"t": {0: 7}})
 NOW = SourceIdentity("77", 2, "shop", "slot", two_phase=False, slot_lsn=600)
@@ -71,7 +71,7 @@ def test_what_is_written_of_a_transaction_that_still_comes_is_not_written_again(
     part_lsn: int, halt: CdcdError, is_kept: bool
 ) -> None:
     slot_lsn = 600 if halt is AHEAD else 400
-    part = Part(part_lsn, 3)
+    part = PartPosition(part_lsn, 3)
     now = after_gap(replace(STORED, part=part), halt, slot_lsn, NOW, history_of(halt), PreparedBefore(), 8)
     assert now.part == (part if is_kept else None)
 
@@ -82,7 +82,7 @@ def test_what_was_written_in_part_on_another_timeline_does_not_come_again(
     halt: SourceTimeline, slot_lsn: int
 ) -> None:
     """F58: its commit LSN may be that of another transaction now, which is of another timeline, like the markers."""
-    stored = replace(STORED, part=Part(700, 3))
+    stored = replace(STORED, part=PartPosition(700, 3))
     now = after_gap(stored, halt, slot_lsn, NOW, history_of(halt), PreparedBefore(), 8)
     to_lsn = max(slot_lsn, halt.context.get("switch_lsn", 0))
     assert now.gap is not None
@@ -134,8 +134,8 @@ def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
         (STORED, 500),
         (replace(STORED, gap=EARLIER), 100),
         (replace(STORED, end_lsn=9000), 9000),  # an idle server
-        (replace(STORED, part=Part(490, 3)), 500),  # what is written of it is emptied with the rest
-        (replace(STORED, part=Part(700, 3)), 500),
+        (replace(STORED, part=PartPosition(490, 3)), 500),  # what is written of it is emptied with the rest
+        (replace(STORED, part=PartPosition(700, 3)), 500),
     ],
 )
 def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
@@ -152,7 +152,7 @@ def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
     [
         replace(STORED, end_lsn=9001),
         replace(STORED, commit_lsn=9000),
-        replace(STORED, part=Part(9000, 3)),
+        replace(STORED, part=PartPosition(9000, 3)),
         replace(STORED, identity=replace(STORED.identity, timeline=3)),  # pg_upgrade begins at 1 again
     ],
 )
@@ -186,10 +186,10 @@ def test_the_marker_sorts_where_the_gap_is(
 
 def test_a_marker_says_what_was_accepted_and_when() -> None:
     decided_us = 1_700_000_000_123_456
-    assert told(Gap(0x1_0000_0010, 0x20, "CDCD-SLOT-LOST", decided_us)) == {
+    assert gap_headers(Gap(0x1_0000_0010, 0x20, "CDCD-SLOT-LOST", decided_us)) == {
         "from_lsn": b"1/10",
         "to_lsn": b"0/20",
         "reason": b"CDCD-SLOT-LOST",
         "decided": b"2023-11-14T22:13:20.123456+00:00",
     }
-    assert "to_lsn" not in told(Gap(1, None, "requested", decided_us))
+    assert "to_lsn" not in gap_headers(Gap(1, None, "requested", decided_us))

@@ -22,7 +22,7 @@ from cdcd.errors import (
     SourceStandby,
     SourceTimeline,
 )
-from cdcd.model import Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.recovery.halts import Way, ways_on
 from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, verdict
 
@@ -190,7 +190,7 @@ def at(commit_lsn: int, end_lsn: int, **over: Any) -> Progress:
         (at(480, 485), {1: 490, 2: 800}, 485),
         (at(480, 500), {1: 490}, 490),  # only an idle stream came that far: nothing was written for it (F11)
         (at(480, 470), {1: 490}, 470),  # F33: what is held back lies behind what is written
-        (at(0, 500, part=Part(489, 7)), {1: 490}, 490),
+        (at(0, 500, part=PartPosition(489, 7)), {1: 490}, 490),
     ],
 )
 def test_a_promoted_server_is_followed(stored: Progress, history: dict[int, int], start_lsn: int) -> None:
@@ -213,7 +213,7 @@ def test_a_snapshot_that_was_cut_off_is_not_begun_anew_where_readers_would_take_
         (at(490, 500), {1: 490}),  # F58: its commit record begins where the timelines part
         (at(495, 500), {1: 490}),
         (at(495, 480), {1: 490}),  # F33: written, and what may be confirmed is held back
-        (at(480, 485, part=Part(490, 7)), {1: 490}),
+        (at(480, 485, part=PartPosition(490, 7)), {1: 490}),
         (at(480, 485), {}),
         (at(480, 485), {2: 490}),
         (replace(BEGUN, commit_lsn=495), {1: 490}),

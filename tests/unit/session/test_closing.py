@@ -12,7 +12,7 @@ from cdcd.errors import SpillError
 from cdcd.session.closing import Closing
 
 
-class Part:
+class PartPosition:
     """A part that is closed once, and meets this."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -24,7 +24,7 @@ class Part:
             raise self.error
 
 
-class Aborting(Part):
+class Aborting(PartPosition):
     """A writer."""
 
     async def close(self) -> None:  # type: ignore[override]
@@ -37,8 +37,8 @@ class Aborting(Part):
 async def test_a_part_that_fails_keeps_no_other_from_being_closed(error: Exception) -> None:
     closing = Closing(asyncio.Event(), patience_s=1.0)
     writer: Any = Aborting(error)
-    spill: Any = Part(error)
-    sink, catalog = Part(error), Part()
+    spill: Any = PartPosition(error)
+    sink, catalog = PartPosition(error), PartPosition()
     with capture_logs() as logged:
         await closing.give_up(writer)
         await closing.clear(None, spill)

@@ -17,11 +17,11 @@ from cdcd.errors import (
     ServerInternal,
     SourceUnavailable,
     StreamingFailed,
-    StreamUnsure,
     TwoPhaseFailed,
+    UnsafeStreaming,
     ValueUnencodable,
 )
-from cdcd.session.option_downgrade import allowed, doubting
+from cdcd.session.option_downgrade import allowed, unsafe_options
 from cdcd.source.settings import StreamOptions
 from tests.support.source import choose_options
 
@@ -32,10 +32,14 @@ BINARY = replace(STREAMED, binary=True)
 
 @pytest.mark.parametrize(
     "error",
-    [ServerInternal("broken", sqlstate="XX000"), KeyChanged("now ()", table="t"), StreamUnsure("x", xid=7)],
+    [
+        ServerInternal("broken", sqlstate="XX000"),
+        KeyChanged("now ()", table="t"),
+        UnsafeStreaming("x", xid=7),
+    ],
 )
 def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdError) -> None:
-    with pytest.raises(StreamingFailed, match=error.message) as failed, doubting(STREAMED, slot="s"):
+    with pytest.raises(StreamingFailed, match=error.message) as failed, unsafe_options(STREAMED, slot="s"):
         raise error
     assert failed.value.retry is Retry.AUTO
     assert failed.value.context == error.context
@@ -46,7 +50,7 @@ def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdE
     "error", [SentUnreadable("no reading", table="t", column="c", lsn=7), SendMissing("x", sqlstate="42883")]
 )
 def test_what_binary_may_be_the_reason_of_is_tried_again_as_text(error: CdcdError) -> None:
-    with pytest.raises(BinaryFailed, match=error.message) as failed, doubting(BINARY, slot="s"):
+    with pytest.raises(BinaryFailed, match=error.message) as failed, unsafe_options(BINARY, slot="s"):
         raise error
     assert failed.value.retry is Retry.AUTO
     assert failed.value.context == error.context
@@ -64,7 +68,7 @@ def test_what_binary_may_be_the_reason_of_is_tried_again_as_text(error: CdcdErro
     ],
 )
 def test_other_errors_stay_what_they_are(options: StreamOptions, error: CdcdError) -> None:
-    with pytest.raises(type(error)) as failed, doubting(options, slot="s"):
+    with pytest.raises(type(error)) as failed, unsafe_options(options, slot="s"):
         raise error
     assert failed.value is error
     assert allowed(options, error) == options
@@ -74,15 +78,18 @@ def test_two_phase_is_named_after_streaming_was_tried_without() -> None:
     """A slot that has it cannot be read without, so it is the operator's; damaged data is not its fault."""
     both, alone = (choose_options(180_000, streaming=way, two_phase=True) for way in ("on", "off"))
     error = ServerInternal("could not map filenumber", sqlstate="XX000")
-    with pytest.raises(StreamingFailed) as failed, doubting(both, slot="s"):
+    with pytest.raises(StreamingFailed) as failed, unsafe_options(both, slot="s"):
         raise error
     assert allowed(both, failed.value) == alone
-    with pytest.raises(TwoPhaseFailed, match="filenumber") as halted, doubting(alone, failed.value, slot="s"):
+    with (
+        pytest.raises(TwoPhaseFailed, match="filenumber") as halted,
+        unsafe_options(alone, failed.value, slot="s"),
+    ):
         raise error
     assert halted.value.retry is Retry.OPERATOR
     assert "pg_copy_logical_replication_slot('s_copy', 's')" in halted.value.advice
     damaged = ServerInternal("invalid page", sqlstate="XX001")
-    with pytest.raises(ServerInternal) as stays, doubting(alone, failed.value, slot="s"):
+    with pytest.raises(ServerInternal) as stays, unsafe_options(alone, failed.value, slot="s"):
         raise damaged
     assert stays.value is damaged
 
@@ -91,7 +98,7 @@ def test_options_that_fail_in_turn_are_both_left_out_in_the_end() -> None:
     """Else each would come back when the other goes, and the slot never gets past the transaction."""
     after: CdcdError | None = None
     for error in (SentUnreadable("no reading"), ServerInternal("broken")):
-        with pytest.raises(OptionFailed) as failed, doubting(allowed(BINARY, after), after, slot="s"):
+        with pytest.raises(OptionFailed) as failed, unsafe_options(allowed(BINARY, after), after, slot="s"):
             raise error
         after = failed.value
     assert allowed(BINARY, after) == UNSTREAMED

@@ -22,21 +22,21 @@ def test_a_flush_that_is_closed_under_its_thread_has_delivered_nothing(
     client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
     client.usable().produce(settings.progress_topic, b"v", b"k", 0)
     is_flushing = threading.Event()
-    serve, told = client._serve, []
+    serve, reported = client._serve, []
     monkeypatch.setattr(client, "_serve", lambda *args: (is_flushing.set(), serve(*args))[1])
 
     def flush() -> None:
         try:
             client.flush("flushing")
         except SinkUnavailable as error:
-            told.append(error)
+            reported.append(error)
 
     flushing = threading.Thread(target=flush)
     flushing.start()
     assert is_flushing.wait(10)
     client.close()
     flushing.join(10)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_a_record_that_was_taken_nobody_knows_where_is_not_taken_for_durable() -> None:

@@ -127,7 +127,7 @@ def test_compressed_ones_are_tried_alone_and_refused_here_once_the_broker_has_sa
         batches(limits, [large], compressed=True)
 
 
-@pytest.mark.parametrize("how", ["raised", "told"])
+@pytest.mark.parametrize("how", ["raised", "reported"])
 def test_what_was_refused_is_tried_again_when_somebody_may_have_mended_it(how: str) -> None:
     limits = Limits()
     refuse(limits, row(100))

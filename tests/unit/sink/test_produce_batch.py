@@ -40,7 +40,7 @@ class Producer:
 
     def __init__(self, takes: int, failure: Exception | None) -> None:
         self.taken: list[Record] = []
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self._takes = takes
         self._failure = failure
 
@@ -51,7 +51,7 @@ class Producer:
             raise self._failure
         if report is not None:
             assert report is _report
-            self.told.append(len(self.taken))
+            self.reported.append(len(self.taken))
         self.taken.append(Record(topic, partition, key, value))
 
 
@@ -90,9 +90,9 @@ def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(g
         assert give(producer.produce, _report, records, start) == (len(records), None)
         assert producer.taken == records[start:], seed
         last = _last_of_each(producer.taken)
-        assert last <= set(producer.told), seed
+        assert last <= set(producer.reported), seed
         if len({record.topic for record in records}) == 1 and max(r.partition for r in records) < 256:
-            assert len(producer.told) == len(last), (
+            assert len(producer.reported) == len(last), (
                 "no report that nobody needs, where there are many records"
             )
 
@@ -118,7 +118,7 @@ def test_records_that_are_no_list_go_the_other_way() -> None:
     producer = Producer(0, None)
     records = (Record("t", 0, None, b"1"), Record("t", 0, None, b"2"))
     assert produce_batch(producer.produce, _report, records, 0) == (2, None)
-    assert (producer.taken, producer.told) == (list(records), [1])
+    assert (producer.taken, producer.reported) == (list(records), [1])
 
 
 def _of(topic: str, partition: int, records: Sequence[Record]) -> list[Record]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.errors import ProgressUnreadable
-from cdcd.model import Gap, Part, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.sink.progress import dump, key_of, load
 
 PROGRESS = Progress(
@@ -69,14 +69,14 @@ def test_a_record_of_the_first_format_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("progress", "told"),
+    ("progress", "reported"),
     [
         (
-            replace(PROGRESS, part=Part(0x500, 70_000)),
+            replace(PROGRESS, part=PartPosition(0x500, 70_000)),
             {"part": {"commit_lsn": "0/500", "tx_seq": 70_000}},
         ),
         (
-            replace(PROGRESS, part=Part(0x500, 7, "a1")),
+            replace(PROGRESS, part=PartPosition(0x500, 7, "a1")),
             {"part": {"commit_lsn": "0/500", "tx_seq": 7, "numbered_by": "a1"}},
         ),
         (
@@ -95,9 +95,9 @@ def test_a_record_of_the_first_format_is_read() -> None:
     ],
 )
 def test_what_there_is_not_always_is_told_where_there_is_one(
-    progress: Progress, told: dict[str, Any]
+    progress: Progress, reported: dict[str, Any]
 ) -> None:
-    assert json.loads(dump(progress)) == DOCUMENT | told
+    assert json.loads(dump(progress)) == DOCUMENT | reported
     assert load(dump(progress)) == progress
 
 

@@ -75,17 +75,17 @@ def test_all_wishes_are_refused_at_once() -> None:
 
 
 def test_logical_messages_are_left_out_before_14_and_that_is_told() -> None:
-    (told,) = shortfalls(130_000, wanted_options(130_000))
-    assert (told.option, told.is_left_out) == ("source.protocol.messages", True)
-    assert "PostgreSQL 14" in told.why
+    (reported,) = shortfalls(130_000, wanted_options(130_000))
+    assert (reported.option, reported.is_left_out) == ("source.protocol.messages", True)
+    assert "PostgreSQL 14" in reported.why
     assert shortfalls(130_000, wanted_options(130_000, messages=False)) == []
     assert shortfalls(140_000, wanted_options(140_000)) == []
 
 
 def test_a_failover_slot_needs_17() -> None:
-    (told,) = shortfalls(160_000, wanted_options(160_000), failover=True)
-    assert told.option == "source.slot.failover"
-    assert "PostgreSQL 17" in told.why
+    (reported,) = shortfalls(160_000, wanted_options(160_000), failover=True)
+    assert reported.option == "source.slot.failover"
+    assert "PostgreSQL 17" in reported.why
     assert shortfalls(170_000, wanted_options(170_000), failover=True) == []
     with pytest.raises(SourceSetup, match="failover is not possible"):
         granted(160_000, wanted_options(160_000), failover=True)

@@ -35,8 +35,8 @@ class Told:
 
 
 def new_pool(below: Path, disk_bytes: int = 1 << 30, segment_bytes: int = 64 << 20) -> tuple[SpillPool, Told]:
-    told = Told()
-    return SpillPool(SpillSettings(below, disk_bytes), told, segment_bytes=segment_bytes), told
+    reported = Told()
+    return SpillPool(SpillSettings(below, disk_bytes), reported, segment_bytes=segment_bytes), reported
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_replay_gives_the_disk_back_segment_by_segment(tmp_path: Path) -> None
 
 def test_a_replay_says_when_it_passes_over_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F14: else who shares the thread waits until the next item is found."""
-    monkeypatch.setattr(store_module, "PASSED_OVER_PIECES", 10)
+    monkeypatch.setattr(store_module, "MAX_SKIPPED_PIECES", 10)
     pool, _ = new_pool(tmp_path)
     store = pool.new_store()
     kept = wire.rows("kept", xid=2)
@@ -149,12 +149,12 @@ def test_a_replay_says_when_it_passes_over_much(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_discarded_store_gives_everything_back(tmp_path: Path) -> None:
-    pool, told = new_pool(tmp_path)
+    pool, reported = new_pool(tmp_path)
     store = pool.new_store()
     store.append(wire.rows("a", xid=1))
     pool.spill_largest()
     store.append(wire.rows("b", xid=1))
-    assert (told.transactions, told.size_bytes) == (1, segments(tmp_path)[0].stat().st_size)
+    assert (reported.transactions, reported.size_bytes) == (1, segments(tmp_path)[0].stat().st_size)
     store.discard()
     assert segments(tmp_path) == []
     assert (pool.usage.memory_bytes, pool.usage.disk_bytes) == (0, 0)

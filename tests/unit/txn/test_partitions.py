@@ -70,12 +70,12 @@ def test_a_row_that_follows_a_row_shows_nothing(assembler: Assembler) -> None:
 
 def test_a_stream_shows_it_too_also_by_rows_that_are_rolled_back(assembler: Assembler) -> None:
     """The server counts a partition as described for the whole stream, whatever becomes of the row behind it."""
-    held = wire.feed(
+    oldest_prepared = wire.feed(
         assembler,
         *segment(7, relation(ROOT, 7), relation(LEAF, 7), row(ROOT, 8), row(ROOT, 7)),
         wire.stream_abort(7, 8),
     )
-    assert held == []
+    assert oldest_prepared == []
     replayed = wire.feed(assembler, wire.stream_commit(7, 0x500))
     assert wire.relations(replayed) == [described(ROOT), described(LEAF, ROOT)]
     assert len(wire.runs(replayed)) == 1

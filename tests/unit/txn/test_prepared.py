@@ -49,7 +49,7 @@ def _as_rows_are_read(events: list[Event]) -> list[tuple[Run, Relation | None]]:
 def test_nothing_leaves_before_commit_prepared_and_then_all_does(assembler: Assembler) -> None:
     """F33: under the commit's LSN, end and time; the relation alone is told at once, it holds for everybody."""
     run, described = wire.rows("1", "2"), wire.relation_model("id")
-    held = wire.feed(
+    oldest_prepared = wire.feed(
         assembler,
         *prepared(
             7,
@@ -62,7 +62,7 @@ def test_nothing_leaves_before_commit_prepared_and_then_all_does(assembler: Asse
             wire.truncate(wire.ITEMS_RELID, options=1),
         ),
     )
-    assert held == [RelationSeen(described, 0)]
+    assert oldest_prepared == [RelationSeen(described, 0)]
     info = _info(7, 0x500, origin="b", origin_lsn=0x42)
     events = wire.feed(assembler, wire.commit_prepared(7, 0x500))
     assert events[0] == TransactionBegun(info)
@@ -82,7 +82,7 @@ def test_what_is_rolled_back_leaves_nothing(assembler: Assembler) -> None:
         wire.rollback_prepared(7, 0x300, 0x500),
     )
     assert [type(event) for event in events] == [RelationSeen]
-    assert assembler.held is None
+    assert assembler.oldest_prepared is None
 
 
 def test_an_empty_prepared_transaction_begins_and_commits(assembler: Assembler) -> None:
@@ -111,15 +111,15 @@ def test_two_leave_in_the_order_of_their_decisions_among_others(assembler: Assem
 
 def test_a_streamed_one_is_held_from_stream_prepare_on(assembler: Assembler) -> None:
     first, second = wire.rows("1", xid=7), wire.rows("2", xid=7)
-    held = wire.feed(
+    oldest_prepared = wire.feed(
         assembler,
         *segment(7, wire.origin("b"), wire.relation("id", xid=7), first),
         *segment(7, wire.rows("aborted", xid=71), second, first=False),
         wire.stream_abort(7, 71),
         wire.stream_prepare(7, 0x300),
     )
-    assert (held, assembler.open_streams) == ([], 0)
-    assert assembler.held is not None
+    assert (oldest_prepared, assembler.open_streams) == ([], 0)
+    assert assembler.oldest_prepared is not None
     info = _info(7, 0x500, origin="b")
     assert wire.feed(assembler, wire.commit_prepared(7, 0x500)) == [
         TransactionBegun(info),
@@ -253,10 +253,10 @@ def test_a_loss_stays_one() -> None:
 def test_a_prepare_without_its_begin_holds_nothing_but_the_position(assembler: Assembler) -> None:
     """PostgreSQL 18 sends Prepare and Commit Prepared of it."""
     wire.feed(assembler, wire.prepare(7, 0x300))
-    assert assembler.held is not None
-    assert assembler.held.oldest_lsn == 0x300
+    assert assembler.oldest_prepared is not None
+    assert assembler.oldest_prepared.oldest_lsn == 0x300
     assert _committed(wire.feed(assembler, wire.commit_prepared(7, 0x500))) == [(7, 0x500)]
-    assert assembler.held is None
+    assert assembler.oldest_prepared is None
 
 
 def test_a_rollback_of_what_did_not_come_is_nothing(assembler: Assembler) -> None:
@@ -264,7 +264,7 @@ def test_a_rollback_of_what_did_not_come_is_nothing(assembler: Assembler) -> Non
     wire.feed(assembler, *prepared(7, 0x300))
     assert wire.feed(assembler, wire.rollback_prepared(9, 0x200, 0x400, "unknown")) == []
     assert wire.feed(assembler, wire.rollback_prepared(6, 0x100, 0x400)) == []  # the gid's earlier one
-    assert assembler.held is not None
+    assert assembler.oldest_prepared is not None
 
 
 def test_a_new_session_has_forgotten_what_was_prepared(assembler: Assembler) -> None:
@@ -295,8 +295,12 @@ def test_the_oldest_undecided_prepare_is_known(assembler: Assembler) -> None:
         [wire.rollback_prepared(8, 0x320, 0x380, "b")],
     ):
         wire.feed(assembler, *items)
-        held = assembler.held
-        seen.append(None if held is None else (held.count, held.oldest_lsn, held.oldest_pg_us))
+        oldest_prepared = assembler.oldest_prepared
+        seen.append(
+            None
+            if oldest_prepared is None
+            else (oldest_prepared.count, oldest_prepared.oldest_lsn, oldest_prepared.oldest_pg_us)
+        )
     assert seen == [
         (1, 0x300, 0x300 * 1000),
         (2, 0x300, 0x300 * 1000),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.errors import MessageOutOfOrder, RelationUnknown, StreamUnsure
+from cdcd.errors import MessageOutOfOrder, RelationUnknown, UnsafeStreaming
 from cdcd.model import Control, Item, Run, TransactionInfo, Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
@@ -34,12 +34,12 @@ def assembler() -> Assembler:
 def test_nothing_leaves_before_stream_commit_and_then_all_does(assembler: Assembler) -> None:
     """F28."""
     first, second = wire.rows("1", xid=7), wire.rows("2", xid=7)
-    held = wire.feed(
+    oldest_prepared = wire.feed(
         assembler,
         *segment(7, wire.origin("b"), wire.relation("id", xid=7), first),
         *segment(7, wire.truncate(wire.ITEMS_RELID, xid=7), second, first=False),
     )
-    assert (held, assembler.open_streams) == ([], 1)
+    assert (oldest_prepared, assembler.open_streams) == ([], 1)
     info = TransactionInfo(7, 0x500, 0x500 * 1000, origin="b")
     assert wire.feed(assembler, wire.stream_commit(7, 0x500)) == [
         TransactionBegun(info),
@@ -128,7 +128,7 @@ def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others
 def test_a_logical_message_is_not_taken_from_a_stream(assembler: Assembler) -> None:
     """F26: the server gives it the top-level xid, so that a rollback of its own subtransaction would leave it."""
     rows = segment(7, wire.relation("id", xid=7), wire.rows("1", xid=71))
-    with pytest.raises(StreamUnsure, match="xid=7"):
+    with pytest.raises(UnsafeStreaming, match="xid=7"):
         wire.feed(assembler, *rows, *segment(7, wire.message(True, 7), first=False))
 
 
@@ -309,17 +309,17 @@ def _aborted(xid: int, subxid: int, at_pg_us: int) -> Control:
 
 
 @pytest.mark.parametrize(
-    ("aborted_at_pg_us", "is_doubtful"), [(99, True), (100, True), (101, False), (200, False), (201, True)]
+    ("aborted_at_pg_us", "is_unsafe"), [(99, True), (100, True), (101, False), (200, False), (201, True)]
 )
-def test_a_rollback_is_doubtful_unless_it_came_after_what_was_sent(
-    aborted_at_pg_us: int, is_doubtful: bool
+def test_a_rollback_is_unsafe_unless_it_came_after_what_was_sent(
+    aborted_at_pg_us: int, is_unsafe: bool
 ) -> None:
     """The server forgets what others changed in the catalog when it meets rows that are rolled back already."""
-    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, *_segment(7, first=True, sent_at_pg_us=100), _aborted(7, 8, aborted_at_pg_us))
     wire.feed(assembler, *_segment(9, first=True, sent_at_pg_us=200))  # another one is not concerned
-    if is_doubtful:
-        with pytest.raises(StreamUnsure, match="CDCD-PROTOCOL-UNSURE"):
+    if is_unsafe:
+        with pytest.raises(UnsafeStreaming, match="CDCD-UNSAFE-STREAMING"):
             wire.feed(assembler, wire.stream_start(7, first=False))
     else:
         wire.feed(assembler, *_segment(7, first=False, sent_at_pg_us=300), wire.stream_commit(7, 0x500))
@@ -327,39 +327,39 @@ def test_a_rollback_is_doubtful_unless_it_came_after_what_was_sent(
 
 def test_the_time_of_a_rollback_under_an_origin_is_the_origins() -> None:
     """`pg_replication_origin_xact_setup` says which, by another server's clock."""
-    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     start, stop = _segment(7, first=True, sent_at_pg_us=100)
     wire.feed(assembler, start, wire.origin("elsewhere"), stop, _aborted(7, 8, 150))
-    with pytest.raises(StreamUnsure):
+    with pytest.raises(UnsafeStreaming):
         wire.feed(assembler, wire.stream_start(7, first=False))
 
 
-def test_without_the_time_of_a_rollback_each_is_doubtful() -> None:
+def test_without_the_time_of_a_rollback_each_is_unsafe() -> None:
     """Protocol versions 2 and 3."""
-    assembler = Assembler(2, refuse_doubtful=True)
+    assembler = Assembler(2, refuse_unsafe_streaming=True)
     wire.feed(assembler, *_segment(7, first=True, sent_at_pg_us=100), wire.stream_abort(7, 8))
-    with pytest.raises(StreamUnsure):
+    with pytest.raises(UnsafeStreaming):
         wire.feed(assembler, wire.stream_start(7, first=False))
 
 
-def test_a_transaction_that_ends_with_its_rollback_is_not_doubtful() -> None:
-    assembler = Assembler(2, refuse_doubtful=True)
+def test_a_transaction_that_ends_with_its_rollback_is_not_unsafe() -> None:
+    assembler = Assembler(2, refuse_unsafe_streaming=True)
     wire.feed(assembler, *_segment(7, first=True, sent_at_pg_us=100), wire.stream_abort(7, 8))
     wire.feed(assembler, wire.stream_commit(7, 0x500))
 
 
-def test_a_rollback_before_the_first_segment_is_doubtful() -> None:
+def test_a_rollback_before_the_first_segment_is_unsafe() -> None:
     """PostgreSQL 18 tells of it."""
-    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, _aborted(7, 8, 50))
-    with pytest.raises(StreamUnsure):
+    with pytest.raises(UnsafeStreaming):
         wire.feed(assembler, wire.stream_start(7, first=True))
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["one by one", "whole"])
 def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_whole: bool) -> None:
     """Its xid may be another's after a wraparound."""
-    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, _aborted(7, 8, 50))
     items = [wire.begin(6, 0x80), wire.commit(0x80), wire.begin(7, 0x100), wire.commit(0x100)]
     if is_whole:
@@ -373,11 +373,11 @@ def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_w
 
 def test_what_was_rolled_back_before_its_transaction_was_streamed_holds_nothing_up() -> None:
     """Nothing may come of that transaction any more: it is rolled back as well, or nothing of it is published."""
-    assembler = Assembler(4, streaming_parallel=True, refuse_doubtful=True)
+    assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, _aborted(7, 8, 50))
     assert assembler.takes_whole
     wire.feed(assembler, *(_aborted(xid, 6, 50) for xid in range(8, SUBTRANSACTIONS_LIMIT + 7)))
-    with pytest.raises(StreamUnsure, match="too many"):
+    with pytest.raises(UnsafeStreaming, match="too many"):
         wire.feed(assembler, _aborted(SUBTRANSACTIONS_LIMIT + 7, 6, 50))
 
 
@@ -411,16 +411,16 @@ def _subtransactions(xid: int, first: int, count: int) -> list[Run]:
 
 
 def test_more_subtransactions_than_can_be_asked_for_are_not_streamed() -> None:
-    assembler = Assembler(2, refuse_doubtful=True)
+    assembler = Assembler(2, refuse_unsafe_streaming=True)
     wire.feed(assembler, wire.stream_start(7), *_subtransactions(7, 0, SUBTRANSACTIONS_LIMIT))
     wire.feed(assembler, *_subtransactions(7, 0, 2))
-    with pytest.raises(StreamUnsure, match="more subtransactions"):
+    with pytest.raises(UnsafeStreaming, match="more subtransactions"):
         wire.feed(assembler, *_subtransactions(7, SUBTRANSACTIONS_LIMIT, 1))
 
 
 def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
     """Those of a whole transaction that has ended do not: committed, aborted, prepared or sent once more."""
-    assembler = Assembler(3, two_phase=True, refuse_doubtful=True)
+    assembler = Assembler(3, two_phase=True, refuse_unsafe_streaming=True)
     each = 999
     for xid in (1, 2, 3, 4):
         wire.feed(assembler, *segment(xid, *_subtransactions(xid, 0, each)))
@@ -431,33 +431,33 @@ def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
         wire.feed(assembler, *segment(xid, *_subtransactions(xid, 0, each)))
     rest = SUBTRANSACTIONS_LIMIT - each * streams
     wire.feed(assembler, wire.stream_start(900), *_subtransactions(900, 0, rest))
-    with pytest.raises(StreamUnsure, match="more subtransactions"):
+    with pytest.raises(UnsafeStreaming, match="more subtransactions"):
         wire.feed(assembler, *_subtransactions(900, rest, 1))
 
 
 def test_a_subtransaction_counts_when_its_rollback_was_told() -> None:
     """A store that is on disk has to remember it, and nothing but this limit bounds how many."""
-    assembler = Assembler(2, refuse_doubtful=True)
+    assembler = Assembler(2, refuse_unsafe_streaming=True)
     wire.feed(assembler, *segment(7, *_subtransactions(7, 0, SUBTRANSACTIONS_LIMIT)))
     wire.feed(assembler, *(wire.stream_abort(7, run.xid) for run in _subtransactions(7, 0, 1000)))
     wire.feed(assembler, wire.stream_start(8))
-    with pytest.raises(StreamUnsure, match="more subtransactions"):
+    with pytest.raises(UnsafeStreaming, match="more subtransactions"):
         wire.feed(assembler, *_subtransactions(8, 0, 1))
 
 
 def test_a_store_is_not_told_of_rollbacks_of_what_it_has_nothing_of() -> None:
     """PostgreSQL tells of each EXCEPTION block of a transaction that it has streamed some of."""
-    told: list[int] = []
+    reported: list[int] = []
 
     class Store(MemoryStore):
         def abort_subtransaction(self, xid: int) -> None:
-            told.append(xid)
+            reported.append(xid)
             super().abort_subtransaction(xid)
 
     assembler = Assembler(2, new_store=Store)
     wire.feed(assembler, *segment(7, wire.rows("1", xid=71), wire.pg_type(72)))
     wire.feed(assembler, *(wire.stream_abort(7, subxid) for subxid in (71, 72, 73, 71)))
-    assert told == [71]
+    assert reported == [71]
 
 
 def test_open_streams_share_what_they_describe_alike() -> None:

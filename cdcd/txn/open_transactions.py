@@ -33,7 +33,7 @@ from cdcd.txn.store import ChangeStore
 
 
 @dataclass(slots=True)
-class Waiting:
+class OpenTransaction:
     """One transaction whose end the server has not sent yet. `is_streamed`: it comes in segments, with xids."""
 
     xid: int
@@ -41,7 +41,7 @@ class Waiting:
     is_streamed: bool
     relations: RelationCache
     origin: messages.Origin | None = None
-    known_before: list[Relation] = field(default_factory=list)
+    described_before: list[Relation] = field(default_factory=list)
     """Relations that the session had described before the first row here that needed them."""
     published_as: list[int | None] = field(default_factory=list)
     """For each Relation message of the contents, as which table the rows behind it came (F78)."""
@@ -51,7 +51,7 @@ class Waiting:
     """Subtransactions that something was streamed of and whose rollback was not told."""
     rolled_back: int = 0
     """How many were such until their rollback was told: a store may have to remember each."""
-    is_doubtful: bool = False
+    is_unsafe: bool = False
     """A subtransaction may have been rolled back already when the server decoded its rows."""
 
     def adopt(self, relids: Iterable[int], session: RelationCache) -> None:
@@ -60,10 +60,10 @@ class Waiting:
         wanted = sorted(set(relids))
         wanted += session.partitions_of(wanted)
         unknown_here = tuple(relid for relid in wanted if relid not in self.relations)
-        self.known_before += self.relations.adopt(unknown_here, session)
+        self.described_before += self.relations.adopt(unknown_here, session)
 
 
-class Streams:
+class OpenStreams:
     """The streamed transactions that are neither committed, prepared nor aborted.
 
     Keyed by xid alone: within one session no two transactions in progress share one (F27).
@@ -71,21 +71,21 @@ class Streams:
     """
 
     def __init__(self) -> None:
-        self._by_xid: dict[int, Waiting] = {}
+        self._by_xid: dict[int, OpenTransaction] = {}
         self.subtransactions = 0
 
     def __len__(self) -> int:
         return len(self._by_xid)
 
-    def get(self, xid: int) -> Waiting | None:
+    def get(self, xid: int) -> OpenTransaction | None:
         """Return the transaction, None when it is not open."""
         return self._by_xid.get(xid)
 
-    def open(self, stream: Waiting) -> None:
+    def open(self, stream: OpenTransaction) -> None:
         """Keep a transaction that is not open yet."""
         self._by_xid[stream.xid] = stream
 
-    def take(self, xid: int) -> Waiting | None:
+    def take(self, xid: int) -> OpenTransaction | None:
         """Return the transaction and forget it, with its subtransactions."""
         stream = self._by_xid.pop(xid, None)
         if stream is not None:
@@ -93,7 +93,7 @@ class Streams:
             stream.subxids.clear()
         return stream
 
-    def note(self, stream: Waiting, xid: int | None) -> bool:
+    def note(self, stream: OpenTransaction, xid: int | None) -> bool:
         """Something of this (sub)transaction was streamed; return whether it is a subtransaction not known before."""
         if xid is None or xid == stream.xid or xid in stream.subxids:
             return False
@@ -101,7 +101,7 @@ class Streams:
         self.subtransactions += 1
         return True
 
-    def roll_back(self, stream: Waiting, xid: int) -> None:
+    def roll_back(self, stream: OpenTransaction, xid: int) -> None:
         """Drop what was streamed of a subtransaction; the server also tells of those that it sent nothing of."""
         if xid in stream.subxids:
             stream.subxids.remove(xid)
@@ -110,17 +110,17 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class PreparedTransaction:
     """A prepared transaction: `prepare_lsn` is where its PREPARE record begins."""
 
-    contents: Waiting
+    contents: OpenTransaction
     gid: str
     prepare_lsn: Lsn
     prepare_pg_us: int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OldestPrepared:
     """What is prepared and undecided: how many, and the oldest's LSN and time."""
 
     count: int
@@ -128,13 +128,13 @@ class Held:
     oldest_pg_us: int
 
 
-class Prepared:
+class PreparedTransactions:
     """The prepared transactions of one session that are neither committed nor rolled back."""
 
     def __init__(self) -> None:
-        self._by_gid: dict[str, Undecided] = {}
+        self._by_gid: dict[str, PreparedTransaction] = {}
 
-    def add(self, one: Undecided) -> None:
+    def add(self, one: PreparedTransaction) -> None:
         """Keep it. Raises ProtocolError when the gid is undecided already: its decision did not come."""
         before = self._by_gid.get(one.gid)
         if before is not None:
@@ -146,7 +146,7 @@ class Prepared:
             )
         self._by_gid[one.gid] = one
 
-    def take(self, gid: str, xid: int) -> Waiting | None:
+    def take(self, gid: str, xid: int) -> OpenTransaction | None:
         """Return the contents of what is decided now, and forget it; None when it is not known."""
         found = self._by_gid.get(gid)
         if found is None or found.contents.xid != xid:
@@ -155,10 +155,10 @@ class Prepared:
         return found.contents
 
     @property
-    def held(self) -> Held | None:
+    def oldest_prepared(self) -> OldestPrepared | None:
         """What is undecided, None when nothing is."""
         if not self._by_gid:
             return None
         # Not the first that came: what was prepared before two_phase was switched on comes late (F34).
         oldest = min(self._by_gid.values(), key=lambda one: one.prepare_lsn)
-        return Held(len(self._by_gid), oldest.prepare_lsn, oldest.prepare_pg_us)
+        return OldestPrepared(len(self._by_gid), oldest.prepare_lsn, oldest.prepare_pg_us)
