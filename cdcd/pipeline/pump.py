@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from typing import Protocol
 
 from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.position_tracker import PositionTracker
 from cdcd.ack.shutdown import ShutdownWatch
 from cdcd.avro.encode import Encoded, encode_run, encode_transactions, encode_truncate
 from cdcd.avro.plan import RelationPlan
@@ -67,6 +68,13 @@ class Plans(Protocol):
     async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record: ...  # noqa: D102
 
 
+class Output(Protocol):
+    """Where the chunks go: the writer."""
+
+    async def add(self, chunk: Chunk) -> None: ...  # noqa: D102
+    def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None: ...  # noqa: D102
+
+
 class Counts(Protocol):
     """What the pump reports, per event."""
 
@@ -91,7 +99,6 @@ TURN_US = 10_000
 """How long the pump may go on without a turn for the others of its loop (F14)."""
 
 NewContext = Callable[[TransactionInfo], TransactionContext]
-Add = Callable[[Chunk], Awaitable[None]]
 AnyRolledBack = Callable[[Collection[int]], Awaitable[bool]]
 
 
@@ -105,32 +112,26 @@ class Pump:
         self,
         assembler: Assembler,
         plans: Plans,
-        add: Add,
-        idle: Callable[[CommitPosition, bool], None],
+        output: Output,
         new_context: NewContext,
         counts: Counts,
+        position: PositionTracker,
         *,
-        start_lsn: Lsn,
-        written_commit_lsn: Lsn,
-        written_commit_us: int = 0,
         buffers: Buffers | None = None,
         any_rolled_back: AnyRolledBack | None = None,
         part: PartPosition | None = None,
     ) -> None:
         self._assembler = assembler
         self._plans = plans
-        self._add = add
-        self._idle = idle
+        self._output = output
+        self._add = output.add
         self._new_context = new_context
         self._counts = counts
         self._buffers = buffers
         self._any_rolled_back = any_rolled_back
-        self._commit_lsn = written_commit_lsn
-        self._end_lsn = start_lsn
-        self._confirmable_lsn = start_lsn
+        self._position = position
         self._partial = PartialTransaction(part)
         self._shutdown = ShutdownWatch()
-        self._commit_us = written_commit_us
         self._tx: TransactionContext | None = None
         self._rows = 0
         self._gave_way_us = self._clock_us()
@@ -166,7 +167,9 @@ class Pump:
         """Hand on whole transactions in one go; one by one where any of them needs more than its own bytes."""
         first = self._context_of_all(item)
         while first is not None:
-            found = encode_transactions(item, self._plans.by_relid, self._context_of, first, self._commit_lsn)
+            found = encode_transactions(
+                item, self._plans.by_relid, self._context_of, first, self._position.commit_lsn
+            )
             if isinstance(found, Encoded):
                 self._assembler.passed_whole(item)
                 await self._passed(found, len(item.frames))
@@ -196,7 +199,7 @@ class Pump:
         transactions = found.with_rows + found.empty
         if transactions == 0:
             return
-        self._commit_lsn, self._end_lsn, self._commit_us = found.commit_lsn, found.end_lsn, found.last_us
+        self._position.committed(found.commit_lsn, found.end_lsn, found.last_us)
         self._counts.whole(found)
         records = found.records
         commit_position = self._commit_position(transactions=transactions)
@@ -260,10 +263,10 @@ class Pump:
     def _keepalive(self, keepalive: Keepalive) -> None:
         # Inside a transaction the WAL end says nothing about what is complete (F6, F11).
         if not self._assembler.in_transaction:
-            # A session decodes from the slot's restart LSN on, so its first keepalives lie behind the start.
-            self._end_lsn = max(self._end_lsn, keepalive.wal_end_lsn)
-            self._partial.passed(self._end_lsn)
-            self._idle(self._commit_position(transactions=0), keepalive.reply_requested)
+            self._position.idle(keepalive.wal_end_lsn)
+            self._partial.passed(self._position.end_lsn)
+            idle = self._commit_position(transactions=0)
+            self._output.idle(idle, is_urgent=keepalive.reply_requested)
         if keepalive.reply_requested and self._assembler.oldest_prepared is not None:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
 
@@ -275,25 +278,18 @@ class Pump:
             )
 
     def _commit_position(self, *, transactions: int) -> CommitPosition:
-        oldest_prepared = self._assembler.oldest_prepared
-        end_lsn = self._end_lsn if oldest_prepared is None else min(self._end_lsn, oldest_prepared.oldest_lsn)
-        # Never back: only what was prepared before two_phase was switched on lies behind, and that is sent whole
-        # at its COMMIT PREPARED, whatever was confirmed (F34).
-        self._confirmable_lsn = max(self._confirmable_lsn, end_lsn)
-        return CommitPosition(
-            self._commit_lsn,
-            self._confirmable_lsn,
-            self._commit_us,
-            transactions,
-            covered_lsn=self._end_lsn,
-            prepared_before=self._assembler.prepared_before.left_at(self._confirmable_lsn),
+        oldest = self._assembler.oldest_prepared
+        return self._position.position(
+            transactions=transactions,
+            prepared_lsn=None if oldest is None else oldest.oldest_lsn,
+            prepared_before=self._assembler.prepared_before,
             part=self._partial.pending,
         )
 
     async def _begun(self, event: TransactionBegun) -> None:
         self._rows = 0
         # F4: what the last committed progress record covers was written; its relations still have to be read.
-        is_written = event.info.commit_lsn <= self._commit_lsn
+        is_written = self._position.covers(event.info.commit_lsn)
         self._tx = None if is_written else self._new_context(event.info)
         if not is_written:
             self._partial.began(event.info.commit_lsn)
@@ -343,16 +339,14 @@ class Pump:
                 record = await self._plans.logical_message(event, self._tx)
                 if not self._partial.covers(self._tx.tx_seq):
                     await self._hand_on([*begin, record], len(event.content))
-        elif event.lsn - 1 > self._commit_lsn and event.prefix != HEARTBEAT_PREFIX:  # F12: nobody's data
+        elif event.prefix != HEARTBEAT_PREFIX and not self._position.covers(
+            event.lsn - 1
+        ):  # F12: nobody's data
             await self._message_at_once(event)
 
     async def _message_at_once(self, event: LogicalMessage) -> None:
-        """A message outside any transaction is its own commit position: its LSN orders it and tells a replay
-        apart."""
         record = await self._plans.logical_message(event, None)
-        # F1: its LSN is its end, where the next commit may begin: one byte less is behind it and before that.
-        self._commit_lsn = event.lsn - 1
-        self._end_lsn = max(self._end_lsn, event.lsn)
+        self._position.message(event.lsn)
         await self._add(Chunk([record], len(event.content) + 256, self._commit_position(transactions=0)))
 
     async def _relation(self, event: RelationSeen) -> None:
@@ -381,9 +375,8 @@ class Pump:
             return
         tx, self._tx = self._tx, None
         self._partial.ended(tx.tx_seq)
-        self._commit_lsn = event.info.commit_lsn
-        self._end_lsn = event.end_lsn
-        self._commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US
+        commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US
+        self._position.committed(event.info.commit_lsn, event.end_lsn, commit_us)
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
         end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
         await self._add(Chunk(end, 256 * len(end), self._commit_position(transactions=1)))

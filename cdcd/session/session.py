@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
+from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
@@ -424,13 +425,10 @@ class Session:
             pump = Pump(
                 assembler,
                 self._plans,
-                writer.add,
-                lambda commit_position, is_urgent: writer.idle(commit_position, is_urgent=is_urgent),
+                writer,
                 self._new_context,
                 self._status,
-                start_lsn=begin.start_lsn,
-                written_commit_lsn=begin.written_commit_lsn,
-                written_commit_us=self._durable_us,
+                PositionTracker(begin.start_lsn, begin.written_commit_lsn, self._durable_us),
                 buffers=self._buffers,
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
                 part=start_state.part,

@@ -96,13 +96,13 @@ class Line(Flow):
         self.durable: list[tuple[int, CommitPosition]] = []
         super().__init__(start_lsn=start_lsn, written_commit_lsn=written_commit_lsn)
 
-    async def _add(self, chunk: Chunk) -> None:
-        await super()._add(chunk)
+    async def add(self, chunk: Chunk) -> None:
+        await super().add(chunk)
         if chunk.commit_position is not None:
             self.durable.append((len(self.changes()), chunk.commit_position))
 
-    def _idle(self, commit_position: CommitPosition, is_urgent: bool) -> None:
-        super()._idle(commit_position, is_urgent)
+    def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None:
+        super().idle(commit_position, is_urgent=is_urgent)
         self.durable.append((len(self.changes()), commit_position))
 
 

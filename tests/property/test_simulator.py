@@ -85,9 +85,9 @@ async def _take_for_committed(self: Writer) -> None:
 
 
 async def _write_again(self: Pump, event: TransactionBegun) -> None:
-    commit_lsn, self._commit_lsn = self._commit_lsn, self._commit_lsn - 1
+    self._position.commit_lsn -= 1
     await _begun(self, event)
-    self._commit_lsn = commit_lsn
+    self._position.commit_lsn += 1
 
 
 def _same_epoch(self: Writer, progress: Progress) -> None:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cdcd.ack.group import NO_LIMITS, CommitPosition, GroupLimits, LargeLimits
+from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError, PreparedMissing, UnsafeStreaming
 from cdcd.model import Item, PlainItem, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
@@ -195,12 +196,10 @@ class Session:
         self._pump = _Pump(
             self.assembler,
             _Plans(),  # type: ignore[arg-type]
-            self._writer.add,
-            lambda commit_position, is_urgent: self._writer.idle(commit_position, is_urgent=is_urgent),
+            self._writer,
             lambda info: TransactionContext(info, timeline=1, name="s", database="s", now_us=0, version="s"),
             _Uncounted(),
-            start_lsn=start_lsn,
-            written_commit_lsn=written_lsn,
+            PositionTracker(start_lsn, written_lsn),
             any_rolled_back=None if daemon is None else daemon.any_rolled_back,
             part=kafka.progress.part,
         )

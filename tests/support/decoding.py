@@ -14,11 +14,12 @@ from typing import Any
 import fastavro
 
 from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
 from cdcd.model import Record, TransactionInfo
 from cdcd.pipeline.plans import Plans
-from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.pump import Output, Pump
 from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.source.catalog import Catalog
 from cdcd.source.settings import SourceSettings, StreamOptions
@@ -64,11 +65,8 @@ async def decode(
         catalog, OnePartition(), registry, name="shop", template="{name}.{schema}.{table}", policies=policies
     )
 
-    async def add(chunk: Chunk) -> None:
-        found.records += [registry.read(record) for record in chunk.records]
-
     chosen = choose_options(server_version_num, **options)
-    pump = _pump(plans, add, chosen)
+    pump = _pump(plans, _Output(found, registry), chosen)
     try:
         async with streaming(settings, server_version_num=server_version_num, **options) as stream:
             while not found.of(last_table):
@@ -82,13 +80,21 @@ async def decode(
     return found
 
 
-def _pump(plans: Plans, add: Any, options: StreamOptions) -> Pump:
+def _pump(plans: Plans, output: Output, options: StreamOptions) -> Pump:
     assembler = Assembler(options.protocol_version, options.streaming == "parallel", options.two_phase)
-    return Pump(assembler, plans, add, _idle, _context, _Uncounted(), start_lsn=0, written_commit_lsn=0)
+    return Pump(assembler, plans, output, _context, _Uncounted(), PositionTracker(0))
 
 
-def _idle(_commit_position: CommitPosition, _is_hurried: bool) -> None:
-    """Nobody confirms."""
+@dataclass
+class _Output:
+    found: Decoding
+    registry: Schemas
+
+    async def add(self, chunk: Chunk) -> None:
+        self.found.records += [self.registry.read(record) for record in chunk.records]
+
+    def idle(self, _commit_position: CommitPosition, *, is_urgent: bool) -> None:
+        """Nobody confirms."""
 
 
 def _context(info: TransactionInfo) -> TransactionContext:

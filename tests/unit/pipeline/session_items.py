@@ -12,6 +12,7 @@ from typing import Any
 import fastavro
 
 from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.encode import Encoded
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
@@ -216,21 +217,18 @@ class Flow:
                 prepared_before=prepared_before,
             ),
             self.plans,
-            self._add,
-            self._idle,
+            self,
             _new_context,
             self.tally,
-            start_lsn=start_lsn,
-            written_commit_lsn=written_commit_lsn,
-            written_commit_us=written_commit_us,
+            PositionTracker(start_lsn, written_commit_lsn, written_commit_us),
             buffers=buffers,
             part=part,
         )
 
-    async def _add(self, chunk: Chunk) -> None:
+    async def add(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
 
-    def _idle(self, commit_position: CommitPosition, is_urgent: bool) -> None:
+    def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None:
         self.idles.append((commit_position, is_urgent))
 
     async def feed(self, *items: Item) -> Flow:
