@@ -95,7 +95,7 @@ class PgType:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowBatch:
     """Consecutive row frames (Insert, Update, Delete) of one transaction.
 
     `frames` is a sequence of frames (`cdcd.frame_layout`), `count` their number. Inside a stream segment `xid` is the
@@ -111,8 +111,8 @@ class Run:
 class Transactions:
     """Whole transactions, one after another: each is Begin, any number of rows and Commit, and nothing else.
 
-    `frames` as in `Run`, with Begin and Commit as frames of their own; each Commit names the commit LSN of its Begin.
-    `count` is the number of transactions, at least one.
+    `frames` as in `RowBatch`, with Begin and Commit as frames of their own; each Commit names the commit LSN of its
+    Begin. `count` is the number of transactions, at least one.
     """
 
     frames: bytes
@@ -156,7 +156,7 @@ class Keepalive:
     reply_requested: bool
 
 
-PlainItem = Run | Control | Keepalive
+PlainItem = RowBatch | Control | Keepalive
 Item = PlainItem | Transactions
 """What the drain yields, in the order of the wire."""
 

@@ -1,6 +1,6 @@
-"""The hot path: runs of raw rows -> Kafka records, through a plan compiled once per relation. Pure.
+"""The hot path: batches of raw rows -> Kafka records, through a plan compiled once per relation. Pure.
 
-In: `Run`s, plans by relid, the transaction's constants.  Out: `Record`s in Confluent's framing.
+In: row batches, plans by relid, the transaction's constants.  Out: `Record`s in Confluent's framing.
 Invariant: the number of a change (`tx_seq`) depends on the transaction's bytes alone, so a replay gives the
 same one.
 Must not: do I/O, read the clock, log, or put a row value into an error.

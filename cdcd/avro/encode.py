@@ -1,6 +1,6 @@
-"""Runs of raw row messages -> Kafka records.
+"""Batches of raw row messages -> Kafka records.
 
-In: a `Run`, plans by relid, the transaction's context.  Out: records in the order of the changes.
+In: a `RowBatch`, plans by relid, the transaction's context.  Out: records in the order of the changes.
 Invariant: changes are numbered from 1 in the order of the wire, a key-changing update takes two numbers, a
 tombstone none; an error leaves nothing half done that could be produced.
 Wire source: protocol messages Insert, Update, Delete; inside a stream segment an int32 xid follows the type
@@ -30,7 +30,7 @@ from cdcd.errors import (
 from cdcd.extensions import extension
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, XID_AT, relid_at
 from cdcd.frame_layout import HEADER as FRAME_HEADER
-from cdcd.model import Record, Run, Transactions
+from cdcd.model import Record, RowBatch, Transactions
 from cdcd.schema.varint import encode_long, encode_string
 
 _EXTENSION = extension("cdcd.avro.rows")
@@ -53,15 +53,17 @@ class _Old(NamedTuple):
     is_plain: bool
 
 
-def encode_run(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
-    """Return the records of a run's rows and raise `tx.tx_seq` by the number of changes.
+def encode_batch(batch: RowBatch, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
+    """Return the records of a batch's rows and raise `tx.tx_seq` by the number of changes.
 
     Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the
-    row's LSN, its number in the run, from 0, and the table where it is known.
+    row's LSN, its number in the batch, from 0, and the table where it is known.
     """
     if _EXTENSION is None:
-        return encode_run_in_python(run, plans, tx)
-    records: list[Record] = _EXTENSION.encode_run(run, plans, tx, encode_run_in_python, encode_row_in_python)
+        return encode_batch_in_python(batch, plans, tx)
+    records: list[Record] = _EXTENSION.encode_batch(
+        batch, plans, tx, encode_batch_in_python, encode_row_in_python
+    )
     return records
 
 
@@ -116,11 +118,13 @@ def encode_transactions(
     return Encoded(*found) if isinstance(found, tuple) else found
 
 
-def encode_run_in_python(run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
-    """Do what `encode_run` says: the C extension's specification."""
-    data = run.frames
+def encode_batch_in_python(
+    batch: RowBatch, plans: Mapping[int, RelationPlan], tx: TransactionContext
+) -> list[Record]:
+    """Do what `encode_batch` says: the C extension's specification."""
+    data = batch.frames
     end = len(data)
-    relid_position = relid_at(run.xid)
+    relid_position = relid_at(batch.xid)
     tuples_position = relid_position + RELID_BYTES
     writers: dict[int, _Writer] = {}
     records: list[Record] = []
@@ -132,8 +136,8 @@ def encode_run_in_python(run: Run, plans: Mapping[int, RelationPlan], tx: Transa
             position = start + length
             if position > end or length < tuples_position + 1:
                 raise MessageTruncated("a row message is shorter than its fields")
-            if run.xid is not None and _uint32_at(data, start + XID_AT)[0] != run.xid:
-                raise ProtocolError("a row of another transaction than its run's")
+            if batch.xid is not None and _uint32_at(data, start + XID_AT)[0] != batch.xid:
+                raise ProtocolError("a row of another transaction than its batch's")
             (relid,) = _uint32_at(data, start + relid_position)
             writer = writers.get(relid)
             if writer is None:
@@ -148,13 +152,13 @@ def encode_run_in_python(run: Run, plans: Mapping[int, RelationPlan], tx: Transa
                 raise
             count += 1
     except struct.error:
-        raise MessageTruncated("a run ends inside a frame's header", row=count) from None
+        raise MessageTruncated("a row batch ends inside a frame's header", row=count) from None
     except CdcdError as error:
         error.context.setdefault("lsn", lsn)
         error.context["row"] = count
         raise
-    if count != run.count:
-        raise ProtocolError("a run's count is not its number of frames", said=run.count, found=count)
+    if count != batch.count:
+        raise ProtocolError("a row batch's count is not its number of frames", said=batch.count, found=count)
     return records
 
 
@@ -200,7 +204,7 @@ def _refuse_trailing(position: int, end: int) -> None:
 
 
 class _Writer:
-    """The records of one relation's rows in one run; `lsn` is the current row's."""
+    """The records of one relation's rows in one batch; `lsn` is the current row's."""
 
     __slots__ = ("lsn", "plan", "records", "tx")
 

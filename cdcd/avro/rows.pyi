@@ -3,15 +3,15 @@ from typing import Any
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Record, Run, Transactions
+from cdcd.model import Record, RowBatch, Transactions
 
 class CompiledPlan:
     plan: RelationPlan
     def __init__(self, plan: RelationPlan) -> None: ...
 
 def take_fallback_counts() -> tuple[int, int]: ...
-def encode_run(
-    run: Run,
+def encode_batch(
+    batch: RowBatch,
     plans: Mapping[int, RelationPlan],
     tx: TransactionContext,
     batch_fallback: Callable[..., list[Record]],

@@ -2,7 +2,7 @@
 # cython: freethreading_compatible=False
 """The row codec as a C extension: raw row messages -> Kafka records, without a Python object per column.
 
-In: a `Run` or `Transactions`, plans by relid, the transaction's constants.  Out: records.
+In: a `RowBatch` or `Transactions`, plans by relid, the transaction's constants.  Out: records.
 Invariant: bytes and errors are those of its Python fallback (`cdcd.avro.encode`), which is its specification. What an
 operation does not understand goes to the column's own encoder, or the row to the fallback; where the fallback raises,
 it encodes the whole batch again, so that the error is its own. Nothing is read beyond a frame, and nothing is written

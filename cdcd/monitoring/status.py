@@ -20,7 +20,7 @@ from cdcd.ack.group import CommitPosition
 from cdcd.avro.encode import Encoded, take_fallback_counts
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
-from cdcd.model import Item, Keepalive, Progress, Run
+from cdcd.model import Item, Keepalive, Progress, RowBatch
 from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.monitoring.prepared_status import PreparedStatus
 from cdcd.monitoring.waits import Note, Waits
@@ -208,8 +208,8 @@ class Status:
         """The stream gave so many bytes, whatever becomes of them and when."""
         self.metrics.received(size_bytes)
 
-    def run(self, operations: Mapping[tuple[int, int], int]) -> None:
-        """A run of rows was encoded: its rows by (relid, type byte)."""
+    def rows_encoded(self, operations: Mapping[tuple[int, int], int]) -> None:
+        """A batch of rows was encoded: its rows by (relid, type byte)."""
         counts: Counter[tuple[str, str]] = Counter()
         for (relid, kind), count in operations.items():
             counts[self._tables[relid], _OPERATIONS[kind]] += count
@@ -232,7 +232,7 @@ class Status:
         """Whole transactions came in and are complete."""
         self.lag.began(encoded.first_us)
         if encoded.operations:
-            self.run(encoded.operations)
+            self.rows_encoded(encoded.operations)
         self.lag.ended(encoded.end_lsn, encoded.last_us, is_empty=not encoded.with_rows)
         self.metrics.transactions(committed=encoded.with_rows, empty=encoded.empty)
 
@@ -370,11 +370,11 @@ class Status:
         self._snapshot_started_s = time.monotonic()
         self.metrics.snapshot_started(tables)
 
-    def snapshot_rows(self, table: str, run: Run) -> None:
-        """A run of a table was copied."""
-        self.metrics.received(len(run.frames))
-        self.metrics.events({(table, "snapshot"): run.count})
-        self.metrics.snapshot_rows(table, run.count)
+    def snapshot_rows(self, table: str, batch: RowBatch) -> None:
+        """A batch of a table's rows was copied."""
+        self.metrics.received(len(batch.frames))
+        self.metrics.events({(table, "snapshot"): batch.count})
+        self.metrics.snapshot_rows(table, batch.count)
         self.loop_turned()
 
     def snapshot_table_done(self, table: str) -> None:

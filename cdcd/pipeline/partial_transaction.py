@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cdcd.avro.encode import encode_run
+from cdcd.avro.encode import encode_batch
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.errors import PartialTransactionMissing
 from cdcd.lsn import Lsn
-from cdcd.model import PartPosition, Run
+from cdcd.model import PartPosition, RowBatch
 from cdcd.txn.frames import single_rows
 
 _NUMBERS_OF_A_ROW = 2  # an update that changes the key is a delete and an insert (F47)
@@ -91,23 +91,23 @@ class PartialTransaction:
         return tx_seq <= self.tx_seq
 
     def unwritten_rows(
-        self, run: Run, plans: Mapping[int, RelationPlan], tx: TransactionContext
-    ) -> Run | None:
-        """Return what of a run is not written yet; the rest is encoded for its numbers and dropped."""
-        if tx.tx_seq + _NUMBERS_OF_A_ROW * run.count <= self.tx_seq:
-            encode_run(run, plans, tx)
+        self, batch: RowBatch, plans: Mapping[int, RelationPlan], tx: TransactionContext
+    ) -> RowBatch | None:
+        """Return what of a batch is not written yet; the rest is encoded for its numbers and dropped."""
+        if tx.tx_seq + _NUMBERS_OF_A_ROW * batch.count <= self.tx_seq:
+            encode_batch(batch, plans, tx)
             return None
-        rows = single_rows(run)
-        left = run.count
+        rows = single_rows(batch)
+        left = batch.count
         for row in rows:
-            encode_run(row, plans, tx)
+            encode_batch(row, plans, tx)
             left -= 1
             if tx.tx_seq >= self.tx_seq:
                 break
         if tx.tx_seq > self.tx_seq:
             raise self._missing("its changes have other numbers than those that are written")
         frames = b"".join(row.frames for row in rows)
-        return Run(frames, left, run.xid) if left else None
+        return RowBatch(frames, left, batch.xid) if left else None
 
     def _missing(self, why: str) -> PartialTransactionMissing:
         assert self.pending is not None

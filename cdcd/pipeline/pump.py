@@ -18,7 +18,7 @@ from typing import Protocol
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.ack.shutdown import ShutdownWatch
-from cdcd.avro.encode import Encoded, encode_run, encode_transactions, encode_truncate
+from cdcd.avro.encode import Encoded, encode_batch, encode_transactions, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.clock import monotonic_us
@@ -80,7 +80,7 @@ class Counts(Protocol):
 
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
     def began(self, commit_us: int) -> None: ...  # noqa: D102
-    def run(self, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
+    def rows_encoded(self, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
     def truncated(self, table: str) -> None: ...  # noqa: D102
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
     def whole(self, encoded: Encoded) -> None: ...  # noqa: D102
@@ -141,7 +141,7 @@ class Pump:
         """Events of the item that were taken to look at, in their order, before those that are still to come."""
         self._handlers: dict[type, Callable[..., Awaitable[None]]] = {
             TransactionBegun: self._begun,
-            Rows: self._row_run,
+            Rows: self._row_batch,
             Truncated: self._truncated,
             LogicalMessage: self._message,
             RelationSeen: self._relation,
@@ -237,7 +237,7 @@ class Pump:
             if (event := next(self._events, None)) is None:
                 break
             self._ahead.append(event)
-            left_bytes -= len(event.run.frames) if isinstance(event, Rows) else 0
+            left_bytes -= len(event.batch.frames) if isinstance(event, Rows) else 0
         items, at = self._items
         found = [of_events(self._ahead), of_items(items[at + 1 :])]
         described = found[1].described | found[0].described
@@ -295,22 +295,22 @@ class Pump:
             self._partial.began(event.info.commit_lsn)
             self._counts.began(event.info.commit_pg_us + POSTGRES_EPOCH_US)
 
-    async def _row_run(self, event: Rows) -> None:
+    async def _row_batch(self, event: Rows) -> None:
         if self._tx is None:
             return
-        run, operations = event.run, count_operations(event.run)
+        batch, operations = event.batch, count_operations(event.batch)
         await self._ready({relid for relid, _ in operations})
         begin = await self._begin_of(self._tx)
         if self._tx.tx_seq < self._partial.tx_seq:
-            rest = self._partial.unwritten_rows(run, self._plans.by_relid, self._tx)
+            rest = self._partial.unwritten_rows(batch, self._plans.by_relid, self._tx)
             if rest is None:
                 return
-            run, operations = rest, count_operations(rest)
-        records = begin + encode_run(run, self._plans.by_relid, self._tx)
-        self._counts.run(operations)
-        await self._hand_on(records, len(run.frames))
+            batch, operations = rest, count_operations(rest)
+        records = begin + encode_batch(batch, self._plans.by_relid, self._tx)
+        self._counts.rows_encoded(operations)
+        await self._hand_on(records, len(batch.frames))
         hit("in_transaction")
-        # The writer takes the records of this run before there are those of the next.
+        # The writer takes the records of this batch before there are those of the next.
         await self._give_way()
 
     async def _truncated(self, event: Truncated) -> None:

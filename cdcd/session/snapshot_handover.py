@@ -20,13 +20,13 @@ from typing import Any, Protocol
 import structlog
 
 from cdcd.ack.group import Chunk, CommitPosition
-from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SlotActive, SlotUnusable
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import POSTGRES_EPOCH_US, Relation, Run, TransactionInfo
+from cdcd.model import POSTGRES_EPOCH_US, Relation, RowBatch, TransactionInfo
 from cdcd.pipeline.plans import Plans
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
@@ -50,7 +50,7 @@ class Counts(Protocol):
 
     def snapshot_started(self, tables: int) -> None: ...  # noqa: D102
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
-    def snapshot_rows(self, table: str, run: Run) -> None: ...  # noqa: D102
+    def snapshot_rows(self, table: str, batch: RowBatch) -> None: ...  # noqa: D102
     def snapshot_table_done(self, table: str) -> None: ...  # noqa: D102
     def snapshot_ended(self, *, is_complete: bool) -> None: ...  # noqa: D102
 
@@ -124,22 +124,22 @@ class Snapshotter:
     async def _copy(self, table: CopiedTable, plan: RelationPlan) -> None:
         self._begun[plan.topic] = None
         self._counts.relation(table.relid, plan.table)
-        runs = self._reader.copy(table, self._consistent_point)
-        step: asyncio.Future[Run | None] | None = None
+        batches = self._reader.copy(table, self._consistent_point)
+        step: asyncio.Future[RowBatch | None] | None = None
         try:
             while True:
-                step = start_in_thread(_next_run, runs)
-                if (run := await asyncio.shield(step)) is None:
+                step = start_in_thread(_next_batch, batches)
+                if (batch := await asyncio.shield(step)) is None:
                     break
-                records = encode_run(run, self._plans.by_relid, self._tx)
-                self._counts.snapshot_rows(plan.table, run)
-                await self._add(Chunk(records, len(run.frames) + 128 * len(records), self._so_far()))
+                records = encode_batch(batch, self._plans.by_relid, self._tx)
+                self._counts.snapshot_rows(plan.table, batch)
+                await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._so_far()))
                 hit("in_snapshot")
         finally:
             if step is not None and not step.done():
                 self._reader.abandon()
             await settled(step)
-            await in_thread(_close, runs)
+            await in_thread(_close, batches)
 
     def _so_far(self) -> CommitPosition:
         return CommitPosition(
@@ -161,12 +161,12 @@ class Snapshotter:
         )
 
 
-def _next_run(runs: Iterator[Run]) -> Run | None:
-    return next(runs, None)
+def _next_batch(batches: Iterator[RowBatch]) -> RowBatch | None:
+    return next(batches, None)
 
 
-def _close(runs: Any) -> None:
-    runs.close()
+def _close(batches: Any) -> None:
+    batches.close()
 
 
 async def made_slot(

@@ -1,7 +1,7 @@
 """Turn rows of COPY's text format into Insert messages, the frames that the row codec reads.
 
 In: lines as `COPY ... TO STDOUT` sends them (PostgreSQL's documentation of COPY, text format).
-Out: a `Run` of Insert frames (message formats: Insert, TupleData), each value in text form.
+Out: a `RowBatch` of Insert frames (message formats: Insert, TupleData), each value in text form.
 Invariant: a frame holds the same bytes that pgoutput would send for the row in text mode.
 Must not: know what a value means.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from cdcd.errors import ProtocolError
 from cdcd.frame_layout import HEADER as FRAME_HEADER
-from cdcd.model import Run
+from cdcd.model import RowBatch
 
 _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)  # a backslash at the end escapes nothing: an error, not a value
 _CONTROL = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
@@ -46,11 +46,11 @@ def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
     return b"".join(parts)
 
 
-def run_of(relid: int, lines: Iterable[bytes], columns: int, lsn: int) -> Run:
-    """Return one Run of the given lines, every frame at `lsn`."""
+def row_batch_of(relid: int, lines: Iterable[bytes], columns: int, lsn: int) -> RowBatch:
+    """Return one RowBatch of the given lines, every frame at `lsn`."""
     frames = []
     for line in lines:
         payload = insert_payload(relid, line, columns)
         frames.append(FRAME_HEADER.pack(len(payload), lsn))
         frames.append(payload)
-    return Run(b"".join(frames), len(frames) // 2)
+    return RowBatch(b"".join(frames), len(frames) // 2)

@@ -1,7 +1,7 @@
 """Copy one table as an exported snapshot sees it.
 
 In: a connection maker, a snapshot's name, a table with its published columns and row filter (F41).
-Out: runs of Insert frames, a bounded number of them ahead of the reader.
+Out: batches of Insert frames, a bounded number of them ahead of the reader.
 Invariant: the rows are those of the slot's consistent point (F36); row-level security makes it fail rather
 than return fewer rows (F73), and so does a table whose file was replaced since, unless it is proven that nothing
 is missing (F81, moved.py): rows of a rewrite are new ones to the snapshot, and logical decoding does not send them.
@@ -24,9 +24,9 @@ import structlog
 from psycopg2 import sql
 
 from cdcd.errors import CdcdError, SnapshotStale
-from cdcd.model import Run
+from cdcd.model import RowBatch
 from cdcd.ops.notices import hear
-from cdcd.snapshot.copy_text import run_of
+from cdcd.snapshot.copy_text import row_batch_of
 from cdcd.snapshot.marks import publication_marks
 from cdcd.snapshot.moved import Fate, fate_of, is_regrouped, moved_files
 
@@ -42,7 +42,7 @@ _EMPTIED_HINT = (
 )
 
 RUN_BYTES = 256 * 1024
-RUNS_AHEAD = 4
+BATCHES_AHEAD = 4
 PATIENCE_S = 1.0
 """How long a copy that nobody wants any more may wait for the server's next row."""
 Connect = Callable[[], Any]
@@ -76,7 +76,7 @@ _IS_THERE = """
 
 
 class _Cancelled(Exception):
-    """The reader of the runs has gone away."""
+    """The reader of the batches has gone away."""
 
 
 class SnapshotReader:
@@ -147,14 +147,14 @@ class SnapshotReader:
         if fate is Fate.EMPTIED:
             _LOG.warning("copied_as_empty", table=f"{table.schema}.{table.name}", hint=_EMPTIED_HINT)
 
-    def copy(self, table: CopiedTable, lsn: int) -> Iterator[Run]:
-        """Yield the table's rows as runs; blocking, to be iterated in a thread."""
-        runs: queue.Queue[Run | BaseException | None] = queue.Queue(RUNS_AHEAD)
-        collector = _Collector(runs, table, lsn, self._cancelled)
+    def copy(self, table: CopiedTable, lsn: int) -> Iterator[RowBatch]:
+        """Yield the table's rows as batches; blocking, to be iterated in a thread."""
+        batches: queue.Queue[RowBatch | BaseException | None] = queue.Queue(BATCHES_AHEAD)
+        collector = _Collector(batches, table, lsn, self._cancelled)
         worker = threading.Thread(target=self._copy, args=(table, collector), daemon=True)
         worker.start()
         try:
-            while (item := self._next(runs)) is not None:
+            while (item := self._next(batches)) is not None:
                 if isinstance(item, psycopg2.Error):
                     raise _stale(table) if item.pgcode in _GONE else self._translate(item) from item
                 if isinstance(item, BaseException):
@@ -165,7 +165,7 @@ class SnapshotReader:
             hang_up_s = time.monotonic() + PATIENCE_S
             while worker.is_alive():  # whatever it still wants to put must not hold it up
                 with contextlib.suppress(queue.Empty):
-                    runs.get(timeout=0.05)
+                    batches.get(timeout=0.05)
                 if time.monotonic() > hang_up_s:
                     self._hang_up()  # it waits for a server that says nothing
             self._cancelled.clear()
@@ -187,15 +187,15 @@ class SnapshotReader:
         finally:
             hear(self._connection.notices)
 
-    def _next(self, runs: queue.Queue[Run | BaseException | None]) -> Run | BaseException | None:
+    def _next(self, batches: queue.Queue[RowBatch | BaseException | None]) -> RowBatch | BaseException | None:
         """Wait for what comes next; None when nobody wants it any more."""
         while not self._abandoned.is_set():
             with contextlib.suppress(queue.Empty):
-                return runs.get(timeout=0.1)
+                return batches.get(timeout=0.1)
         return None
 
     def abandon(self) -> None:
-        """Let whoever waits for the next run go: the server may say nothing for ever. From any thread."""
+        """Let whoever waits for the next batch go: the server may say nothing for ever. From any thread."""
         self._abandoned.set()
 
     def _hang_up(self) -> None:
@@ -237,12 +237,12 @@ class _Collector:
 
     def __init__(
         self,
-        runs: queue.Queue[Run | BaseException | None],
+        batches: queue.Queue[RowBatch | BaseException | None],
         table: CopiedTable,
         lsn: int,
         cancelled: threading.Event,
     ) -> None:
-        self._runs = runs
+        self._batches = batches
         self._table = table
         self._lsn = lsn
         self._cancelled = cancelled
@@ -258,15 +258,15 @@ class _Collector:
         return len(data)
 
     def _emit(self) -> None:
-        run = run_of(self._table.relid, self._lines, len(self._table.columns), self._lsn)
+        batch = row_batch_of(self._table.relid, self._lines, len(self._table.columns), self._lsn)
         self._lines, self._size_bytes = [], 0
-        self.put(run)
+        self.put(batch)
 
-    def put(self, item: Run | BaseException | None) -> None:
+    def put(self, item: RowBatch | BaseException | None) -> None:
         """Hand on, or give up when nobody reads any more."""
         while not self._cancelled.is_set():
             try:
-                self._runs.put(item, timeout=0.1)
+                self._batches.put(item, timeout=0.1)
             except queue.Full:
                 continue
             return

@@ -1,6 +1,6 @@
 """The framing inside CopyBoth: what a walsender and a standby wrap everything in. Pure.
 
-In: one CopyData payload (or a batch of them).  Out: one message of the table, or items cut into runs; and the
+In: one CopyData payload (or a batch of them).  Out: one message of the table, or items cut into batches; and the
 bytes of what a standby sends.
 Wire source: "Streaming Replication Protocol", messages XLogData (w), Primary keepalive (k), Standby status
 update (r), Hot standby feedback (h). All integers big-endian.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from cdcd.errors import MessageTrailing, MessageTruncated, MessageUnknown
 from cdcd.frame_layout import LENGTH, STREAMED_RELID_AT, XID_AT
 from cdcd.lsn import Lsn
-from cdcd.model import Control, Item, Keepalive, Run
+from cdcd.model import Control, Item, Keepalive, RowBatch
 
 XLOG_DATA = 0x77  # 'w'
 KEEPALIVE = 0x6B  # 'k'
@@ -196,7 +196,7 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
     """Cut CopyData payloads into items; `in_stream` says whether the first one is inside a stream segment.
 
     Returns the items and the state after the last message. Consecutive rows (inside a stream: of one xid)
-    share a `Run`; everything else ends it. Raises as `parse_copy_data`.
+    share a `RowBatch`; everything else ends it. Raises as `parse_copy_data`.
     """
     items: list[Item] = []
     frames: list[bytes] = []
@@ -210,7 +210,7 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
             if kind in rows:
                 row_xid = _row_xid(data) if in_stream else None
                 if frames and row_xid != xid:
-                    items.append(Run(b"".join(frames), len(frames) // 3, xid))
+                    items.append(RowBatch(b"".join(frames), len(frames) // 3, xid))
                     frames.clear()
                 xid = row_xid
                 frames += (pack(size), data[_XLOG_LSN], data[header:])
@@ -227,12 +227,12 @@ def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], b
         else:
             item = _not_xlog_data(data)
         if frames:
-            items.append(Run(b"".join(frames), len(frames) // 3, xid))
+            items.append(RowBatch(b"".join(frames), len(frames) // 3, xid))
             frames.clear()
         items.append(item)
 
     if frames:
-        items.append(Run(b"".join(frames), len(frames) // 3, xid))
+        items.append(RowBatch(b"".join(frames), len(frames) // 3, xid))
     return items, in_stream
 
 

@@ -10,7 +10,7 @@ Must not: make a Python object for a row, or give up the GIL (libpq calls back f
 
 import ctypes
 
-from cdcd.model import Control, Keepalive, Run, Transactions
+from cdcd.model import Control, Keepalive, RowBatch, Transactions
 from cdcd.source import copyboth
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -287,7 +287,7 @@ cdef class Batch:
             at += FRAME_BYTES + BEGIN_BYTES
         if self._rows:
             xid = self._xid if self._in_stream else None
-            self._items.append(Run(_bytes(self._frames + at, self._used - at), self._rows, xid))
+            self._items.append(RowBatch(_bytes(self._frames + at, self._used - at), self._rows, xid))
         self._used = self._whole_bytes = 0
         self._whole = self._rows = 0
         self._has_begin = self._has_idle = False

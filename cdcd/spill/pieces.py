@@ -1,6 +1,6 @@
 """How an item lies in a segment: a header, then the wire's own bytes.
 
-In: a run or control message.  Out: its header; and back.
+In: a batch or control message.  Out: its header; and back.
 Invariant: a segment read from its beginning carries all that is needed to understand it: there is no index
 beside it, so memory does not grow with what is on disk. A piece that is damaged is an error, never a row.
 """
@@ -12,12 +12,12 @@ import zlib
 from typing import BinaryIO, NamedTuple
 
 from cdcd.errors import SpillError
-from cdcd.model import Control, Run
+from cdcd.model import Control, RowBatch
 
-# kind | crc32 of the bytes | length of the bytes | xid of a streamed run | rows of a run, or a message's LSN
+# kind | crc32 of the bytes | length of the bytes | xid of a streamed batch | rows of a batch, or a message's LSN
 _HEADER = struct.Struct(">BIIIQ")
 HEADER_BYTES = _HEADER.size
-_RUN, _STREAMED_RUN, _CONTROL = b"rsc"
+_ROW_BATCH, _STREAMED_ROW_BATCH, _CONTROL = b"rsc"
 
 
 class Header(NamedTuple):
@@ -30,25 +30,25 @@ class Header(NamedTuple):
     number: int
 
     @property
-    def run_xid(self) -> int | None:
-        """The xid of a streamed run, None for all else."""
-        return self.xid if self.kind == _STREAMED_RUN else None
+    def batch_xid(self) -> int | None:
+        """The xid of a streamed batch, None for all else."""
+        return self.xid if self.kind == _STREAMED_ROW_BATCH else None
 
 
-def bytes_of(item: Run | Control) -> bytes:
+def bytes_of(item: RowBatch | Control) -> bytes:
     """Return the wire's bytes of an item."""
-    return item.frames if isinstance(item, Run) else item.payload
+    return item.frames if isinstance(item, RowBatch) else item.payload
 
 
-def header_of(item: Run | Control) -> bytes:
+def header_of(item: RowBatch | Control) -> bytes:
     """Return the header of an item."""
     data = bytes_of(item)
     crc = zlib.crc32(data)
     if isinstance(item, Control):
         return _HEADER.pack(_CONTROL, crc, len(data), 0, item.lsn)
     if item.xid is None:
-        return _HEADER.pack(_RUN, crc, len(data), 0, item.count)
-    return _HEADER.pack(_STREAMED_RUN, crc, len(data), item.xid, item.count)
+        return _HEADER.pack(_ROW_BATCH, crc, len(data), 0, item.count)
+    return _HEADER.pack(_STREAMED_ROW_BATCH, crc, len(data), item.xid, item.count)
 
 
 _DISK_HINT = "look at the disk's health, then `cdcd resume`: the server sends the transactions again"
@@ -60,16 +60,16 @@ def read_header(file: BinaryIO) -> Header:
     if len(data) != HEADER_BYTES:
         raise SpillError("a segment ends inside a header", hint=_DISK_HINT)
     header = Header._make(_HEADER.unpack(data))
-    if header.kind not in (_RUN, _STREAMED_RUN, _CONTROL):
+    if header.kind not in (_ROW_BATCH, _STREAMED_ROW_BATCH, _CONTROL):
         raise SpillError("a segment holds a piece of an unknown kind", hint=_DISK_HINT)
     return header
 
 
-def read_item(file: BinaryIO, header: Header) -> Run | Control:
+def read_item(file: BinaryIO, header: Header) -> RowBatch | Control:
     """Read the piece's bytes. Raises SpillError when they are not those that were written."""
     data = file.read(header.length)
     if len(data) != header.length or zlib.crc32(data) != header.crc:
         raise SpillError("a segment does not hold what was written to it", hint=_DISK_HINT)
     if header.kind == _CONTROL:
         return Control(header.number, data)
-    return Run(data, header.number, header.run_xid)
+    return RowBatch(data, header.number, header.batch_xid)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
-from cdcd.model import Control, Run
+from cdcd.model import Control, RowBatch
 from cdcd.spill.folder import Segment, failure
 from cdcd.spill.pieces import HEADER_BYTES, bytes_of, header_of, read_header, read_item
 from cdcd.txn.store import abortable_xid
@@ -64,7 +64,7 @@ class SpillStore:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._items: list[Run | Control | None] = []
+        self._items: list[RowBatch | Control | None] = []
         self._places_by_xid: dict[int, list[int]] = {}
         self._segments: list[Segment] = []
         self._written_bytes = 0
@@ -77,7 +77,7 @@ class SpillStore:
         """Whether some of it is, or was, on disk."""
         return self._written_bytes > 0
 
-    def append(self, item: Run | Control) -> None:
+    def append(self, item: RowBatch | Control) -> None:
         """Keep an item at the end, in memory."""
         size_bytes = _ITEM_BYTES + len(bytes_of(item))
         xid = abortable_xid(item)
@@ -120,7 +120,7 @@ class SpillStore:
         finally:
             self._keep_from(written)
 
-    def replay(self) -> Iterator[Run | Control | None]:
+    def replay(self) -> Iterator[RowBatch | Control | None]:
         """Yield what is kept, in the order of appending, and free it on the way; called once, at the end.
 
         None comes where much in a row was dropped.
@@ -151,7 +151,9 @@ class SpillStore:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _replay_segment(self, file: BinaryIO, start: int, size_bytes: int) -> Iterator[Run | Control | None]:
+    def _replay_segment(
+        self, file: BinaryIO, start: int, size_bytes: int
+    ) -> Iterator[RowBatch | Control | None]:
         at = dropped = 0
         while at < size_bytes:
             length, item = self._next_piece(file, start + at)
@@ -160,12 +162,12 @@ class SpillStore:
             if item is not None or dropped % MAX_SKIPPED_PIECES == 0:
                 yield item
 
-    def _next_piece(self, file: BinaryIO, at: int) -> tuple[int, Run | Control | None]:
+    def _next_piece(self, file: BinaryIO, at: int) -> tuple[int, RowBatch | Control | None]:
         """Return how long the next piece is, and its item unless that was dropped; `at` counts all segments."""
         try:
             header = read_header(file)
             length = HEADER_BYTES + header.length
-            if self._is_dropped(header.run_xid, at):
+            if self._is_dropped(header.batch_xid, at):
                 file.seek(header.length, 1)
                 return length, None
             item = read_item(file, header)

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: freethreading_compatible=False
-"""The C extension of `cdcd.txn.frames`: counts a run's rows without an object for each.
+"""The C extension of `cdcd.txn.frames`: counts a batch's rows without an object for each.
 
-In: a `Run`.  Out: how many rows of which relation and kind it has.
-Invariant: nothing is read beyond the run. What is not well formed is refused by the function in Python.
+In: a `RowBatch`.  Out: how many rows of which relation and kind it has.
+Invariant: nothing is read beyond the batch. What is not well formed is refused by the function in Python.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -13,12 +13,12 @@ include "../big_endian.pxi"
 include "../frame_layout.pxi"
 
 
-def count_operations(run):
-    """Return how many rows of each (relid, type byte) a run has, None where it is not well formed."""
-    cdef bytes data = run.frames
+def count_operations(batch):
+    """Return how many rows of each (relid, type byte) a batch has, None where it is not well formed."""
+    cdef bytes data = batch.frames
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* end = at + PyBytes_GET_SIZE(data)
-    cdef Py_ssize_t relid_at = RELID_AT if run.xid is None else STREAMED_RELID_AT
+    cdef Py_ssize_t relid_at = RELID_AT if batch.xid is None else STREAMED_RELID_AT
     cdef uint32_t length, relid = 0, last_relid = 0
     cdef uint8_t kind, last_kind = 0
     cdef int64_t count = 0

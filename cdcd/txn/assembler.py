@@ -1,6 +1,6 @@
 """Assemble transactions, in commit order, from the items of one walsender session.
 
-In: Runs, Controls and Keepalives in the order of the wire.  Out: events.
+In: row batches, Controls and Keepalives in the order of the wire.  Out: events.
 A transaction that came with Begin is committed already and flows through as it arrives; a streamed or prepared
 one waits in its ChangeStore until Stream Commit or Commit Prepared and is replayed through the same code.
 Invariant: nothing of a streamed transaction leaves before its Stream Commit, nothing of a prepared one before its
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, UnsafeStreaming
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Control, PlainItem, PreparedBefore, Relation, Run, TransactionInfo, Transactions
+from cdcd.model import Control, PlainItem, PreparedBefore, Relation, RowBatch, TransactionInfo, Transactions
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
@@ -138,8 +138,8 @@ class Assembler:
         """
         if self._is_replaying:
             raise RuntimeError("the replay of a transaction was not consumed")
-        if isinstance(item, Run):
-            return self._run(item)
+        if isinstance(item, RowBatch):
+            return self._row_batch(item)
         if isinstance(item, Control):
             return self._control(item)
         return iter(())
@@ -164,30 +164,30 @@ class Assembler:
 
     # --- rows ---------------------------------------------------------------------------------------------
 
-    def _run(self, run: Run) -> Iterator[Event]:
+    def _row_batch(self, batch: RowBatch) -> Iterator[Event]:
         found = STEPS.get((self._state, _ROW))
         if found is None:
-            raise out_of_order(self._state, "a run of rows")
+            raise out_of_order(self._state, "a batch of rows")
         is_of_stream = self._is_in_stream
-        if is_of_stream != (run.xid is not None):
+        if is_of_stream != (batch.xid is not None):
             why = "it carries no xid" if is_of_stream else "it carries the xid of a stream"
-            raise out_of_order(self._state, "a run of rows", why)
-        shown = self._shown_by(run)
+            raise out_of_order(self._state, "a batch of rows", why)
+        shown = self._shown_by(batch)
         if self._gathering is None:
-            return self._released(*self._session_sees(shown), Rows(run))
+            return self._released(*self._session_sees(shown), Rows(batch))
         if shown is not None:
             self._gathering.relations.see(shown, self._relation_ordinal)
             self._gathering.published_as[-1] = shown.published_as
         if is_of_stream:
-            self._note_subtransaction(self._gathering, run.xid)
-            self._gathering.store.append(run)
+            self._note_subtransaction(self._gathering, batch.xid)
+            self._gathering.store.append(batch)
             return iter(())
-        self._gathering.adopt((relid for relid, _ in count_operations(run)), self._session_relations)
-        self._gathering.store.append(run)
+        self._gathering.adopt((relid for relid, _ in count_operations(batch)), self._session_relations)
+        self._gathering.store.append(batch)
         return iter(self._session_sees(shown))
 
-    def _shown_by(self, run: Run) -> Relation | None:
-        """Return what was described last, with what this run, directly behind it, shows of it; None: nothing new.
+    def _shown_by(self, batch: RowBatch) -> Relation | None:
+        """Return what was described last, with what this batch, directly behind it, shows of it; None: nothing new.
 
         The server describes a row's own table last, behind the partitioned one that the row comes as: so where the
         row names another relid, that is the one as which the rows of what was described are published (F78).
@@ -195,7 +195,7 @@ class Assembler:
         described, self._described = self._described, None
         if described is None:
             return None
-        relid = first_relid(run)
+        relid = first_relid(batch)
         published_as = None if relid == described.relid else relid
         return (
             None if published_as == described.published_as else replace(described, published_as=published_as)
@@ -224,7 +224,7 @@ class Assembler:
         try:
             row = format_of(item.payload)
             if row.type_byte in ROW_TYPES:
-                raise out_of_order(self._state, row.name, "rows come in runs")
+                raise out_of_order(self._state, row.name, "rows come in batches")
             next_state, action = step(self._state, row)
             self._described = None
             events = self._act(action, item, row)
@@ -487,7 +487,7 @@ class Assembler:
                 yield RelationSeen(relation, info.commit_lsn)
         published_as = iter(contents.published_as)
         for item in contents.store.replay():
-            if isinstance(item, Run):
+            if isinstance(item, RowBatch):
                 yield Rows(item)
             elif item is None:
                 yield Skipped()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdcd.lsn import Lsn
-from cdcd.model import Relation, Run, TransactionInfo
+from cdcd.model import Relation, RowBatch, TransactionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class TypeSeen:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A run of row frames, not looked into."""
+    """A batch of row frames, not looked into."""
 
-    run: Run
+    batch: RowBatch
 
 
 @dataclass(frozen=True, slots=True)

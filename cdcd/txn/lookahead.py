@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cdcd.model import Control, Item, Relation, Run
+from cdcd.model import Control, Item, Relation, RowBatch
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode
 from cdcd.txn.events import Event, RelationSeen, Rows
@@ -37,7 +37,7 @@ def of_events(events: Iterable[Event]) -> Lookahead:
     ahead = Lookahead(set(), {})
     for event in events:
         if isinstance(event, Rows):
-            ahead.relids.update(relid for relid, _ in count_operations(event.run))
+            ahead.relids.update(relid for relid, _ in count_operations(event.batch))
         elif isinstance(event, RelationSeen):
             ahead.described[event.relation.relid] = event.relation
     return ahead
@@ -47,7 +47,7 @@ def of_items(items: Iterable[Item]) -> Lookahead:
     """Return what is in these items, up to the first segment of a stream: that may be rolled back."""
     ahead = Lookahead(set(), {})
     for item in items:
-        if isinstance(item, Run):
+        if isinstance(item, RowBatch):
             if item.xid is not None:
                 break
             ahead.relids.update(relid for relid, _ in count_operations(item))

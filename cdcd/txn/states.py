@@ -71,7 +71,7 @@ TWO_PHASE = frozenset(
 """What only a session with two_phase may be sent."""
 
 ROW_TYPES = b"IUD"
-"""Type bytes of the messages that come in Runs."""
+"""Type bytes of the messages that come in row batches."""
 
 _OUTSIDE, _TRANSACTION, _STREAM, _PREPARED = State
 

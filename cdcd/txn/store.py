@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import Protocol
 
-from cdcd.model import Control, Run
+from cdcd.model import Control, RowBatch
 
 _XID = struct.Struct(">I")
 _ABORTABLE_TYPES = b"TM"
@@ -22,13 +22,13 @@ _ABORTABLE_TYPES = b"TM"
 class ChangeStore(Protocol):
     """The contents of one streamed transaction of one session."""
 
-    def append(self, item: Run | Control) -> None:
+    def append(self, item: RowBatch | Control) -> None:
         """Keep an item at the end."""
 
     def abort_subtransaction(self, xid: int) -> None:
         """Drop the changes of this subtransaction. A store may have to remember it, so tell it of those with some."""
 
-    def replay(self) -> Iterator[Run | Control | None]:
+    def replay(self) -> Iterator[RowBatch | Control | None]:
         """Yield what is kept, in the order of appending; called once, and nothing is appended afterwards.
 
         None stands for nothing: the search for the next takes long, and others may want a turn (F14).
@@ -38,12 +38,12 @@ class ChangeStore(Protocol):
         """The transaction has ended: give back memory, and whatever else holds it; not used again."""
 
 
-def abortable_xid(item: Run | Control) -> int | None:
+def abortable_xid(item: RowBatch | Control) -> int | None:
     """Return the (sub)transaction whose abort drops this item, None for one that stays in any case.
 
     A Message carries the top-level xid even when a subtransaction emitted it, as the server writes it so.
     """
-    if isinstance(item, Run):
+    if isinstance(item, RowBatch):
         return item.xid
     if item.payload[0] in _ABORTABLE_TYPES:
         xid: int = _XID.unpack_from(item.payload, 1)[0]
@@ -57,10 +57,10 @@ class MemoryStore:
     __slots__ = ("_items", "_places_by_xid")
 
     def __init__(self) -> None:
-        self._items: list[Run | Control | None] = []
+        self._items: list[RowBatch | Control | None] = []
         self._places_by_xid: dict[int, list[int]] = {}
 
-    def append(self, item: Run | Control) -> None:
+    def append(self, item: RowBatch | Control) -> None:
         """Keep an item at the end."""
         xid = abortable_xid(item)
         if xid is not None:
@@ -72,7 +72,7 @@ class MemoryStore:
         for place in self._places_by_xid.pop(xid, ()):
             self._items[place] = None
 
-    def replay(self) -> Iterator[Run | Control | None]:
+    def replay(self) -> Iterator[RowBatch | Control | None]:
         """Yield what is kept, in the order of appending."""
         return (item for item in self._items if item is not None)
 

@@ -25,7 +25,7 @@ from cdcd.frame_layout import (
     FRAME_BYTES,
 )
 from cdcd.frame_layout import HEADER as FRAME_HEADER
-from cdcd.model import Control, Item, Keepalive, PlainItem, Run, Transactions
+from cdcd.model import Control, Item, Keepalive, PlainItem, RowBatch, Transactions
 
 _BEGIN, _COMMIT = b"B", b"C"
 _BEGIN_LSN = slice(BEGIN_COMMIT_LSN_AT, BEGIN_TIME_AT)
@@ -41,7 +41,7 @@ def gathered(items: Sequence[Item]) -> list[Item]:
         length = _whole_at(items, at)
         if length:
             whole = items[at : at + length]
-            pieces += [item.frames if isinstance(item, Run) else _frame(item) for item in whole]
+            pieces += [item.frames if isinstance(item, RowBatch) else _frame(item) for item in whole]
             count += 1
             at += length
             continue
@@ -89,7 +89,7 @@ def _whole_at(items: Sequence[Item], at: int) -> int:
     if not isinstance(begin, Control) or begin.payload[:1] != _BEGIN or len(begin.payload) != BEGIN_BYTES:
         return 0
     end = at + 1
-    if end < len(items) and isinstance(rows := items[end], Run) and rows.xid is None:
+    if end < len(items) and isinstance(rows := items[end], RowBatch) and rows.xid is None:
         end += 1
     commit = items[end] if end < len(items) else None
     if not isinstance(commit, Control) or len(commit.payload) != COMMIT_BYTES:
@@ -112,7 +112,7 @@ def expanded(transactions: Transactions) -> Iterator[PlainItem]:
     for kind, lsn, at, end in _frames(data):
         if kind in _BEGIN + _COMMIT:
             if rows:
-                yield Run(data[begun : at - FRAME_BYTES], rows)
+                yield RowBatch(data[begun : at - FRAME_BYTES], rows)
             yield Control(lsn, data[at:end])
             begun, rows = end, 0
         else:

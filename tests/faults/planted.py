@@ -36,7 +36,7 @@ def truncate_lost() -> None:
 
 def row_lost() -> None:
     """The last record of a run of rows is lost now and then."""
-    encode = pump.encode_run  # type: ignore[attr-defined]
+    encode = pump.encode_batch  # type: ignore[attr-defined]
     runs = [0]
 
     def encode_all_but_one(*args: Any) -> list[Any]:
@@ -44,7 +44,7 @@ def row_lost() -> None:
         runs[0] += 1
         return records[:-1] if runs[0] % 10 == 0 else records
 
-    pump.encode_run = encode_all_but_one  # type: ignore[attr-defined]
+    pump.encode_batch = encode_all_but_one  # type: ignore[attr-defined]
 
 
 def lag_never_told() -> None:

@@ -12,7 +12,7 @@ from tests.simulator.judge import WAYS
 from tests.simulator.walsender import Walsender
 from tests.simulator.workload import Generator
 from tests.support.copydata import session
-from tests.support.some_rows import Table, run_of, transactions_of
+from tests.support.some_rows import Table, row_batch_of, transactions_of
 from tests.unit.pgoutput.golden import GOLDEN
 from tests.unit.source.test_copyboth import GOLDEN as GOLDEN_FRAMES
 
@@ -38,7 +38,7 @@ def _runs() -> Iterator[bytes]:
         chance = Random(seed)
         tables = [Table(chance, relid) for relid in (7, 8)]
         for _ in range(4):
-            run = run_of(tables, chance)
+            run = row_batch_of(tables, chance)
             data = bytes((seed, run.count | (run.xid is not None) << 7)) + run.frames
             if len(data) <= MAX_INPUT_BYTES:
                 yield data

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from random import Random
 from types import ModuleType
 
-from cdcd.avro.encode import Encoded, encode_run, encode_run_in_python, encode_transactions
+from cdcd.avro.encode import Encoded, encode_batch, encode_batch_in_python, encode_transactions
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
-from cdcd.model import Run, TransactionInfo, Transactions
+from cdcd.model import RowBatch, TransactionInfo, Transactions
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import MESSAGES
 from cdcd.source.copyboth import cut_items, read_frame, write_frame
@@ -94,25 +94,25 @@ def assembler(data: bytes) -> None:
             core.subtransactions_ended_by(item)
             for event in core.feed(item):
                 if isinstance(event, Rows):
-                    _read(event.run, version)
+                    _read(event.batch, version)
     except (ProtocolError, FeatureUnsupported):
         return
 
 
-def _read(run: Run, version: int) -> None:
-    """A run is whole frames, each of a row; what is in the row is the decoder's to judge."""
+def _read(batch: RowBatch, version: int) -> None:
+    """A batch is whole frames, each of a row; what is in the row is the decoder's to judge."""
     rows, at = 0, 0
-    while at < len(run.frames):
-        end = at + 12 + int.from_bytes(run.frames[at : at + 4], "big")
+    while at < len(batch.frames):
+        end = at + 12 + int.from_bytes(batch.frames[at : at + 4], "big")
         rows += 1
         try:
-            decode(run.frames[at + 12 : end], in_stream=run.xid is not None, protocol_version=version)
+            decode(batch.frames[at + 12 : end], in_stream=batch.xid is not None, protocol_version=version)
         except MessageTrailing:
             pass
         at = end
-    if (rows, at) != (run.count, len(run.frames)):
-        raise AssertionError("a run that is not its frames")
-    if sum(count_operations(run).values()) != rows:
+    if (rows, at) != (batch.count, len(batch.frames)):
+        raise AssertionError("a batch that is not its frames")
+    if sum(count_operations(batch).values()) != rows:
         raise AssertionError("rows that are not counted")
 
 
@@ -164,14 +164,14 @@ def _is_the_same(gathered: tuple[object, ...], plain: tuple[object, ...]) -> boo
 
 
 def rows(data: bytes) -> None:
-    """A byte: which tables; a byte: how many rows, with 128 in a stream; then the frames of a run."""
+    """A byte: which tables; a byte: how many rows, with 128 in a stream; then the frames of a batch."""
     if len(data) < 2:
         return
     plans, tx = _tables(data[0] % TABLES)
-    run = Run(data[2:], data[1] & 127, 777 if data[1] & 128 else None)
+    batch = RowBatch(data[2:], data[1] & 127, 777 if data[1] & 128 else None)
     one, other = copy.deepcopy(tx), copy.deepcopy(tx)
-    wanted = outcome(encode_run_in_python, run, plans, one)
-    found = outcome(encode_run, run, plans, other)
+    wanted = outcome(encode_batch_in_python, batch, plans, one)
+    found = outcome(encode_batch, batch, plans, other)
     if found != wanted or (
         isinstance(wanted, list) and (one.tx_seq, one.counts) != (other.tx_seq, other.counts)
     ):

@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 
 from cdcd.lsn import parse_lsn
-from cdcd.model import Control, Item, Run
+from cdcd.model import Control, Item, RowBatch
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
 from cdcd.txn.assembler import Assembler
@@ -94,7 +94,7 @@ def _items(sent: list[tuple[int, bytes]], session: dict[str, Any]) -> Iterator[I
         message = decode(payload, in_stream=in_stream, **session)
         assert encode(message, in_stream=in_stream, **session) == payload
         if payload[0] in ROW_TYPES:
-            yield Run(struct.pack(">IQ", len(payload), lsn) + payload, 1, getattr(message, "xid", None))
+            yield RowBatch(struct.pack(">IQ", len(payload), lsn) + payload, 1, getattr(message, "xid", None))
         else:
             yield Control(lsn, payload)
         in_stream = isinstance(message, m.StreamStart) or (
@@ -112,7 +112,7 @@ def _check(sent: list[tuple[int, bytes]], version: int, streaming: str) -> None:
             if isinstance(event, RelationSeen):
                 columns = tuple(column.name for column in event.relation.columns)
             elif isinstance(event, Rows):
-                transactions[-1].append(_inserted_id(event.run, version, columns))
+                transactions[-1].append(_inserted_id(event.batch, version, columns))
             elif isinstance(event, Truncated):
                 transactions[-1].append(f"truncate {event.relations[0].name} {event.cascade}")
             elif isinstance(event, LogicalMessage):
@@ -125,8 +125,8 @@ def _check(sent: list[tuple[int, bytes]], version: int, streaming: str) -> None:
     assert (b"S" in {payload[:1] for _, payload in sent}) == (streaming != "off")
 
 
-def _inserted_id(run: Run, version: int, columns: tuple[str, ...]) -> int:
-    message = decode(run.frames[12:], in_stream=run.xid is not None, protocol_version=version)
+def _inserted_id(batch: RowBatch, version: int, columns: tuple[str, ...]) -> int:
+    message = decode(batch.frames[12:], in_stream=batch.xid is not None, protocol_version=version)
     assert isinstance(message, m.Insert)
     row = message.new.columns
     assert len(row) == len(columns), "a row and the description in force disagree"

@@ -10,10 +10,10 @@ import fastavro
 import psycopg2
 import pytest
 
-from cdcd.avro.encode import encode_run
+from cdcd.avro.encode import encode_batch
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Record, Run, TransactionInfo
+from cdcd.model import Record, RowBatch, TransactionInfo
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Relation as RelationMessage
 from cdcd.schema.relation_schema import relation_schemas
@@ -86,8 +86,8 @@ def story(payloads: list[bytes]) -> tuple[list[Record], list[tuple[Any, ...]]]:
         if payload[:1] not in (b"I", b"U", b"D"):
             continue
         plan, key_schema, value_schema = plans[int.from_bytes(payload[1:5], "big")]
-        run = Run(struct.pack(">IQ", len(payload), 1) + payload, 1)
-        for record in encode_run(run, {plan.relation.relid: plan}, tx):
+        batch = RowBatch(struct.pack(">IQ", len(payload), 1) + payload, 1)
+        for record in encode_batch(batch, {plan.relation.relid: plan}, tx):
             records.append(record)
             value, (key,) = read(record.value, value_schema), read(record.key, key_schema).values()
             short = key if len(str(key)) < 9 else "long"

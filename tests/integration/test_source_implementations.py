@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.model import Control, Item, Keepalive, Run, Transactions
+from cdcd.model import Control, Item, Keepalive, RowBatch, Transactions
 from cdcd.source import drain as draining
 from cdcd.source.drain import drain
 from cdcd.source.libpq import PQconsumeInput, PQfreemem, PQgetCopyData
@@ -107,11 +107,11 @@ def is_all(items: list[Item]) -> bool:
 
 
 def messages(items: list[Item]) -> list[tuple[int | None, bytes]]:
-    """Each message, a row with the xid of its run and its LSN: where a batch ends is the socket's to say."""
+    """Each message, a row with the xid of its batch and its LSN: where a batch ends is the socket's to say."""
     found: list[tuple[int | None, bytes]] = []
     for item in items:
         for one in expanded(item) if isinstance(item, Transactions) else [item]:
-            if isinstance(one, Run):
+            if isinstance(one, RowBatch):
                 at = 0
                 while at < len(one.frames):
                     end = at + 12 + int.from_bytes(one.frames[at : at + 4], "big")

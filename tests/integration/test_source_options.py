@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 
 from cdcd.errors import SlotActive, SourceError, SourceSetup
-from cdcd.model import Control, Run
+from cdcd.model import Control, RowBatch
 from cdcd.source.connection import connect_sql
 from cdcd.source.settings import SourceSettings, StreamOptions, shortfalls, wanted_options
 from cdcd.source.slot import create_slot, read_slot
@@ -138,7 +138,7 @@ async def test_origin_none_leaves_out_what_replication_wrote(pg_server: Postgres
 
 
 def _has_row_2(items: list[object]) -> bool:
-    return any(isinstance(item, Run) and item.frames.endswith(b"t\0\0\0\x012") for item in items)
+    return any(isinstance(item, RowBatch) and item.frames.endswith(b"t\0\0\0\x012") for item in items)
 
 
 async def _released(settings: SourceSettings) -> None:

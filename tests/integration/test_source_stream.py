@@ -13,7 +13,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import (
     SourceUnavailable,
 )
-from cdcd.model import Control, Item, Keepalive, Run
+from cdcd.model import Control, Item, Keepalive, RowBatch
 from cdcd.source.settings import SourceSettings
 from tests.support.source import (
     commits,
@@ -62,14 +62,14 @@ async def test_rows_come_as_runs_between_their_control_messages(
         assert shape(joined(items)) == ["B", "R", "IIIU", "M", "D", "T", "C"]
         rows = row_payloads(items)
         assert [texts(row) for row in rows[:3]] == [["1", "v1"], ["2", "v2"], ["3", "v3"]]
-        assert all(item.xid is None for item in items if isinstance(item, Run))
+        assert all(item.xid is None for item in items if isinstance(item, RowBatch))
 
 
 @pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
 async def test_a_streamed_transaction_comes_in_runs_of_one_xid(
     pg_server: PostgresServers, major: int
 ) -> None:
-    """F26: the stream bit is kept across drains, each run has the xid of its subtransaction."""
+    """F26: the stream bit is kept across drains, each batch has the xid of its subtransaction."""
     with source_database(pg_server(major), TABLE, PUBLICATION, logical_decoding_work_mem="64kB") as settings:
         start_lsn = make_slot(settings)
         async with streaming(
@@ -83,12 +83,12 @@ async def test_a_streamed_transaction_comes_in_runs_of_one_xid(
             async with asyncio.timeout(30):
                 while not any(isinstance(item, Control) and item.payload[:1] == b"c" for item in items):
                     items += await stream.read(max_bytes=20_000)
-        runs = [item for item in items if isinstance(item, Run)]
-        assert sum(run.count for run in runs) == 6_000
-        by_xid = {run.xid: 0 for run in runs}
-        for run in runs:
-            by_xid[run.xid] += run.count
-            assert all(int.from_bytes(row[1:5], "big") == run.xid for row in row_payloads([run]))
+        batches = [item for item in items if isinstance(item, RowBatch)]
+        assert sum(batch.count for batch in batches) == 6_000
+        by_xid = {batch.xid: 0 for batch in batches}
+        for batch in batches:
+            by_xid[batch.xid] += batch.count
+            assert all(int.from_bytes(row[1:5], "big") == batch.xid for row in row_payloads([batch]))
         assert by_xid == {xid: 5_000, xid + 1: 1_000}
 
 
@@ -103,7 +103,7 @@ async def test_a_read_stops_near_its_limit_and_says_that_there_is_more(postgres:
             items: list[Item] = []
             while commits(items) < 1:
                 got = await stream.read(max_bytes=10_000)
-                assert sum(len(item.frames) for item in got if isinstance(item, Run)) < 11_000
+                assert sum(len(item.frames) for item in got if isinstance(item, RowBatch)) < 11_000
                 seen_more |= stream.more
                 items += got
         assert seen_more
@@ -312,7 +312,7 @@ async def test_close_wakes_a_reader(postgres: PostgresServer) -> None:
 
 
 def joined(items: list[Item]) -> list[Item]:
-    """The items with keepalives left out and neighbouring runs made one: two drains may cut a run.
+    """The items with keepalives left out and neighbouring batches made one: two drains may cut a batch.
 
     A server whose caches were reset, by whatever others do in it, tells of a relation again: left out too.
     """
@@ -324,8 +324,8 @@ def joined(items: list[Item]) -> list[Item]:
                 continue
             reported.add(item.payload)
         last = whole[-1] if whole else None
-        if isinstance(item, Run) and isinstance(last, Run):
-            whole[-1] = Run(last.frames + item.frames, last.count + item.count, item.xid)
+        if isinstance(item, RowBatch) and isinstance(last, RowBatch):
+            whole[-1] = RowBatch(last.frames + item.frames, last.count + item.count, item.xid)
         elif not isinstance(item, Keepalive):
             whole.append(item)
     return whole

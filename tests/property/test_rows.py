@@ -13,11 +13,11 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.avro.encode import encode_run
+from cdcd.avro.encode import encode_batch
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.schema.varint import decode_long, encode_long
 
@@ -105,7 +105,7 @@ cells: list[st.SearchStrategy[Cell]] = [
 rows = st.tuples(cells[0], *[st.none() | cell for cell in cells[1:]])
 
 
-def insert(row: tuple[Cell | None, ...], *, binary: bool) -> Run:
+def insert(row: tuple[Cell | None, ...], *, binary: bool) -> RowBatch:
     body = struct.pack(">IcH", 7, b"N", len(row))
     for cell in row:
         if cell is None:
@@ -114,7 +114,7 @@ def insert(row: tuple[Cell | None, ...], *, binary: bool) -> Run:
         sent = cell[1] if binary else None
         value = sent if sent is not None else cell[0].encode()
         body += (b"t" if sent is None else b"b") + struct.pack(">I", len(value)) + value
-    return Run(struct.pack(">IQ", 1 + len(body), 4000) + b"I" + body, 1)
+    return RowBatch(struct.pack(">IQ", 1 + len(body), 4000) + b"I" + body, 1)
 
 
 def context() -> TransactionContext:
@@ -131,8 +131,8 @@ def read(framed: bytes | None, schema: Any) -> Any:
 
 @given(rows)
 def test_a_row_reads_back_as_its_values_from_text_and_from_binary(row: tuple[Cell | None, ...]) -> None:
-    (record,) = encode_run(insert(row, binary=False), {7: PLAN}, context())
-    assert encode_run(insert(row, binary=True), {7: PLAN}, context()) == [record]
+    (record,) = encode_batch(insert(row, binary=False), {7: PLAN}, context())
+    assert encode_batch(insert(row, binary=True), {7: PLAN}, context()) == [record]
     assert row[0] is not None
     assert read(record.key, KEY_SCHEMA) == {"id": row[0][2]}
     after = read(record.value, VALUE_SCHEMA)["after"]
@@ -164,7 +164,7 @@ def test_a_damaged_row_is_refused_or_decodes(row: tuple[Cell | None, ...], data:
     place = data.draw(st.integers(12, len(damaged) - 1))
     damaged[place] = data.draw(st.integers(0, 255))
     try:
-        records = encode_run(Run(bytes(damaged), 1), {7: PLAN}, context())
+        records = encode_batch(RowBatch(bytes(damaged), 1), {7: PLAN}, context())
     except CdcdError:
         return
     plain = fastavro.parse_schema(without_logical_types(SCHEMAS.value))

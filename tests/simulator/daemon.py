@@ -19,7 +19,7 @@ from cdcd.ack.group import NO_LIMITS, CommitPosition, GroupLimits, LargeLimits
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError, PreparedMissing, UnsafeStreaming
-from cdcd.model import Item, PlainItem, PreparedBefore, Relation, Run, SourceIdentity, TransactionInfo
+from cdcd.model import Item, PlainItem, PreparedBefore, Relation, RowBatch, SourceIdentity, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
 from cdcd.pipeline.pump import Pump
@@ -86,7 +86,7 @@ class _Pump(Pump):
 
     async def _row_run(self, event: Rows) -> None:
         if self._tx is not None:
-            await self._said(_rows(event.run, self.relations))
+            await self._said(_rows(event.batch, self.relations))
 
     async def _truncated(self, event: Truncated) -> None:
         tables = tuple((one.relid, tuple(c.name for c in one.columns)) for one in event.relations)
@@ -235,11 +235,11 @@ class Session:
             await self._writer.close()
 
 
-def _rows(run: Run, relations: dict[int, Relation]) -> Iterator[Seen]:
+def _rows(batch: RowBatch, relations: dict[int, Relation]) -> Iterator[Seen]:
     at = 0
-    while at < len(run.frames):
-        end = at + 12 + int.from_bytes(run.frames[at : at + 4], "big")
-        row = decode(run.frames[at + 12 : end], in_stream=run.xid is not None, protocol_version=4)
+    while at < len(batch.frames):
+        end = at + 12 + int.from_bytes(batch.frames[at : at + 4], "big")
+        row = decode(batch.frames[at + 12 : end], in_stream=batch.xid is not None, protocol_version=4)
         at = end
         assert isinstance(row, m.Insert | m.Update | m.Delete)
         data = row.old.data if isinstance(row, m.Delete) else row.new

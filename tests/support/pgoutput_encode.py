@@ -1,6 +1,6 @@
 """Write pgoutput messages: the reader's counterpart, for tests and the simulator.
 
-In: messages of `messages`.  Out: payload bytes as a walsender would send them, and Runs of row frames.
+In: messages of `messages`.  Out: payload bytes as a walsender would send them, and RowBatches of row frames.
 Invariant: `decode(encode(m)) == m` under the same session facts.
 Must not: be used by the daemon; a change data capture process never writes these.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from cdcd.frame_layout import HEADER as FRAME_HEADER
 from cdcd.lsn import Lsn
-from cdcd.model import Run
+from cdcd.model import RowBatch
 from cdcd.pgoutput.messages import (
     FORMAT_OF,
     RELATION_COLUMN_FIELDS,
@@ -51,15 +51,15 @@ def encode(
     return b"".join(parts)
 
 
-def run_of(rows: Iterable[tuple[Lsn, Insert | Update | Delete]], *, xid: int | None = None) -> Run:
-    """Return the Run of these rows; `xid` as in their messages, None outside a stream segment."""
+def row_batch_of(rows: Iterable[tuple[Lsn, Insert | Update | Delete]], *, xid: int | None = None) -> RowBatch:
+    """Return the RowBatch of these rows; `xid` as in their messages, None outside a stream segment."""
     frames = []
     for lsn, message in rows:
         payload = encode(message, in_stream=xid is not None)
         if message.xid != xid:
-            raise ValueError("a row's xid differs from its run's")
+            raise ValueError("a row's xid differs from its batch's")
         frames.append(FRAME_HEADER.pack(len(payload), lsn) + payload)
-    return Run(b"".join(frames), len(frames), xid)
+    return RowBatch(b"".join(frames), len(frames), xid)
 
 
 def _check_presence(name: str, one: FieldFormat, present: bool, value: object) -> None:

@@ -1,6 +1,6 @@
-"""Tables, rows and runs by chance, to compare the C extensions with their Python fallbacks.
+"""Tables, rows and batches by chance, to compare the C extensions with their Python fallbacks.
 
-In: a `random.Random`.  Out: a table with its plan, runs of rows that fit it, and others that do not quite.
+In: a `random.Random`.  Out: a table with its plan, batches of rows that fit it, and others that do not quite.
 Invariant: the same seed, the same bytes. Most values are what the server writes, some are not of their type at all.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity, Run, TransactionInfo, Transactions
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity, RowBatch, TransactionInfo, Transactions
 from cdcd.schema.identity import OldTuples
 from cdcd.schema.keys import key_of
 from cdcd.schema.policy import Policies, Policy, Rule
@@ -336,12 +336,12 @@ def context(chance: random.Random, *, snapshot: bool = False, has_block: bool = 
 
 
 def frame(payload: bytes, lsn: int = LSN) -> bytes:
-    """A payload as it is in a run."""
+    """A payload as it is in a batch."""
     return struct.pack(">IQ", len(payload), lsn) + payload
 
 
-def run_of(tables: list[Table], chance: random.Random) -> Run:
-    """A run of rows of these tables; seldom one that is not well formed."""
+def row_batch_of(tables: list[Table], chance: random.Random) -> RowBatch:
+    """A batch of rows of these tables; seldom one that is not well formed."""
     xid = chance.choice((None, None, 777))
     count = chance.choice((1, 2, 3, 8))
     payloads = [chance.choice(tables).message(chance, xid) for _ in range(count)]
@@ -353,7 +353,7 @@ def run_of(tables: list[Table], chance: random.Random) -> Run:
         frames = mutated(frames, chance)
     if chance.random() < 0.02:
         count += chance.choice((-1, 1))
-    return Run(frames, count, xid)
+    return RowBatch(frames, count, xid)
 
 
 def transactions_of(tables: list[Table], chance: random.Random) -> Transactions:

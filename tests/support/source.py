@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.model import Control, Item, Keepalive, Run
+from cdcd.model import Control, Item, Keepalive, RowBatch
 from cdcd.source.settings import SourceSettings, StreamOptions, granted, wanted_options
 from cdcd.source.slot import create_slot
 from cdcd.source.stream import ReplicationStream, open_stream
@@ -107,9 +107,9 @@ def end_lsns(items: list[Item]) -> list[int]:
 def row_payloads(items: list[Item]) -> list[bytes]:
     """The pgoutput message of each row."""
     payloads: list[bytes] = []
-    for run in items:
-        if isinstance(run, Run):
-            rest = run.frames
+    for batch in items:
+        if isinstance(batch, RowBatch):
+            rest = batch.frames
             while rest:
                 size = int.from_bytes(rest[:4], "big")
                 payloads.append(rest[12 : 12 + size])
@@ -131,10 +131,10 @@ def texts(payload: bytes) -> list[str]:
 
 
 def shape(items: list[Item]) -> list[str]:
-    """The items as type letters, a run as its rows' letters, keepalives left out."""
+    """The items as type letters, a batch as its rows' letters, keepalives left out."""
     letters: list[str] = []
     for item in items:
-        if isinstance(item, Run):
+        if isinstance(item, RowBatch):
             letters.append("".join(chr(payload[0]) for payload in row_payloads([item])))
         elif not isinstance(item, Keepalive):
             letters.append(chr(item.payload[0]))

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cdcd.avro.encode import encode_run_in_python
+from cdcd.avro.encode import encode_batch_in_python
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, PlainItem, Record, Run, Transactions
+from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, PlainItem, Record, RowBatch, Transactions
 from cdcd.txn.frames import count_operations_in_python
 from cdcd.txn.whole import expanded
 
@@ -31,7 +31,7 @@ def one_by_one(
     at = 0
     while at < len(items):
         begin = items[at]
-        rows = items[at + 1] if isinstance(items[at + 1], Run) else None
+        rows = items[at + 1] if isinstance(items[at + 1], RowBatch) else None
         commit = items[at + (1 if rows is None else 2)]
         at += 2 if rows is None else 3
         lsn = int.from_bytes(begin.payload[1:9], "big")
@@ -41,7 +41,7 @@ def one_by_one(
             continue
         if rows is not None:
             xid = int.from_bytes(begin.payload[17:21], "big")
-            records += encode_run_in_python(rows, plans, new_context(xid, lsn, commit_pg_us))
+            records += encode_batch_in_python(rows, plans, new_context(xid, lsn, commit_pg_us))
             for operation, count in count_operations_in_python(rows).items():
                 operations[operation] = operations.get(operation, 0) + count
         with_rows += rows is not None

@@ -11,7 +11,7 @@ from cdcd import frame_layout as layout
 from cdcd.model import Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.messages import TupleData
-from tests.support.pgoutput_encode import encode, run_of
+from tests.support.pgoutput_encode import encode, row_batch_of
 
 BEGIN = m.Begin(final_lsn=0x0102030405060708, commit_pg_us=-2, xid=0x0A0B0C0D)
 COMMIT = m.Commit(commit_lsn=0x1112131415161718, end_lsn=0x2122232425262728, commit_pg_us=-3)
@@ -34,7 +34,9 @@ def test_begin_and_commit_are_laid_out_as_the_protocol_says() -> None:
 
 @pytest.mark.parametrize("xid", [None, 0x0A0B0C0D])
 def test_a_row_is_laid_out_as_the_protocol_says(xid: int | None) -> None:
-    frames = run_of([(0x1112131415161718, m.Insert(0x01020304, TupleData(()), xid=xid))], xid=xid).frames
+    frames = row_batch_of(
+        [(0x1112131415161718, m.Insert(0x01020304, TupleData(()), xid=xid))], xid=xid
+    ).frames
     assert at(frames, 0, layout.LENGTH.size) == len(frames) - layout.FRAME_BYTES
     assert at(frames, layout.FRAME_LSN_AT, 8) == 0x1112131415161718
     payload = frames[layout.FRAME_BYTES :]

@@ -1,4 +1,4 @@
-"""Row messages of one transaction -> its records. As `cdcd.avro.encode.encode_run`."""
+"""Row messages of one transaction -> its records. As `cdcd.avro.encode.encode_batch`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
@@ -44,17 +44,17 @@ cdef int _store_counts(dict used, object counts) except -1:
     return 0
 
 
-def encode_run(run, plans, tx, batch_fallback, row_fallback):
-    """Return the records of a run and raise `tx.tx_seq`, as `batch_fallback` does.
+def encode_batch(batch, plans, tx, batch_fallback, row_fallback):
+    """Return the records of a batch and raise `tx.tx_seq`, as `batch_fallback` does.
 
-    `batch_fallback(run, plans, tx)` is called where anything is wrong, `row_fallback(plan, tx, records, lsn, data,
+    `batch_fallback(batch, plans, tx)` is called where anything is wrong, `row_fallback(plan, tx, records, lsn, data,
     kind, at, end)` for a row that only it can encode. Raises what they raise.
     """
     cdef int64_t first_seq = tx.tx_seq
     counts = tx.counts
     first_counts = None if counts is None else dict(counts)
     try:
-        records = _encode_run(run, plans, tx, row_fallback)
+        records = _encode_batch(batch, plans, tx, row_fallback)
         if records is not None:
             return records
     except Exception as error:
@@ -67,7 +67,7 @@ def encode_run(run, plans, tx, batch_fallback, row_fallback):
     if counts is not None:
         counts.clear()
         counts.update(first_counts)
-    return batch_fallback(run, plans, tx)
+    return batch_fallback(batch, plans, tx)
 
 
 cdef int _refuse_memory(object error) except -1:
@@ -76,14 +76,14 @@ cdef int _refuse_memory(object error) except -1:
     return 0
 
 
-cdef list _encode_run(object run, object plans, object tx, object row_fallback):
+cdef list _encode_batch(object batch, object plans, object tx, object row_fallback):
     global _fallback_rows
-    cdef bytes data = run.frames
+    cdef bytes data = batch.frames
     cdef const uint8_t* begin = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* end = begin + PyBytes_GET_SIZE(data)
     cdef const uint8_t* at = begin
     cdef const uint8_t* start
-    cdef object xid = run.xid
+    cdef object xid = batch.xid
     cdef bint has_xid = xid is not None
     cdef uint32_t wanted_xid = <uint32_t>xid if has_xid else 0
     cdef Py_ssize_t relid_at = STREAMED_RELID_AT if has_xid else RELID_AT
@@ -125,7 +125,7 @@ cdef list _encode_run(object run, object plans, object tx, object row_fallback):
             if counts is not None:
                 plan.order = counts.get(plan.plan.table, 0)
         count += 1
-    if count != run.count:
+    if count != batch.count:
         return None
     tx.tx_seq = constants.tx_seq
     _store_counts(used, counts)

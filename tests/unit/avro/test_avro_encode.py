@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.logical_message import MESSAGE_KEY_SCHEMA, MESSAGE_VALUE_SCHEMA, encode_logical_message
 from cdcd.avro.murmur2 import murmur2, partition_for
 from cdcd.avro.plan import RelationPlan, compile_plan
@@ -25,7 +25,7 @@ from cdcd.errors import (
     SentUnreadable,
     ValueUnencodable,
 )
-from cdcd.model import Column, Record, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Column, Record, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 
 LSN, COMMIT_LSN = 0x1_6B374D848, 0x1_6B374E000
@@ -63,13 +63,13 @@ def delete(*, key: list[Any] | None = None, old: list[Any] | None = None) -> byt
     return b"K" + tuple_data(key) if key is not None else b"O" + tuple_data(old or [])
 
 
-def run(*messages: tuple[str, bytes], xid: int | None = None, relid: int = 7) -> Run:
+def batch(*messages: tuple[str, bytes], xid: int | None = None, relid: int = 7) -> RowBatch:
     frames = b""
     for kind, body in messages:
         payload = kind.encode() + (b"" if xid is None else struct.pack(">I", xid))
         payload += struct.pack(">I", relid) + body
         frames += struct.pack(">IQ", len(payload), LSN) + payload
-    return Run(frames, len(messages), xid)
+    return RowBatch(frames, len(messages), xid)
 
 
 ID, NOTE, BODY, DAY = (
@@ -111,7 +111,7 @@ class Table:
     def encode(
         self, *messages: tuple[str, bytes], tx: TransactionContext | None = None, **kw: Any
     ) -> list[Record]:
-        return encode_run(run(*messages, **kw), {7: self.plan}, tx or context())
+        return encode_batch(batch(*messages, **kw), {7: self.plan}, tx or context())
 
     def value(self, record: Record) -> Any:
         return decoded(record.value, 12, self.value_schema)
@@ -219,10 +219,10 @@ def test_a_commit_time_that_a_long_cannot_hold_is_null(commit_pg_us: int) -> Non
 
 def test_an_lsn_that_a_long_cannot_hold_is_damage() -> None:
     table = Table(relation())
-    one = run(("I", insert(["1", None, None, None])))
+    one = batch(("I", insert(["1", None, None, None])))
     damaged = one.frames[:4] + b"\x80" + one.frames[5:]
     with pytest.raises(ProtocolError, match="63 bits"):
-        encode_run(Run(damaged, 1), {7: table.plan}, context())
+        encode_batch(RowBatch(damaged, 1), {7: table.plan}, context())
     with pytest.raises(ProtocolError, match="63 bits"):
         TransactionContext(
             TransactionInfo(771, 1 << 63, COMMIT_PG_US),
@@ -240,9 +240,9 @@ def test_rows_of_a_stream_segment_carry_their_xid() -> None:
         ("I", insert(["1", "a", "b", None])), ("I", insert(["2", "a", "b", None])), xid=900
     )
     assert [table.value(r)["after"]["id"] for r in records] == [1, 2]
-    wrong = run(("I", insert(["1", "a", "b", None])), xid=900)
+    wrong = batch(("I", insert(["1", "a", "b", None])), xid=900)
     with pytest.raises(ProtocolError):
-        encode_run(Run(wrong.frames, 1, 901), {7: table.plan}, context())
+        encode_batch(RowBatch(wrong.frames, 1, 901), {7: table.plan}, context())
 
 
 def test_changes_are_numbered_over_runs_and_a_tombstone_takes_no_number() -> None:
@@ -446,10 +446,10 @@ def test_a_message_cut_at_any_length_or_with_more_after_it_is_refused() -> None:
                 table.encode((kind, body[:size]))
         with pytest.raises(MessageTrailing):
             table.encode((kind, body + b"\x00"))
-    whole = run(("I", insert(["1", "a", "b", None])))
+    whole = batch(("I", insert(["1", "a", "b", None])))
     for size in range(1, len(whole.frames)):
         with pytest.raises(MessageTruncated):
-            encode_run(Run(whole.frames[:size], 1), {7: table.plan}, context())
+            encode_batch(RowBatch(whole.frames[:size], 1), {7: table.plan}, context())
 
 
 def test_a_length_beyond_the_message_is_refused() -> None:
@@ -471,9 +471,9 @@ def test_unknown_kinds_are_refused() -> None:
 
 
 def test_a_run_whose_count_is_wrong_is_refused() -> None:
-    good = run(("I", insert(["1", "a", "b", None])))
+    good = batch(("I", insert(["1", "a", "b", None])))
     with pytest.raises(ProtocolError):
-        encode_run(Run(good.frames, 2), {7: Table(relation()).plan}, context())
+        encode_batch(RowBatch(good.frames, 2), {7: Table(relation()).plan}, context())
 
 
 def test_truncate_is_a_barrier_in_every_partition_under_one_number() -> None:

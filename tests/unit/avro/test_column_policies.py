@@ -10,11 +10,11 @@ from typing import Any
 import fastavro
 import pytest
 
-from cdcd.avro.encode import encode_run
+from cdcd.avro.encode import encode_batch
 from cdcd.avro.plan import compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import ValueUnencodable
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.schema.policy import Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
 
@@ -73,11 +73,11 @@ def written(policies: Policies, new: dict[str, Any], old: dict[str, Any] | None 
     payload = (b"I" if old is None else b"U") + struct.pack(">I", 7) + before + b"N" + tuple_data(new)
     if UNCHANGED in new.values():
         payload = b"U" + payload[1:]
-    run = Run(struct.pack(">IQ", len(payload), LSN) + payload, 1)
+    batch = RowBatch(struct.pack(">IQ", len(payload), LSN) + payload, 1)
     context = TransactionContext(
         TransactionInfo(1, 2, 3), timeline=1, name="shop", database="d", now_us=4, version="5"
     )
-    (record,) = encode_run(run, {7: plan}, context)
+    (record,) = encode_batch(batch, {7: plan}, context)
     assert record.value is not None
     buffer = io.BytesIO(record.value[5:])
     value = fastavro.schemaless_reader(buffer, fastavro.parse_schema(schemas.value), None)

@@ -10,15 +10,15 @@ import struct
 import pytest
 
 from cdcd.avro import encode
-from cdcd.avro.encode import encode_run, encode_run_in_python, encode_transactions, take_fallback_counts
+from cdcd.avro.encode import encode_batch, encode_batch_in_python, encode_transactions, take_fallback_counts
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.extensions import extension
-from cdcd.model import Column, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Column, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.schema.keys import key_of
 from cdcd.schema.policy import Policies, Policy
 from cdcd.schema.relation_schema import relation_schemas
-from tests.support.some_rows import LSN, TYPES, Table, context, frame, outcome, run_of, transactions_of
+from tests.support.some_rows import LSN, TYPES, Table, context, frame, outcome, row_batch_of, transactions_of
 from tests.support.whole import one_by_one
 
 ROWS = extension("cdcd.avro.rows")
@@ -52,10 +52,10 @@ def test_a_run_becomes_the_same_records_or_the_same_error(first: int) -> None:
         plans = {table.relid: table.plan for table in tables if chance.random() < 0.97}
         tx = context(chance, snapshot=chance.random() < 0.1, has_block=chance.random() < 0.2)
         for _ in range(5):
-            run = run_of(tables, chance)
+            batch = row_batch_of(tables, chance)
             one, other = copy.deepcopy(tx), copy.deepcopy(tx)
-            wanted = outcome(encode_run_in_python, run, plans, one)
-            assert outcome(encode_run, run, plans, other) == wanted, seed
+            wanted = outcome(encode_batch_in_python, batch, plans, one)
+            assert outcome(encode_batch, batch, plans, other) == wanted, seed
             if isinstance(wanted, list):
                 encoded += 1
                 assert (other.tx_seq, other.counts) == (one.tx_seq, one.counts), seed
@@ -108,9 +108,9 @@ def _one_column(type_oid: int) -> dict[int, RelationPlan]:
     return {7: plan}
 
 
-def _one_row(text: str) -> Run:
+def _one_row(text: str) -> RowBatch:
     tuple_data = struct.pack(">HcI", 1, b"t", len(text)) + text.encode()
-    return Run(frame(b"I" + struct.pack(">I", 7) + b"N" + tuple_data), 1)
+    return RowBatch(frame(b"I" + struct.pack(">I", 7) + b"N" + tuple_data), 1)
 
 
 @needs_extension
@@ -120,9 +120,11 @@ def test_two_relations_of_one_name_are_counted_together() -> None:
         chance = random.Random(seed)
         tables = [Table(chance, relid) for relid in (7, 8)]
         plans = {one.relid: dataclasses.replace(one.plan, table="a.b.c", compiled=None) for one in tables}
-        tx, run = context(chance, has_block=True), run_of(tables, chance)
+        tx, batch = context(chance, has_block=True), row_batch_of(tables, chance)
         one, other = copy.deepcopy(tx), copy.deepcopy(tx)
-        assert outcome(encode_run, run, plans, other) == outcome(encode_run_in_python, run, plans, one)
+        assert outcome(encode_batch, batch, plans, other) == outcome(
+            encode_batch_in_python, batch, plans, one
+        )
         assert (other.tx_seq, other.counts) == (one.tx_seq, one.counts), seed
 
 
@@ -136,7 +138,7 @@ def test_what_the_extension_leaves_to_python_is_counted(
 ) -> None:
     """A column of a rare type, or a row with a value that is not native."""
     take_fallback_counts()
-    assert len(encode_run(_one_row(text), _one_column(type_oid), context(random.Random(1)))) == 1
+    assert len(encode_batch(_one_row(text), _one_column(type_oid), context(random.Random(1)))) == 1
     assert take_fallback_counts() == tally
     assert take_fallback_counts() == (0, 0)
 
@@ -160,7 +162,7 @@ def test_a_text_becomes_the_nearest_double() -> None:
     tx = context(random.Random(1))
     texts = _float_texts(random.Random(2), 4000)
     for text in texts:
-        (record,) = encode_run(_one_row(text), plans, tx)
+        (record,) = encode_batch(_one_row(text), plans, tx)
         assert record.value is not None
         assert b"\x02" + struct.pack("<d", float(text)) in record.value, text
     assert sum(len(text.strip("-").replace(".", "")) >= 17 for text in texts) > 4000, "most are hard ones"

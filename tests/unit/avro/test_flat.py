@@ -10,11 +10,11 @@ from typing import Any
 import fastavro
 import pytest
 
-from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SchemaError, ValueUnencodable
-from cdcd.model import Column, Record, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Column, Record, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.schema.flat import FLAT_PROPERTY
 from cdcd.schema.policy import FlatNames, Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
@@ -89,7 +89,7 @@ class Table:
     def records(self, kind: str, body: bytes) -> list[Record]:
         payload = kind.encode() + struct.pack(">I", 7) + body
         frame = struct.pack(">IQ", len(payload), LSN) + payload
-        return encode_run(Run(frame, 1), {7: self.plan}, self.tx)
+        return encode_batch(RowBatch(frame, 1), {7: self.plan}, self.tx)
 
     def encode(self, kind: str, body: bytes) -> list[tuple[Any, Any]]:
         return [self.read(record) for record in self.records(kind, body)]

@@ -9,13 +9,13 @@ from typing import Any
 import fastavro
 import pytest
 
-from cdcd.avro.encode import encode_gap, encode_run, encode_truncate
+from cdcd.avro.encode import encode_batch, encode_gap, encode_truncate
 from cdcd.avro.field_offsets import field_offsets, named_types
 from cdcd.avro.placeholder import Change, RowRecord
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SchemaError
-from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.schema.policy import Policies, Policy
 from cdcd.schema.relation_schema import relation_schemas
 
@@ -73,7 +73,7 @@ class Table:
     def records(self, kind: str, body: bytes) -> list[Record]:
         payload = kind.encode() + struct.pack(">I", 7) + body
         frame = struct.pack(">IQ", len(payload), LSN) + payload
-        return encode_run(Run(frame, 1), {7: self.plan}, self.tx)
+        return encode_batch(RowBatch(frame, 1), {7: self.plan}, self.tx)
 
     def read(self, record: Record) -> Any:
         assert record.value is not None

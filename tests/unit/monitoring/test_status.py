@@ -50,7 +50,7 @@ def record(**fields: Any) -> Progress:
 
 def test_rows_are_counted_under_their_tables_name(status: Status) -> None:
     status.relation(1, "public.items")
-    status.run({(1, ord("I")): 3, (1, ord("D")): 1})
+    status.rows_encoded({(1, ord("I")): 3, (1, ord("D")): 1})
     samples = status.metrics.snapshot()
     assert samples['cdcd_events_total{table="public.items",op="insert"}'] == 3
     assert samples['cdcd_events_total{table="public.items",op="delete"}'] == 1

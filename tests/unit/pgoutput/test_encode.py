@@ -10,7 +10,7 @@ from hypothesis import given
 
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
-from tests.support.pgoutput_encode import encode, run_of
+from tests.support.pgoutput_encode import encode, row_batch_of
 
 from .golden import GOLDEN, Golden
 from .strategies import messages_and_sessions
@@ -50,10 +50,10 @@ def test_a_run_is_frames_of_length_lsn_and_payload() -> None:
     row = m.Insert(1, m.TupleData((m.NULL,)))
     payload = b"I\0\0\0\1N\0\1n"
     frame = struct.pack(">IQ", len(payload), 0x10) + payload
-    run = run_of([(0x10, row), (0x10, row)])
+    run = row_batch_of([(0x10, row), (0x10, row)])
     assert (run.frames, run.count, run.xid) == (frame + frame, 2, None)
 
 
 def test_a_runs_rows_carry_its_xid() -> None:
     with pytest.raises(ValueError):
-        run_of([(1, m.Insert(1, m.TupleData(()), xid=8))], xid=9)
+        row_batch_of([(1, m.Insert(1, m.TupleData(()), xid=8))], xid=9)

@@ -25,7 +25,7 @@ from cdcd.model import (
     PreparedBefore,
     Record,
     Relation,
-    Run,
+    RowBatch,
     TransactionInfo,
 )
 from cdcd.pgoutput import messages as m
@@ -34,7 +34,7 @@ from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage
 from cdcd.txn.lookahead import Lookahead
-from tests.support.pgoutput_encode import encode, run_of
+from tests.support.pgoutput_encode import encode, row_batch_of
 
 RELID = 16401
 LENGTH = 8
@@ -63,13 +63,13 @@ def _tuple(values: tuple[str, ...]) -> m.TupleData:
     return m.TupleData(tuple(m.text(value.encode()) for value in values))
 
 
-def inserts(*rows: str | tuple[str, ...], lsn: int = 50, xid: int | None = None) -> Run:
+def inserts(*rows: str | tuple[str, ...], lsn: int = 50, xid: int | None = None) -> RowBatch:
     tuples = [_tuple(row if isinstance(row, tuple) else (row,)) for row in rows]
-    return run_of([(lsn, m.Insert(RELID, one, xid=xid)) for one in tuples], xid=xid)
+    return row_batch_of([(lsn, m.Insert(RELID, one, xid=xid)) for one in tuples], xid=xid)
 
 
-def key_change(old: str, new: str) -> Run:
-    return run_of([(50, m.Update(RELID, m.OldTuple(b"K", _tuple((old,))), _tuple((new,))))])
+def key_change(old: str, new: str) -> RowBatch:
+    return row_batch_of([(50, m.Update(RELID, m.OldTuple(b"K", _tuple((old,))), _tuple((new,))))])
 
 
 def truncate() -> Control:
@@ -173,7 +173,7 @@ class Tally:
     def began(self, commit_us: int) -> None:
         self.seen.append(("began",))
 
-    def run(self, operations: Mapping[tuple[int, int], int]) -> None:
+    def rows_encoded(self, operations: Mapping[tuple[int, int], int]) -> None:
         self.seen.append(("run", sum(operations.values())))
 
     def truncated(self, table: str) -> None:

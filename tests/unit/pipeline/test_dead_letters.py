@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
-from cdcd.avro.encode import encode_run, encode_truncate
+from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import RecordTooLarge
-from cdcd.model import Column, PartPosition, Record, Relation, ReplicaIdentity, Run, TransactionInfo
+from cdcd.model import Column, PartPosition, Record, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.pipeline.dead_letters import DeadLetters
 from cdcd.pipeline.writer import Writer
 from cdcd.schema.relation_schema import relation_schemas
@@ -96,7 +96,7 @@ def chunk(*sizes: int, first: int = 1) -> Chunk:
         columns = b"".join(b"t" + struct.pack(">I", len(value)) + value for value in values)
         payload = struct.pack(">cIcH", b"I", 7, b"N", 2) + columns
         frames += struct.pack(">IQ", len(payload), LSN) + payload
-    records = encode_run(Run(frames, len(sizes)), {7: PLAN}, tx)
+    records = encode_batch(RowBatch(frames, len(sizes)), {7: PLAN}, tx)
     return Chunk(records, len(frames), reached=PartPosition(COMMIT_LSN, tx.tx_seq))
 
 

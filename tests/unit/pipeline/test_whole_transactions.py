@@ -11,7 +11,7 @@ import pytest
 from cdcd.ack.group import CommitPosition
 from cdcd.avro.encode import TAKES_WHOLE
 from cdcd.errors import MessageOutOfOrder, PartialTransactionMissing, RelationUnknown, UnsafeStreaming
-from cdcd.model import Control, Item, PartPosition, PreparedBefore, Run, Transactions
+from cdcd.model import Control, Item, PartPosition, PreparedBefore, RowBatch, Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.txn.whole import expanded, gathered
 from tests.unit.pipeline.session_items import (
@@ -190,5 +190,5 @@ async def test_before_which_somebody_else_has_confirmed() -> None:
 
 def test_a_run_apart_is_no_transaction() -> None:
     rows = inserts("a")
-    assert isinstance(rows, Run)
+    assert isinstance(rows, RowBatch)
     assert gathered([rows]) == [rows]

@@ -9,7 +9,7 @@ import pytest
 from cdcd.errors import ProtocolError
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import NULL, Insert, TupleData, text
-from cdcd.snapshot.copy_text import insert_payload, run_of
+from cdcd.snapshot.copy_text import insert_payload, row_batch_of
 
 
 def values(line: bytes, columns: int = 1) -> list[bytes | None]:
@@ -72,7 +72,7 @@ def test_an_escape_that_copy_does_not_write_is_an_error(line: bytes) -> None:
 
 
 def test_a_run_is_one_frame_per_line_at_the_snapshots_lsn() -> None:
-    run = run_of(7, [b"1\tx", b"2\t\\N"], 2, 0x1_0000_0010)
+    run = row_batch_of(7, [b"1\tx", b"2\t\\N"], 2, 0x1_0000_0010)
     assert (run.count, run.xid) == (2, None)
     rest, seen = run.frames, []
     while rest:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import MessageUnknown, ProtocolError
-from cdcd.model import Control, Keepalive, Run, Transactions
+from cdcd.model import Control, Keepalive, RowBatch, Transactions
 from cdcd.source import batch as fallback
 from tests.support.copydata import begin, commit, keepalive, mutated, session, xlog
 from tests.support.implementations import READING, implementations, is_wanted, loaded
@@ -41,7 +41,7 @@ def test_reading_ends_with_the_second_look_in_a_row_that_brings_nothing(reading:
     batch = reading.Batch(False, False)
     assert batch.read(reading.Libpq(*played.functions), 1, 1_000_000) == reading.LATER
     assert (batch.messages, batch.size_bytes, played.looks) == (3, 3 * len(ROW), 2)
-    assert batch.finish() == ([Run(frame(ROW) * 3, 3)], False)
+    assert batch.finish() == ([RowBatch(frame(ROW) * 3, 3)], False)
     assert not played.given
 
 
@@ -61,7 +61,7 @@ def test_what_was_read_before_the_copy_ended_is_there(reading: ModuleType, answe
     batch = reading.Batch(False, False)
     assert batch.read(reading.Libpq(*played.functions), 1, 1_000_000) == answer
     assert answer in (reading.COPY_ENDED, reading.COPY_FAILED)
-    assert batch.finish() == ([Run(frame(ROW), 1)], False)
+    assert batch.finish() == ([RowBatch(frame(ROW), 1)], False)
 
 
 def test_what_a_broken_connection_has_left_is_read_whatever_its_size(reading: ModuleType) -> None:
@@ -138,7 +138,7 @@ def test_whole_transactions_are_one_item(reading: ModuleType) -> None:
 
 
 BEGIN, COMMIT = Control(1, begin(100), 77), Control(2, commit(100), 77)
-RUN = Run(frame(ROW), 1)
+RUN = RowBatch(frame(ROW), 1)
 TWO = Transactions(frame(xlog(begin(100), 1)) + frame(ROW) + frame(xlog(commit(100), 2)), 1)
 
 
@@ -205,15 +205,15 @@ def test_a_keepalive_is_kept_where_no_transaction_is_whole_behind_it(reading: Mo
 def test_rows_of_a_stream_are_in_no_whole_transaction(reading: ModuleType) -> None:
     row = xlog(b"I\0\0\0\7....")
     items, _ = cut(reading, [*whole(100), row, *whole(100, row)], True, True)
-    assert [type(item) for item in items] == [Transactions, Run, Control, Run, Control]
-    assert [item.xid for item in items if type(item) is Run] == [7, 7]
+    assert [type(item) for item in items] == [Transactions, RowBatch, Control, RowBatch, Control]
+    assert [item.xid for item in items if type(item) is RowBatch] == [7, 7]
 
 
 def test_a_large_batch_does_not_disturb_the_next(reading: ModuleType) -> None:
     """What is kept from one batch to the next is memory and nothing that was in it."""
     large = xlog(b"I" + b"x" * 6_000_000)
     for _ in range(2):
-        assert cut(reading, [large, ROW], False, True) == ([Run(frame(large) + frame(ROW), 2)], False)
+        assert cut(reading, [large, ROW], False, True) == ([RowBatch(frame(large) + frame(ROW), 2)], False)
         assert cut(reading, [ROW], False, True) == ([RUN], False)
         assert cut(reading, [], True, True) == ([], True)
 
@@ -223,8 +223,8 @@ def test_two_batches_at_a_time_do_not_share_a_buffer(reading: ModuleType) -> Non
     one.feed(ROW)
     other.feed(xlog(b"D\0\0\0\2K"))
     one.feed(ROW)
-    assert one.finish()[0] == [Run(frame(ROW) * 2, 2)]
-    assert other.finish()[0] == [Run(frame(xlog(b"D\0\0\0\2K")), 1)]
+    assert one.finish()[0] == [RowBatch(frame(ROW) * 2, 2)]
+    assert other.finish()[0] == [RowBatch(frame(xlog(b"D\0\0\0\2K")), 1)]
 
 
 # --- the implementations against each other ---------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(extension: str)
         assert kept == without_needless(all_items, kept)
         needless += len(all_items) - len(kept)
     assert needless > 100
-    assert kinds == {Run, Transactions, Control, Keepalive}
+    assert kinds == {RowBatch, Transactions, Control, Keepalive}
 
 
 @both

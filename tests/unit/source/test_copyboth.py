@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import MessageTrailing, MessageTruncated, MessageUnknown
-from cdcd.model import Control, Item, Keepalive, Run
+from cdcd.model import Control, Item, Keepalive, RowBatch
 from cdcd.source.copyboth import (
     FRAMES,
     Frame,
@@ -175,21 +175,21 @@ def test_consecutive_rows_are_one_run_and_controls_and_keepalives_end_it(cut_ite
     items, in_stream = cut_items(messages, False)
     assert items == [
         Control(9, b"B...", 77),
-        Run(frame(insert, 1) + frame(update, 2), 2, None),
+        RowBatch(frame(insert, 1) + frame(update, 2), 2, None),
         Keepalive(0x16_B374_D848, -5, True),
-        Run(frame(delete, 3), 1, None),
+        RowBatch(frame(delete, 3), 1, None),
         Control(4, b"C...", 77),
     ]
     assert not in_stream
 
 
 def test_inside_a_stream_segment_a_run_is_of_one_subtransaction(cut_items: Cut) -> None:
-    """F26: each streamed row carries its xid; a run never mixes two."""
+    """F26: each streamed row carries its xid; a batch never mixes two."""
     first, second = b"I\0\0\0\7....", b"I\0\0\0\x08...."
     messages = [xlog(b"S"), xlog(first), xlog(first), xlog(second), xlog(b"E"), xlog(b"I\0\0\0\1N")]
     items, in_stream = cut_items(messages, False)
-    runs = [(item.count, item.xid) for item in items if isinstance(item, Run)]
-    assert runs == [(2, 7), (1, 8), (1, None)]
+    batches = [(item.count, item.xid) for item in items if isinstance(item, RowBatch)]
+    assert batches == [(2, 7), (1, 8), (1, None)]
     assert not in_stream
 
 
@@ -197,7 +197,7 @@ def test_the_stream_bit_lasts_over_batches(cut_items: Cut) -> None:
     items, in_stream = cut_items([xlog(b"S")], False)
     assert (items, in_stream) == ([Control(0x1_0000_0002, b"S", 77)], True)
     items, in_stream = cut_items([xlog(b"D\0\0\1\0....")], in_stream)
-    assert (items, in_stream) == ([Run(frame(b"D\0\0\1\0...."), 1, 256)], True)
+    assert (items, in_stream) == ([RowBatch(frame(b"D\0\0\1\0...."), 1, 256)], True)
 
 
 def test_a_streamed_row_without_room_for_its_xid_is_truncated(cut_items: Cut) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.errors import MessageUnknown, PublicationMissing, SlotLost, SourceError, SourceUnavailable
-from cdcd.model import Control, Run
+from cdcd.model import Control, RowBatch
 from cdcd.source import drain as draining
 from cdcd.source.drain import drain
 from cdcd.source.failures import ServerReport
@@ -68,7 +68,7 @@ def test_what_came_before_a_failure_is_returned_and_the_next_call_raises_it(
     connection: Any = Connection()
     drained = drain(connection, 1_000_000)
     assert (drained.messages, drained.bytes, drained.more) == (1, len(ROW), False)
-    assert [type(item) for item in drained.items] == [Run]
+    assert [type(item) for item in drained.items] == [RowBatch]
     for _ in range(2):
         with pytest.raises(failure):
             drain(connection, 1_000_000)
@@ -104,4 +104,4 @@ def test_the_limit_is_told_and_the_stream_bit_goes_on(play: Any) -> None:
     drained = drain(connection, len(BEGIN) + 1)
     assert drained.more
     assert [type(item) for item in drained.items] == [Control, Control]
-    assert [item.xid for item in drain(connection, 1_000_000).items if isinstance(item, Run)] == [256]
+    assert [item.xid for item in drain(connection, 1_000_000).items if isinstance(item, RowBatch)] == [256]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.errors import SpillError, SpillFull
-from cdcd.model import Control, Run
+from cdcd.model import Control, RowBatch
 from cdcd.spill import store as store_module
 from cdcd.spill.pieces import HEADER_BYTES
 from cdcd.spill.pool import OWN_LIMIT, SpillPool, Usage
@@ -69,7 +69,7 @@ _STEPS = st.one_of(
 @settings(deadline=None)
 @given(st.lists(_STEPS, max_size=60), st.integers(1, 400))
 def test_stores_of_one_pool_equal_stores_in_memory_whatever_is_on_disk(
-    steps: list[tuple[str, int, Run | Control | int | None]], segment_bytes: int
+    steps: list[tuple[str, int, RowBatch | Control | int | None]], segment_bytes: int
 ) -> None:
     """F26, F30: an abort drops its own rows only, in memory, on disk, and what comes after it stays."""
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ def test_memory_counts_more_than_what_the_lists_and_bytes_really_take(pool: Spil
         store = pool.new_store()
         for number in range(20_000):
             data = bytes(50 + number % 7)
-            store.append(Run(data, 1000 + number, 100_000 + number // 2))
+            store.append(RowBatch(data, 1000 + number, 100_000 + number // 2))
         taken_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

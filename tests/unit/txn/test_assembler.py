@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import FeatureUnsupported, MessageOutOfOrder, MessageUnknown, ProtocolError, RelationUnknown
-from cdcd.model import Control, Keepalive, Run, TransactionInfo
+from cdcd.model import Control, Keepalive, RowBatch, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.messages import MESSAGES, ROWS, MessageFormat
 from cdcd.txn.assembler import Assembler
@@ -65,7 +65,7 @@ def test_a_transaction_flows_through_in_the_order_of_the_wire(assembler: Assembl
 
 def test_rows_leave_before_the_commit_arrives(assembler: Assembler) -> None:
     wire.feed(assembler, wire.begin(7, 0x500), wire.relation("id"))
-    assert wire.feed(assembler, run := wire.rows("1")) == [Rows(run)]
+    assert wire.feed(assembler, batch := wire.rows("1")) == [Rows(batch)]
 
 
 def test_an_empty_transaction_begins_and_commits(assembler: Assembler) -> None:
@@ -109,7 +109,7 @@ def test_an_origin_without_an_lsn_has_none(assembler: Assembler) -> None:
 
 
 @pytest.mark.parametrize("between", [[], [wire.rows("1")]])
-def test_later_origins_are_legal_and_change_nothing(assembler: Assembler, between: list[Run]) -> None:
+def test_later_origins_are_legal_and_change_nothing(assembler: Assembler, between: list[RowBatch]) -> None:
     items = [wire.begin(7, 1), wire.origin("b", 5), *between, wire.origin("c", 6), wire.commit(1)]
     events = wire.feed(assembler, *items)
     info = _info(7, 1, origin="b", origin_lsn=5)
@@ -196,7 +196,7 @@ def test_an_unlisted_pair_of_state_and_message_names_both(
 
 
 def test_rows_outside_a_transaction_are_out_of_order(assembler: Assembler) -> None:
-    with pytest.raises(MessageOutOfOrder, match="a run of rows outside a transaction"):
+    with pytest.raises(MessageOutOfOrder, match="a batch of rows outside a transaction"):
         wire.feed(assembler, wire.rows("1"))
 
 

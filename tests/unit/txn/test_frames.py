@@ -1,4 +1,4 @@
-"""A run looked over: rows by relation and kind, and never beyond its end."""
+"""A batch looked over: rows by relation and kind, and never beyond its end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from cdcd.errors import MessageTruncated
-from cdcd.model import Run
+from cdcd.model import RowBatch
 from cdcd.pgoutput import messages as m
 from cdcd.txn.frames import count_operations, count_operations_in_python
-from tests.support.pgoutput_encode import run_of
+from tests.support.pgoutput_encode import row_batch_of
 
-Count = Callable[[Run], Mapping[tuple[int, int], int]]
+Count = Callable[[RowBatch], Mapping[tuple[int, int], int]]
 
 ROW = m.TupleData((m.text(b"x" * 300), m.NULL))
 OLD = m.OldTuple(b"K", ROW)
@@ -31,8 +31,8 @@ def test_operations_are_counted_by_relation_and_kind(count: Count, xid: int | No
         m.Update(1, OLD, ROW, xid=xid),
         m.Delete(2, OLD, xid=xid),
     ]
-    run = run_of([(50, row) for row in rows], xid=xid)
-    assert count(run) == {
+    batch = row_batch_of([(50, row) for row in rows], xid=xid)
+    assert count(batch) == {
         (1, ord("I")): 2,
         (2, ord("U")): 1,
         (1, ord("U")): 1,
@@ -42,12 +42,12 @@ def test_operations_are_counted_by_relation_and_kind(count: Count, xid: int | No
 
 @BOTH
 def test_an_empty_run_has_no_operations(count: Count) -> None:
-    assert count(Run(b"", 0)) == {}
+    assert count(RowBatch(b"", 0)) == {}
 
 
 @BOTH
 @pytest.mark.parametrize("kept", range(1, 17))
 def test_a_run_that_ends_inside_a_header_is_an_error(count: Count, kept: int) -> None:
-    whole = run_of([(50, m.Insert(1, ROW))])
+    whole = row_batch_of([(50, m.Insert(1, ROW))])
     with pytest.raises(MessageTruncated):
-        count(Run(whole.frames[:kept], 1))
+        count(RowBatch(whole.frames[:kept], 1))

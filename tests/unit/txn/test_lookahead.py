@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.model import Control, Item, Run
+from cdcd.model import Control, Item, RowBatch
 from cdcd.pgoutput import messages as m
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Event
 from cdcd.txn.lookahead import of_events, of_items
-from tests.support.pgoutput_encode import encode, run_of
+from tests.support.pgoutput_encode import encode, row_batch_of
 
 ROW = m.TupleData((m.text(b"x"),))
 
@@ -20,8 +20,8 @@ def described(relid: int, name: str, *columns: str, xid: int | None = None) -> C
     return Control(0, encode(message, in_stream=xid is not None))
 
 
-def row(relid: int, xid: int | None = None) -> Run:
-    return run_of([(50, m.Insert(relid, ROW, xid=xid))], xid=xid)
+def row(relid: int, xid: int | None = None) -> RowBatch:
+    return row_batch_of([(50, m.Insert(relid, ROW, xid=xid))], xid=xid)
 
 
 BEGIN, COMMIT, START = (

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.model import Relation, Run
+from cdcd.model import Relation, RowBatch
 from cdcd.pgoutput import messages as m
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import RelationSeen
-from tests.support.pgoutput_encode import run_of
+from tests.support.pgoutput_encode import row_batch_of
 
 from . import wire
 from .wire import segment
@@ -30,8 +30,8 @@ def relation(relid: int, xid: int | None = None, *columns: str) -> wire.Control:
     return wire.relation(*(columns or ("id",)), relid=relid, xid=xid)
 
 
-def row(relid: int, xid: int | None = None) -> Run:
-    return run_of([(0x100, m.Insert(relid, m.TupleData((m.text(b"1"),)), xid=xid))], xid=xid)
+def row(relid: int, xid: int | None = None) -> RowBatch:
+    return row_batch_of([(0x100, m.Insert(relid, m.TupleData((m.text(b"1"),)), xid=xid))], xid=xid)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_stream_shows_it_too_also_by_rows_that_are_rolled_back(assembler: Asse
     assert oldest_prepared == []
     replayed = wire.feed(assembler, wire.stream_commit(7, 0x500))
     assert wire.relations(replayed) == [described(ROOT), described(LEAF, ROOT)]
-    assert len(wire.runs(replayed)) == 1
+    assert len(wire.batches(replayed)) == 1
 
 
 def test_a_stream_that_commits_tells_the_session(assembler: Assembler) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, PreparedMissing, ProtocolError, RelationUnknown, Retry
-from cdcd.model import Item, PreparedBefore, Relation, Run, TransactionInfo
+from cdcd.model import Item, PreparedBefore, Relation, RowBatch, TransactionInfo
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -35,20 +35,20 @@ def _committed(events: list[Event]) -> list[tuple[int, int]]:
     return [(e.info.xid, e.info.commit_lsn) for e in events if isinstance(e, TransactionCommitted)]
 
 
-def _as_rows_are_read(events: list[Event]) -> list[tuple[Run, Relation | None]]:
-    """Each run with the description in force at its place."""
+def _as_rows_are_read(events: list[Event]) -> list[tuple[RowBatch, Relation | None]]:
+    """Each batch with the description in force at its place."""
     read, now = [], None
     for event in events:
         if isinstance(event, RelationSeen):
             now = event.relation
         elif isinstance(event, Rows):
-            read.append((event.run, now))
+            read.append((event.batch, now))
     return read
 
 
 def test_nothing_leaves_before_commit_prepared_and_then_all_does(assembler: Assembler) -> None:
     """F33: under the commit's LSN, end and time; the relation alone is told at once, it holds for everybody."""
-    run, described = wire.rows("1", "2"), wire.relation_model("id")
+    batch, described = wire.rows("1", "2"), wire.relation_model("id")
     oldest_prepared = wire.feed(
         assembler,
         *prepared(
@@ -57,7 +57,7 @@ def test_nothing_leaves_before_commit_prepared_and_then_all_does(assembler: Asse
             wire.origin("b", 0x42),
             wire.relation("id"),
             wire.pg_type(),
-            run,
+            batch,
             wire.message(True),
             wire.truncate(wire.ITEMS_RELID, options=1),
         ),
@@ -68,7 +68,7 @@ def test_nothing_leaves_before_commit_prepared_and_then_all_does(assembler: Asse
     assert events[0] == TransactionBegun(info)
     assert events[1] == RelationSeen(described, 0)
     assert events[3:] == [  # a TypeSeen stands before
-        Rows(run),
+        Rows(batch),
         LogicalMessage(True, 0x88, "p", b"c"),
         Truncated((described,), True, False, 0x77),
         TransactionCommitted(info, 0x508),
@@ -103,7 +103,7 @@ def test_two_leave_in_the_order_of_their_decisions_among_others(assembler: Assem
         wire.commit_prepared(7, 0x420, "a"),
     )
     assert _committed(events) == [(9, 0x340), (8, 0x400), (7, 0x420)]
-    assert wire.runs(events) == [wire.rows("9"), wire.rows("8"), wire.rows("7")]
+    assert wire.batches(events) == [wire.rows("9"), wire.rows("8"), wire.rows("7")]
 
 
 # --- streamed -----------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_streams_and_prepared_transactions_interleave(assembler: Assembler) -> N
     )
     assert _committed(events) == [(8, 0x400), (9, 0x420), (7, 0x440)]
     expected = [wire.rows("8"), wire.rows("9", xid=9), *(wire.rows(v, xid=7) for v in ("7a", "7b"))]
-    assert wire.runs(events) == expected
+    assert wire.batches(events) == expected
 
 
 def test_a_stream_may_follow_under_the_xid_of_a_prepared_one(assembler: Assembler) -> None:
@@ -164,7 +164,7 @@ def test_a_stream_may_follow_under_the_xid_of_a_prepared_one(assembler: Assemble
         wire.stream_commit(7, 0x400),
         wire.commit_prepared(7, 0x500),
     )
-    assert wire.runs(events) == [wire.rows("new", xid=7), wire.rows("old", xid=7)]
+    assert wire.batches(events) == [wire.rows("new", xid=7), wire.rows("old", xid=7)]
 
 
 def test_a_stream_prepare_without_a_segment_is_out_of_order(assembler: Assembler) -> None:
@@ -182,7 +182,7 @@ def test_a_gid_is_used_again(assembler: Assembler, is_committed: bool) -> None:
     end = wire.commit_prepared(7, 0x320) if is_committed else wire.rollback_prepared(7, 0x300, 0x320)
     wire.feed(assembler, end)
     events = wire.feed(assembler, *prepared(8, 0x340, wire.rows("second")), wire.commit_prepared(8, 0x400))
-    assert wire.runs(events) == [wire.rows("second")]
+    assert wire.batches(events) == [wire.rows("second")]
     assert _committed(events) == [(8, 0x400)]
 
 
@@ -193,7 +193,7 @@ def test_a_gid_that_is_prepared_again_undecided_is_an_error(assembler: Assembler
 
 
 @pytest.mark.parametrize("known", [(), prepared(7, 0x300), prepared(8, 0x300, gid="other")])
-def test_a_commit_of_rows_that_did_not_come_is_a_loss(assembler: Assembler, known: list[Run]) -> None:
+def test_a_commit_of_rows_that_did_not_come_is_a_loss(assembler: Assembler, known: list[RowBatch]) -> None:
     """F34."""
     wire.feed(assembler, *known)
     with pytest.raises(PreparedMissing, match="CDCD-PREPARED-MISSING") as caught:
@@ -397,7 +397,7 @@ def test_an_unchanged_description_is_not_repeated_at_the_commit(assembler: Assem
 
 
 @pytest.mark.parametrize("item", [wire.rows("1"), wire.truncate(wire.ITEMS_RELID)])
-def test_an_undescribed_relation_is_an_error_at_its_place(assembler: Assembler, item: Run) -> None:
+def test_an_undescribed_relation_is_an_error_at_its_place(assembler: Assembler, item: RowBatch) -> None:
     """F43."""
     with pytest.raises(RelationUnknown):
         wire.feed(assembler, wire.begin_prepare(7, 0x300), item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.model import Control, Run
+from cdcd.model import Control, RowBatch
 from cdcd.txn.store import MemoryStore, abortable_xid
 
 from . import wire
@@ -30,8 +30,8 @@ def test_rows_truncates_and_messages_belong_to_their_xid_descriptions_to_none() 
 
 
 @given(st.lists(st.one_of(_ITEMS, st.integers(1, 4))))
-def test_a_store_equals_a_list_that_is_filtered_at_each_abort(steps: list[Run | Control | int]) -> None:
-    store, model = MemoryStore(), list[Run | Control]()
+def test_a_store_equals_a_list_that_is_filtered_at_each_abort(steps: list[RowBatch | Control | int]) -> None:
+    store, model = MemoryStore(), list[RowBatch | Control]()
     for one in steps:
         if isinstance(one, int):
             store.abort_subtransaction(one)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, UnsafeStreaming
-from cdcd.model import Control, Item, Run, TransactionInfo, Transactions
+from cdcd.model import Control, Item, RowBatch, TransactionInfo, Transactions
 from cdcd.pgoutput import messages as m
 from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
 from cdcd.txn.events import (
@@ -67,7 +67,7 @@ def test_interleaved_streams_and_transactions_leave_in_commit_order(assembler: A
         *segment(7, wire.rows("7c", xid=7), first=False),
         wire.stream_commit(7, 0x500),
     )
-    assert wire.runs(events) == [
+    assert wire.batches(events) == [
         wire.rows("9"),
         wire.rows("8a", xid=8),
         *(wire.rows(value, xid=7) for value in ("7a", "7b", "7c")),
@@ -121,7 +121,7 @@ def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others
         wire.stream_commit(7, 0x500),
     )
     kept = [("kept 1", 7), ("released", 73), ("kept 2", 7), ("kept 3", 74)]
-    assert wire.runs(events) == [wire.rows(value, xid=xid) for value, xid in kept]
+    assert wire.batches(events) == [wire.rows(value, xid=xid) for value, xid in kept]
     assert not [event for event in events if isinstance(event, Truncated)]
 
 
@@ -142,7 +142,7 @@ def test_a_relation_described_in_an_aborted_subtransaction_stays(assembler: Asse
         wire.stream_commit(7, 0x500),
     )
     assert wire.relations(events) == [wire.relation_model("id")]
-    assert wire.runs(events) == [wire.rows("kept", xid=7)]
+    assert wire.batches(events) == [wire.rows("kept", xid=7)]
 
 
 def test_a_parallel_abort_carries_lsn_and_time() -> None:
@@ -203,7 +203,7 @@ def test_a_first_segment_forgets_what_was_streamed_of_the_xid(assembler: Assembl
     )
     assert events[0] == TransactionBegun(TransactionInfo(7, 0x500, 0x500 * 1000))
     assert wire.relations(events) == [wire.relation_model("id")]
-    assert wire.runs(events) == [wire.rows("new", xid=7)]
+    assert wire.batches(events) == [wire.rows("new", xid=7)]
 
 
 def test_a_first_segment_forgets_the_relations_too(assembler: Assembler) -> None:
@@ -406,8 +406,8 @@ def test_the_subtransactions_that_end_with_a_stream_are_known() -> None:
     assert set(asked.values()) == {frozenset()}
 
 
-def _subtransactions(xid: int, first: int, count: int) -> list[Run]:
-    return [Run(b"", 0, xid * 1_000_000 + number) for number in range(first, first + count)]
+def _subtransactions(xid: int, first: int, count: int) -> list[RowBatch]:
+    return [RowBatch(b"", 0, xid * 1_000_000 + number) for number in range(first, first + count)]
 
 
 def test_more_subtransactions_than_can_be_asked_for_are_not_streamed() -> None:
@@ -424,7 +424,7 @@ def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
     each = 999
     for xid in (1, 2, 3, 4):
         wire.feed(assembler, *segment(xid, *_subtransactions(xid, 0, each)))
-        wire.feed(assembler, *(wire.stream_abort(xid, run.xid) for run in _subtransactions(xid, 0, 9)))
+        wire.feed(assembler, *(wire.stream_abort(xid, batch.xid) for batch in _subtransactions(xid, 0, 9)))
     wire.feed(assembler, wire.stream_commit(1, 0x100), wire.stream_abort(2), wire.stream_prepare(3, 0x200))
     streams = SUBTRANSACTIONS_LIMIT // each
     for xid in range(4, 4 + streams):
@@ -439,7 +439,7 @@ def test_a_subtransaction_counts_when_its_rollback_was_told() -> None:
     """A store that is on disk has to remember it, and nothing but this limit bounds how many."""
     assembler = Assembler(2, refuse_unsafe_streaming=True)
     wire.feed(assembler, *segment(7, *_subtransactions(7, 0, SUBTRANSACTIONS_LIMIT)))
-    wire.feed(assembler, *(wire.stream_abort(7, run.xid) for run in _subtransactions(7, 0, 1000)))
+    wire.feed(assembler, *(wire.stream_abort(7, batch.xid) for batch in _subtransactions(7, 0, 1000)))
     wire.feed(assembler, wire.stream_start(8))
     with pytest.raises(UnsafeStreaming, match="more subtransactions"):
         wire.feed(assembler, *_subtransactions(8, 0, 1))
@@ -464,7 +464,7 @@ def test_open_streams_share_what_they_describe_alike() -> None:
     """A description stays in memory while its rows are on disk, so it must not cost what the streams are many."""
 
     class Nothing(MemoryStore):
-        def append(self, item: Run | Control) -> None:
+        def append(self, item: RowBatch | Control) -> None:
             """As if it were on disk."""
 
     assembler = Assembler(2, new_store=Nothing)

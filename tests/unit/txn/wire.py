@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cdcd.model import Column, Control, Item, Relation, ReplicaIdentity, Run
+from cdcd.model import Column, Control, Item, Relation, ReplicaIdentity, RowBatch
 from cdcd.pgoutput import messages as m
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Event, RelationSeen, Rows
-from tests.support.pgoutput_encode import encode, run_of
+from tests.support.pgoutput_encode import encode, row_batch_of
 
 ITEMS_RELID = 16401
 
@@ -45,9 +45,9 @@ def pg_type(xid: int | None = None) -> Control:
     return control(m.Type(16500, "app", "mood", xid=xid), in_stream=xid is not None)
 
 
-def rows(*values: str, xid: int | None = None) -> Run:
+def rows(*values: str, xid: int | None = None) -> RowBatch:
     data = [m.TupleData((m.text(value.encode()),)) for value in values]
-    return run_of([(0x100, m.Insert(ITEMS_RELID, one, xid=xid)) for one in data], xid=xid)
+    return row_batch_of([(0x100, m.Insert(ITEMS_RELID, one, xid=xid)) for one in data], xid=xid)
 
 
 def truncate(*relids: int, options: int = 0, xid: int | None = None) -> Control:
@@ -107,8 +107,8 @@ def feed(assembler: Assembler, *items: Item) -> list[Event]:
     return [event for item in items for event in assembler.feed(item)]
 
 
-def runs(events: Iterable[Event]) -> list[Run]:
-    return [event.run for event in events if isinstance(event, Rows)]
+def batches(events: Iterable[Event]) -> list[RowBatch]:
+    return [event.batch for event in events if isinstance(event, Rows)]
 
 
 def relations(events: Iterable[Event]) -> list[Relation]:
