@@ -36,9 +36,9 @@ from cdcd.session.start_checks.context import PATIENCE_S, Known
 from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, position
 from cdcd.session.start_checks.topics import claims_of
 from cdcd.sink.claims import Claims
-from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.reader import peek
 from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.sink.topics import Topics
 
 _TIMEOUT_S = 60.0
@@ -54,8 +54,8 @@ def known_of(config: Config, *, create_slot: bool | None = None, timeout_s: floa
 
     registry = Registry(config.registry_settings()) if config.schema_topic is None else None
 
-    def compare(kept: KeptTopics, is_anew: bool, connection: Any) -> list[Finding]:
-        return [] if is_anew else compared(config, kept, connection)
+    def compare(identities: TopicIdentities, is_anew: bool, connection: Any) -> list[Finding]:
+        return [] if is_anew else compared(config, identities, connection)
 
     known = Known(
         config,
@@ -138,7 +138,7 @@ def _anew(known: Known) -> list[Finding]:
     with contextlib.suppress(*OF_THE_SLOT, *OF_THE_POSITION, PartialTransactionMissing):
         position(known)
     known.verdict = Snapshot(drop_slot=known.slot is not None, begun_topics=())
-    known.kept = KeptTopics()
+    known.identities = TopicIdentities()
     return []
 
 

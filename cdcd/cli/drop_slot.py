@@ -20,7 +20,7 @@ from cdcd.config import Config
 from cdcd.errors import ResumeRefused
 from cdcd.lsn import format_lsn
 from cdcd.sink.claims import read_owners
-from cdcd.sink.owners import Place
+from cdcd.sink.owners import ProgressKey
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.slot import drop_own_slot
@@ -36,8 +36,8 @@ def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
     settings = asking_settings(config)
     _, owners = read_owners(settings)
     readers = [one for one in owners if one.reads(settings.slot, server.system_identifier, server.database)]
-    own = Place(settings.progress_topic, settings.slot)
-    ours = next((owner for owner in owners if owner.place == own), None)
+    own = ProgressKey(settings.progress_topic, settings.slot)
+    ours = next((owner for owner in owners if owner.progress_key == own), None)
     if ours is not None and not ours.is_of(server.system_identifier, server.database):
         raise ResumeRefused(
             f"the stored position is that of {ours}, and this is another server or database: its slot of that "
@@ -45,7 +45,7 @@ def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
             hint="point source.dsn at the server that was read before",
             slot=settings.slot,
         )
-    if readers and all(reader.place != own for reader in readers):
+    if readers and all(reader.progress_key != own for reader in readers):
         raise ResumeRefused(
             f"the slot is read by a daemon with another name: {readers[0]}",
             hint="run it with that daemon's configuration, if it is not to run any more",

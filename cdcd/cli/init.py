@@ -22,13 +22,13 @@ from cdcd.cli.slot_made import slot_made
 from cdcd.config import Config
 from cdcd.errors import CdcdError, PublicationMissing, SlotMissing
 from cdcd.findings import Finding
-from cdcd.ops.notices import hear
+from cdcd.ops.notices import log_notices
 from cdcd.session.start_checks.topics import own_topic_properties
 from cdcd.sink.topics import Topics
 from cdcd.source.blockers import AGAINST_ALTERING
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.locks import holders_named
-from cdcd.source.publication import create_publication_sql, missing_publications
+from cdcd.source.publication_catalog import create_publication_sql, missing_publications
 from cdcd.source.slot import read_slot
 
 _TIMEOUT_S = 60.0
@@ -138,7 +138,7 @@ def _publication(config: Config) -> list[Step]:
                 connection.cursor() as cursor,
             ):
                 cursor.execute(create_publication_sql(name, wanted.tables))
-            hear(connection.notices)
+            log_notices(connection.notices)
             steps.append(Step(f"created  publication {name}"))
     # What it publishes is known only now: two tables in one topic, or one that nobody may read.
     return [*steps, *(_refused(config) if missing else [])]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cdcd.config import Config
 from cdcd.ops.log import configure, flush
-from cdcd.ops.stray_lines import as_log_lines
+from cdcd.ops.stderr_lines import as_log_lines
 
 __all__ = ["logged"]
 

@@ -15,7 +15,7 @@ from cdcd.session.start_checks.topics import topic_names
 from cdcd.sink.settings import SinkSettings
 from cdcd.source.connection import connect_sql
 from cdcd.source.locks import holders_named
-from cdcd.source.publication import published_tables
+from cdcd.source.publication_catalog import published_tables
 
 LOCK_PATIENCE_MS = 4000
 """For each question that reads a published table; who holds it is then named."""

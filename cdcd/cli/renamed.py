@@ -13,27 +13,29 @@ from typing import Any
 from cdcd.config import Config
 from cdcd.errors import PublicationChanged
 from cdcd.findings import Finding
-from cdcd.monitoring.publication_monitor import TAKEN_HINT, hint_of, otherwise, what_halts
-from cdcd.sink.kept_topics import KeptTopics
+from cdcd.monitoring.publication_monitor import UNPUBLISHED_TABLE_HINT, diff, hint_of, what_halts
 from cdcd.sink.names import topic_of_table
-from cdcd.source.names import taken, unpublished
-from cdcd.source.published import Change, load, published_oids, read_published
+from cdcd.sink.topic_identity import TopicIdentities
+from cdcd.source.publication_diff import Change, load, published_oids, read_published
+from cdcd.source.unpublished_tables import unpublished, with_topic
 
 
-def compared(config: Config, kept: KeptTopics, connection: Any) -> list[Finding]:
+def compared(config: Config, identities: TopicIdentities, connection: Any) -> list[Finding]:
     """Return what is otherwise than when records were last written. Raises Source errors, ProgressUnreadable."""
     names = config.source_settings().publications
     now = read_published(connection, names)
-    standing = unpublished(connection, published_oids(now), names)
-    before = load(kept.published) if kept.published else {}
-    found = otherwise(connection, {name: before[name] for name in names if name in before}, now, standing)
+    not_published = unpublished(connection, published_oids(now), names)
+    before = load(identities.published) if identities.published else {}
+    found = diff(connection, {name: before[name] for name in names if name in before}, now, not_published)
     findings = [_finding(change, config) for change in found if change.kind != "table_gone"]
     reported = {change.sql for change in found}
-    for one in taken(standing, topic_of_table(config.sink.topics.template, config.name), kept.held()):
+    for one in with_topic(
+        not_published, topic_of_table(config.sink.topics.template, config.name), identities.with_records()
+    ):
         sql = one.added_to(names[0])
         if sql not in reported:
             message = "is not published, and the topic of its name holds records"
-            findings.append(Finding("warn", f"table {one.name}", message, f"{sql}\n{TAKEN_HINT}"))
+            findings.append(Finding("warn", f"table {one.name}", message, f"{sql}\n{UNPUBLISHED_TABLE_HINT}"))
     return findings
 
 

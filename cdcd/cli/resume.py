@@ -36,9 +36,9 @@ from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.position import wanted_of
 from cdcd.session.start_checks.topics import claims_of
 from cdcd.session.start_state import identity_of
-from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.producer import KafkaSink
-from cdcd.sink.reader import read_kept_topics
+from cdcd.sink.reader import read_topic_identities
+from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server
@@ -89,17 +89,17 @@ def accept_topics(
     is refused before the topics are taken (F79).
     """
 
-    def accepted(config: Config, stored: Progress) -> KeptTopics:
-        kept = _kept_without(config, stored, names)
+    def accepted(config: Config, stored: Progress) -> TopicIdentities:
+        identities = _identities_without(config, stored, names)
         if not is_all:
             _gap(config, stored)
-        return kept
+        return identities
 
     if is_dry:
         _refuse_first(config, accepted)
         return [f"would take these topics as they are: {', '.join(names)}"]
     with _opened(config, accepted) as (sink, stored):
-        sink.kept = accepted(config, stored)
+        sink.identities = accepted(config, stored)
         _write(sink, stored)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
@@ -120,7 +120,7 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         ]
     with _opened(config, _anew, refuse_unready) as (sink, stored):
         now = _anew(config, stored)
-        sink.kept = _left(config, stored)
+        sink.identities = _left(config, stored)
         _write(sink, now)
     return [_audit(config, "resnapshot_requested", now), _tell(config) or _NOT_RUNNING]
 
@@ -161,31 +161,31 @@ def _gap(config: Config, stored: Progress) -> tuple[SlotState | None, ServerIden
     return slot, server, timelines, halt
 
 
-def _kept_without(config: Config, stored: Progress, names: list[str]) -> KeptTopics:
+def _identities_without(config: Config, stored: Progress, names: list[str]) -> TopicIdentities:
     """Return what is kept of the topics but for these. Raises ResumeRefused, SourceMismatch on another server."""
     slot, server = look(config)
     halt = _halted(config, stored, slot, server, timelines_of(config.source_settings(), server))
     if isinstance(halt, SourceMismatch):
         raise halt
-    kept = read_kept_topics(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
-    unknown = sorted(set(names) - set(kept.held()))
+    identities = read_topic_identities(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
+    unknown = sorted(set(names) - set(identities.with_records()))
     if unknown:
         raise ResumeRefused(
             f"cdcd has written nothing to {', '.join(unknown)}, so there is nothing to accept",
             hint="give the topics that the halt names",
         )
-    kept.forget(names)
-    return kept
+    identities.forget(names)
+    return identities
 
 
-def _left(config: Config, stored: Progress) -> KeptTopics:
+def _left(config: Config, stored: Progress) -> TopicIdentities:
     """Return what is kept of the topics with nothing that is counted on: that they hold records (F42)."""
     try:
-        kept = read_kept_topics(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
+        identities = read_topic_identities(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
     except ProgressUnreadable:
-        return KeptTopics()
-    kept.leave()
-    return kept
+        return TopicIdentities()
+    identities.reset()
+    return identities
 
 
 def _anew(config: Config, stored: Progress) -> Progress:

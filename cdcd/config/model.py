@@ -288,7 +288,7 @@ class Config(BaseSettings):
             url=registry.url,
             auto_register=registry.auto_register,
             compatibility=registry.compatibility,
-            lets_through=registry.incompatible == "register_with_none",
+            registers_incompatible=registry.incompatible == "register_with_none",
             normalize=registry.normalize,
             username=registry.username,
             read_password=registry.read_password,

@@ -12,12 +12,12 @@ from typing import Any
 
 from cdcd.monitoring.publication_monitor import Look
 from cdcd.monitoring.status import Status
-from cdcd.source.blockers import Gone, table_lockers, what_holds_up
+from cdcd.source.blockers import BackendGone, blockers_of, table_lockers
 from cdcd.waits import Seen
 
 
 class BlockedSessions:
-    """One for the process. `look` is called in the monitor's thread, `tell` on the loop."""
+    """One for the process. `look` is called in the monitor's thread, `report` on the loop."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
@@ -31,12 +31,12 @@ class BlockedSessions:
             locked = Seen("lock", "the published tables, to compare what is published", lockers)
         # A lost session's pid may be somebody else's by now, or on another server.
         for pid in tuple(self._status.own_pids) if self._status.health.is_source_streaming else ():
-            with contextlib.suppress(Gone):
-                if (seen := what_holds_up(connection, pid)) is not None:
+            with contextlib.suppress(BackendGone):
+                if (seen := blockers_of(connection, pid)) is not None:
                     return seen, locked
         return None, locked
 
-    def tell(self, session: Seen | None, publications: Seen | None) -> None:
+    def report(self, session: Seen | None, publications: Seen | None) -> None:
         """Take what was seen; None: nobody, or that it is not known any more."""
         self._status.waits.seen(self._session, session)
         self._status.waits.seen(self._publications, publications)

@@ -15,14 +15,14 @@ import structlog
 
 from cdcd.schema.policy import Policy
 from cdcd.source.partitions import Root, Shortfall, roots_among, shortfalls
-from cdcd.source.published import Published
+from cdcd.source.publication_diff import Published
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _OPERATIONS = frozenset({"update", "delete"})
 
 
 class PartitionMonitor:
-    """One for the process. `look` is called in a thread, `tell` on the loop."""
+    """One for the process. `look` is called in a thread, `report` on the loop."""
 
     def __init__(self, policy_of: Callable[[str], Policy]) -> None:
         self._policy_of = policy_of
@@ -39,7 +39,7 @@ class PartitionMonitor:
         roots = [self._with_key(root) for root in roots_among(connection, relids)]
         return shortfalls(connection, roots)
 
-    def tell(self, found: Collection[Shortfall]) -> None:
+    def report(self, found: Collection[Shortfall]) -> None:
         """Log what is new, and what is over."""
         now = frozenset(found)
         for one in sorted(now - self._known, key=lambda one: (one.table, one.message)):

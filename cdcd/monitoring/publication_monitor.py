@@ -21,9 +21,8 @@ import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
 from cdcd.ops.metrics import Metrics
-from cdcd.source.names import Standing, attached, named, taken, unpublished
-from cdcd.source.publication import missing_publications
-from cdcd.source.published import (
+from cdcd.source.publication_catalog import missing_publications
+from cdcd.source.publication_diff import (
     Change,
     Published,
     Step,
@@ -34,6 +33,7 @@ from cdcd.source.published import (
     published_oids,
     read_published,
 )
+from cdcd.source.unpublished_tables import UnpublishedTable, attached, named, unpublished, with_topic
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -59,19 +59,19 @@ _HINTS = {
 }
 
 
-TAKEN_HINT = (
+UNPUBLISHED_TABLE_HINT = (
     "its topic holds records, and what is written to it does not come: another table had the name, or it was taken "
     "out of the publication. If it is wanted, add it; rows from before need a new snapshot (`cdcd resnapshot`)"
 )
 TopicOf = Callable[[str, str], str]
 
 
-class Kept(Protocol):
+class PublicationStore(Protocol):
     """Where it is kept what the publications were."""
 
     published: str
 
-    def held(self) -> tuple[str, ...]: ...  # noqa: D102
+    def with_records(self) -> tuple[str, ...]: ...  # noqa: D102
     def publish(self, published: str) -> None: ...  # noqa: D102
 
 
@@ -83,7 +83,7 @@ class Look:
     now: Published | None
     missing: list[str]
     found: list[Change]
-    taken: list[Standing] = field(default_factory=list)
+    with_topic: list[UnpublishedTable] = field(default_factory=list)
 
 
 class PublicationMonitor:
@@ -103,11 +103,11 @@ class PublicationMonitor:
         """`topic_of`: the topic of a table, by schema and name."""
         self._names = names
         self._topic_of = None if topic_of is None else functools.cache(topic_of)
-        self._reported_taken: set[int] = set()
+        self._reported_with_topic: set[int] = set()
         self._metrics = metrics
         self._halts_at_removal = halts_at_removal
-        self._kept: Kept | None = None
-        self._is_kept = False
+        self._store: PublicationStore | None = None
+        self._is_stored = False
         self._accepted: Published | None = None
         self._reported: Published | None = None
         self._resumed: frozenset[Step] = frozenset()
@@ -118,13 +118,13 @@ class PublicationMonitor:
         """Whether there is something to compare with."""
         return self._accepted is not None
 
-    def begin(self, kept: Kept, *, is_anew: bool) -> None:
+    def begin(self, identities: PublicationStore, *, is_anew: bool) -> None:
         """Compare with what is kept from now on; `is_anew`: with nothing, because all tables are copied."""
-        self._kept, self._is_kept = kept, False
+        self._store, self._is_stored = identities, False
         if is_anew:
             self._accepted = None
-        elif kept.published:
-            before = load(kept.published)
+        elif identities.published:
+            before = load(identities.published)
             self._accepted = {name: before[name] for name in self._names if name in before}
             if before.keys() != set(self._names):
                 _LOG.warning(
@@ -146,11 +146,11 @@ class PublicationMonitor:
                     before, None, missing, []
                 )  # a table that goes while it is listed is an internal error
             raise
-        standing = unpublished(connection, published_oids(now), self._names)
-        found = [] if before is None else otherwise(connection, before, now, standing)
-        known = () if self._kept is None else self._kept.held()
-        has_taken = [] if self._topic_of is None else taken(standing, self._topic_of, known)
-        return Look(before, now, missing, found, has_taken)
+        not_published = unpublished(connection, published_oids(now), self._names)
+        found = [] if before is None else diff(connection, before, now, not_published)
+        known = () if self._store is None else self._store.with_records()
+        has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
+        return Look(before, now, missing, found, has_with_topic)
 
     def judge(self, look: Look) -> CdcdError | None:
         """Log and count what is new in it; return what must not go on, and take the rest as it is."""
@@ -161,7 +161,7 @@ class PublicationMonitor:
             self._reported = look.now
             for change in look.found:
                 self._say(change)
-        self._say_taken(look)
+        self._log_with_topic(look)
         if look.missing:
             return _missing(look.missing)
         if look.now is None:
@@ -188,10 +188,10 @@ class PublicationMonitor:
 
     def _accept(self, now: Published) -> None:
         if now != self._accepted:
-            self._accepted, self._is_kept = now, False
-        if self._kept is not None and not self._is_kept:
-            self._kept.publish(dump(now))
-            self._is_kept = True
+            self._accepted, self._is_stored = now, False
+        if self._store is not None and not self._is_stored:
+            self._store.publish(dump(now))
+            self._is_stored = True
 
     def _say(self, change: Change) -> None:
         self._metrics.source.publication_changed(change.kind)
@@ -200,27 +200,27 @@ class PublicationMonitor:
         hint = hint_of(change)
         say("publication_changed", change=change.kind, said=change.said, hint=hint, **sql)
 
-    def _say_taken(self, look: Look) -> None:
+    def _log_with_topic(self, look: Look) -> None:
         """Say once in a process which tables are not published although their topics hold records."""
         if look.now is None:
             self.unseen()
             return
-        self._metrics.source.unpublished_with_topic(len(look.taken))
+        self._metrics.source.unpublished_with_topic(len(look.with_topic))
         reported = {change.sql for change in look.found}
-        for one in look.taken:
+        for one in look.with_topic:
             sql = one.added_to(self._names[0])
-            if one.relid not in self._reported_taken and sql not in reported:
-                _LOG.warning("table_not_published", table=one.name, hint=TAKEN_HINT, sql=sql)
-        self._reported_taken = {one.relid for one in look.taken}
+            if one.relid not in self._reported_with_topic and sql not in reported:
+                _LOG.warning("table_not_published", table=one.name, hint=UNPUBLISHED_TABLE_HINT, sql=sql)
+        self._reported_with_topic = {one.relid for one in look.with_topic}
 
 
-def otherwise(
-    connection: Any, before: Published, now: Published, standing: Collection[Standing]
+def diff(
+    connection: Any, before: Published, now: Published, not_published: Collection[UnpublishedTable]
 ) -> list[Change]:
     """Return what is otherwise now, by what is there besides. Raises Source errors."""
-    left = not_published_any_more(before, now) - {one.relid for one in standing}
+    left = not_published_any_more(before, now) - {one.relid for one in not_published}
     roots = attached(connection, left, published_oids(now))
-    return changes(before, now, standing, roots, named(connection, list(now)))
+    return changes(before, now, not_published, roots, named(connection, list(now)))
 
 
 def hint_of(change: Change) -> str:

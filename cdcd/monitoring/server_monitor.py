@@ -33,7 +33,7 @@ from cdcd.recovery.start_decision import check_primary
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
 from cdcd.source.partitions import Shortfall
-from cdcd.source.publication import LOCK_PATIENCE_MS
+from cdcd.source.publication_catalog import LOCK_PATIENCE_MS
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
 from cdcd.threads import in_thread
@@ -89,8 +89,8 @@ class ServerMonitor:
         while True:
             async with self._lock:
                 if not await self._succeeds(self._turn()):
-                    self._guard.tell(None, None, 0)
-                    self._held_up.tell(None, None)
+                    self._guard.report(None, None, 0)
+                    self._held_up.report(None, None)
             is_urgent = self._guard.is_giving_up or not self._publications.has_looked
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
@@ -156,13 +156,13 @@ class ServerMonitor:
     async def _turn(self) -> None:
         reading, end = await self._look_at_slot()
         look = await in_thread(self._look, reading)
-        self._held_up.tell(*look.held_up)
+        self._held_up.report(*look.held_up)
         error = self._publications.judge(look.publications)
         if look.partitions is not None:
-            self._partitions.tell(look.partitions)
+            self._partitions.report(look.partitions)
         if error is not None and self._publications.is_on:
             self._found(error)
-        if self._guard.tell(look.guarded, reading, end.lsn):
+        if self._guard.report(look.guarded, reading, end.lsn):
             await in_thread(self._guard.give_up, self._connection)
 
     def _look(self, reading: SlotReading | None) -> _Look:

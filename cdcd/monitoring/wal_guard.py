@@ -22,7 +22,7 @@ from cdcd.monitoring.status import Status
 from cdcd.monitoring.wal_levels import Judged, Level, Oldest, Sizes, holder, judged
 from cdcd.ops.slot_metrics import SlotReading
 from cdcd.recovery import halts
-from cdcd.source.holders import oldest_writer
+from cdcd.source.oldest_transaction import oldest_writer
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import drop_own_slot, read_slot
 from cdcd.source.start_lock import owner_of
@@ -31,7 +31,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.wal_guard")
 
 
 class WalGuard:
-    """One for the process. `look` and `give_up` are called in the monitor's thread, `tell` on the loop."""
+    """One for the process. `look` and `give_up` are called in the monitor's thread, `report` on the loop."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class WalGuard:
         holding = {slot.active_pid if slot is not None else None, owner_of(connection, self._settings.slot)}
         return next((pid for pid in holding if pid is not None and pid not in self._status.own_pids), None)
 
-    def tell(self, verdict: Judged | None, reading: SlotReading | None, wal_lsn: Lsn) -> bool:
+    def report(self, verdict: Judged | None, reading: SlotReading | None, wal_lsn: Lsn) -> bool:
         """Say what is new; returns whether the slot is to be dropped now: told before, and nobody holds it."""
         if verdict is None or reading is None:
             self._status.wal_guard(None)

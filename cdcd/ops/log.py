@@ -17,8 +17,8 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from cdcd.ops.log_dedup import flush_counts
 from cdcd.ops.log_thread import ThreadedHandler
-from cdcd.ops.repeats import flush_counts
 from cdcd.redaction import MAX_CHARACTERS, STRUCK_OUT, clean, strike
 
 __all__ = ["configure", "flush", "redact"]

@@ -29,7 +29,7 @@ from prometheus_client import (
 from cdcd.errors import CdcdError, Retry
 from cdcd.extensions import implementation
 from cdcd.ops.health import STATES
-from cdcd.ops.known import KnownGauge
+from cdcd.ops.optional_gauge import OptionalGauge
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
 from cdcd.ops.source_metrics import SourceMetrics
 from cdcd.ops.wait_metrics import WaitCollector
@@ -167,7 +167,7 @@ class Metrics:
         `oldest_age_s` is asked at each scrape.
         """
         self._prepared.set(count)
-        self._prepared_age.ask(oldest_age_s if count is not None else lambda: None)
+        self._prepared_age.set_function(oldest_age_s if count is not None else lambda: None)
 
     def duplicates_suppressed(self, count: int) -> None:
         """These transactions were there already and were dropped on replay (F4)."""
@@ -177,7 +177,7 @@ class Metrics:
 
     def lag(self, lag_s: Callable[[], float | None]) -> None:
         """Ask for the lag in seconds at each scrape, so that it grows also while nothing moves; None: unknown."""
-        self._lag.ask(lag_s)
+        self._lag.set_function(lag_s)
 
     def last_commit(self, commit_us: int) -> None:
         """The last transaction that is durable committed then (Unix epoch)."""
@@ -235,10 +235,10 @@ class Metrics:
         files: Callable[[], float | None],
     ) -> None:
         """Ask at each scrape what is encoded or stored and not yet handed to the producer, and what is on disk."""
-        self._buffer_bytes.ask(buffered_bytes)
-        self._spill_bytes.ask(spilled_bytes)
-        self._spill_limit.ask(limit_bytes)
-        self._spill_files.ask(files)
+        self._buffer_bytes.set_function(buffered_bytes)
+        self._spill_bytes.set_function(spilled_bytes)
+        self._spill_limit.set_function(limit_bytes)
+        self._spill_files.set_function(files)
 
     def spilled(self, *, transactions: int, size_bytes: int) -> None:
         """So much was written to disk; `transactions` of them for the first time."""
@@ -316,8 +316,8 @@ class Metrics:
         self._tables.add(table)
         return table
 
-    def _known(self, name: str, text: str) -> KnownGauge:
-        return KnownGauge(f"cdcd_{name}", text, self.registry)
+    def _optional(self, name: str, text: str) -> OptionalGauge:
+        return OptionalGauge(f"cdcd_{name}", text, self.registry)
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"cdcd_{name}", text, labels, registry=self.registry)
@@ -343,18 +343,18 @@ class Metrics:
         )
         self._source_connected = self._gauge("source_connected", "1 while the replication stream is open.")
         self._sink_connected = self._gauge("sink_connected", "1 while the producer is open.")
-        self._last_turn = self._known("loop_last_turn_timestamp_seconds", "When the loop last turned.")
+        self._last_turn = self._optional("loop_last_turn_timestamp_seconds", "When the loop last turned.")
         self.state("starting")
 
     def _make_lag(self) -> None:
-        self._lag = self._known(
+        self._lag = self._optional(
             "replication_lag_seconds",
             "Age of the oldest commit that is not, or may not be, durable in Kafka; absent while nothing is known.",
         )
-        self._last_commit = self._known(
+        self._last_commit = self._optional(
             "last_commit_timestamp_seconds", "Commit time of the last transaction that is durable in Kafka."
         )
-        self._last_ack = self._known("last_ack_timestamp_seconds", "When Kafka last made a group durable.")
+        self._last_ack = self._optional("last_ack_timestamp_seconds", "When Kafka last made a group durable.")
         self._latency = self._histogram(
             "event_latency_seconds",
             "From a commit in PostgreSQL to its being durable in Kafka, once for each group that one ends in.",
@@ -379,18 +379,18 @@ class Metrics:
         self._python_rows = self._counter(
             "encoded_in_python_rows_total", "Rows that the C extension left to its Python fallback."
         )
-        self._open_transactions = self._known(
+        self._open_transactions = self._optional(
             "open_transactions", "Transactions begun and not ended; absent without a stream."
         )
-        self._prepared = self._known(
+        self._prepared = self._optional(
             "prepared_transactions",
             "Transactions prepared and neither committed nor rolled back; absent without a stream or two_phase.",
         )
-        self._prepared_age = self._known(
+        self._prepared_age = self._optional(
             "prepared_oldest_age_seconds",
             "How long the oldest prepared transaction has held back what is confirmed to PostgreSQL, or 0.",
         )
-        self._buffer_bytes = self._known("buffer_bytes", "Bytes waiting for the producer or for a commit.")
+        self._buffer_bytes = self._optional("buffer_bytes", "Bytes waiting for the producer or for a commit.")
         self._make_spill()
         self._backpressure = self._gauge("backpressure_active", "1 while reading has stopped.")
         self._backpressure_seconds = self._counter(
@@ -400,9 +400,11 @@ class Metrics:
             self._backpressure_seconds.labels(cause)
 
     def _make_spill(self) -> None:
-        self._spill_bytes = self._known("spill_bytes", "Bytes of open transactions on disk.")
-        self._spill_limit = self._known("spill_limit_bytes", "The most that may be on disk (buffer.spill).")
-        self._spill_files = self._known("spill_files", "Files that hold open transactions.")
+        self._spill_bytes = self._optional("spill_bytes", "Bytes of open transactions on disk.")
+        self._spill_limit = self._optional(
+            "spill_limit_bytes", "The most that may be on disk (buffer.spill)."
+        )
+        self._spill_files = self._optional("spill_files", "Files that hold open transactions.")
         self._spilled_transactions = self._counter(
             "spilled_transactions_total", "Open transactions of which a part went to disk."
         )
@@ -457,17 +459,17 @@ class Metrics:
 
     def _make_snapshot(self) -> None:
         self._snapshot_running = self._gauge("snapshot_running", "1 while the snapshot runs.")
-        self._snapshot_tables = self._known("snapshot_tables", "Tables of the snapshot.")
-        self._snapshot_remaining = self._known(
+        self._snapshot_tables = self._optional("snapshot_tables", "Tables of the snapshot.")
+        self._snapshot_remaining = self._optional(
             "snapshot_tables_remaining", "Tables that the snapshot has yet to copy."
         )
         self._snapshot_rows = self._counter(
             "snapshot_rows_total", "Rows that the snapshot has copied.", ("table",)
         )
-        self._snapshot_duration = self._known(
+        self._snapshot_duration = self._optional(
             "snapshot_duration_seconds", "How long the last snapshot took that was completed."
         )
-        self._snapshot_completed = self._known(
+        self._snapshot_completed = self._optional(
             "snapshot_last_completed_timestamp_seconds", "When a snapshot was last completed."
         )
 

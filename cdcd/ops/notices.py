@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import re
 
-from cdcd.ops.repeats import Repeats
+from cdcd.ops.log_dedup import LogDeduplicator
 from cdcd.redaction import clean
 
-__all__ = ["NOTICES", "belongs_to_notice", "hear", "parsed", "tell"]
+__all__ = ["NOTICES", "belongs_to_notice", "emit", "log_notices", "parsed"]
 
-NOTICES = Repeats("cdcd.source.server")
+NOTICES = LogDeduplicator("cdcd.source.server")
 
 _LEVELS = {"LOG": logging.INFO, "INFO": logging.INFO, "NOTICE": logging.INFO, "DEBUG": logging.DEBUG}
 _BELOW = re.compile(
@@ -36,15 +36,15 @@ def belongs_to_notice(line: str) -> bool:
     return _BELOW.match(line) is not None
 
 
-def tell(severity: str, message: str) -> None:
+def emit(severity: str, message: str) -> None:
     """Log one notice."""
     level = _LEVELS.get(severity.rstrip("12345"), logging.WARNING)
     NOTICES.say(level, "server_notice", severity=severity, message=clean(message, _MOST_CHARACTERS))
 
 
-def hear(notices: list[str]) -> None:
+def log_notices(notices: list[str]) -> None:
     """Log what a connection has collected, and empty its list."""
     texts, notices[:] = list(notices), []
     for text in texts:
         line = text.strip().partition("\n")[0]
-        tell(*(parsed(line) or ("WARNING", line)))
+        emit(*(parsed(line) or ("WARNING", line)))

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from cdcd.schema.book import Book, Registered
+from cdcd.schema.schema_index import Registered, SchemaIndex
 
 __all__ = ["MAX_SCHEMA_BYTES", "SchemaSource", "add_routes"]
 
@@ -46,7 +46,7 @@ class SchemaSource(Protocol):
     """Where the schemas are."""
 
     @property
-    def book(self) -> Book | None: ...  # noqa: D102
+    def schema_index(self) -> SchemaIndex | None: ...  # noqa: D102
     @property
     def compatibility(self) -> str: ...  # noqa: D102
     async def refresh(self, concerns: Callable[[Registered], bool]) -> bool: ...  # noqa: D102
@@ -136,7 +136,7 @@ class _Pages:
 
     async def subjects(self, request: web.Request) -> web.Response:
         prefix = request.query.get("subjectPrefix", "")
-        names = self._book().subjects()
+        names = self._schema_index().subjects()
         return _json([name for name in names if name.startswith(_without_context(prefix))])
 
     async def versions(self, request: web.Request) -> web.Response:
@@ -155,10 +155,10 @@ class _Pages:
         except (ValueError, RecursionError):
             raise _Refused(_BAD_SCHEMA, "the schema is not JSON") from None
         found = await self._find(
-            lambda book: book.find_equal(subject, text), lambda one: one.subject == subject
+            lambda schema_index: schema_index.find_equal(subject, text), lambda one: one.subject == subject
         )
         if found is None:
-            if not self._book().versions(subject):
+            if not self._schema_index().versions(subject):
                 raise _no_subject(subject)
             raise _Refused(_NO_SCHEMA, "Schema not found")
         return _json(_shown(found))
@@ -173,7 +173,9 @@ class _Pages:
 
     async def subject_level(self, request: web.Request) -> web.Response:
         subject = _subject_of(request)
-        versions = await self._find(lambda book: book.versions(subject), lambda one: one.subject == subject)
+        versions = await self._find(
+            lambda schema_index: schema_index.versions(subject), lambda one: one.subject == subject
+        )
         if versions:
             return _json({"compatibilityLevel": versions[-1].compatibility})
         if request.query.get("defaultToGlobal", "").lower() == "true":
@@ -201,38 +203,44 @@ class _Pages:
             raise _Refused(_BAD_SCHEMA, "the schema is not a text")
         return schema
 
-    def _book(self) -> Book:
-        book = self._source.book
-        if book is None:
+    def _schema_index(self) -> SchemaIndex:
+        schema_index = self._source.schema_index
+        if schema_index is None:
             raise _Refused(_NOT_YET, "the schema topic has not been read yet")
-        return book
+        return schema_index
 
-    async def _find(self, look: Callable[[Book], _T], concerns: Callable[[Registered], bool]) -> _T:
+    async def _find(self, look: Callable[[SchemaIndex], _T], concerns: Callable[[Registered], bool]) -> _T:
         """Return what is there, after another look at the topic when nothing is."""
-        found = look(self._book())
+        found = look(self._schema_index())
         if not found:
             if not await self._source.refresh(concerns):
                 raise _Refused(_NOT_YET, "the schema topic cannot be read now")
-            found = look(self._book())
+            found = look(self._schema_index())
         return found
 
     async def _by_id(self, request: web.Request) -> str:
         number = _id_of(request)
-        text = await self._find(lambda book: book.text(number), lambda one: one.schema_id == number)
+        text = await self._find(
+            lambda schema_index: schema_index.text(number), lambda one: one.schema_id == number
+        )
         if text is None:
             raise _no_schema(number)
         return text
 
     async def _places(self, request: web.Request) -> list[Registered]:
         number = _id_of(request)
-        places = await self._find(lambda book: book.places(number), lambda one: one.schema_id == number)
+        places = await self._find(
+            lambda schema_index: schema_index.places(number), lambda one: one.schema_id == number
+        )
         if not places:
             raise _no_schema(number)
         return places
 
     async def _subject(self, request: web.Request) -> list[Registered]:
         subject = _subject_of(request)
-        versions = await self._find(lambda book: book.versions(subject), lambda one: one.subject == subject)
+        versions = await self._find(
+            lambda schema_index: schema_index.versions(subject), lambda one: one.subject == subject
+        )
         if not versions:
             raise _no_subject(subject)
         return versions

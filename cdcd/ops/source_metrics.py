@@ -12,7 +12,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter
 
-from cdcd.ops.known import KnownGauge
+from cdcd.ops.optional_gauge import OptionalGauge
 
 __all__ = ["SourceMetrics"]
 
@@ -45,12 +45,12 @@ class SourceMetrics:
         )
         for change in CHANGES:
             self._changes.labels(change)
-        self._unpublished = KnownGauge(
+        self._unpublished = OptionalGauge(
             "cdcd_tables_not_published_with_topic",
             "Tables that are not published although the topic of their name holds records; absent before a look.",
             registry,
         )
-        self._guard = KnownGauge(
+        self._guard = OptionalGauge(
             "cdcd_wal_guard_level",
             "What the WAL guard says: 0 nothing, 1 warn, 2 critical, 3 give up; absent while the slot is not known.",
             registry,
@@ -64,7 +64,7 @@ class SourceMetrics:
         self._heartbeats = Counter(
             "cdcd_heartbeats_sent_total", "Heartbeats written into the source.", registry=registry
         )
-        self._round_trip = KnownGauge(
+        self._round_trip = OptionalGauge(
             "cdcd_heartbeat_last_roundtrip_timestamp_seconds",
             "When a heartbeat was last seen confirmed; absent before the first.",
             registry,

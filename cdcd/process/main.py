@@ -29,7 +29,7 @@ from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import liveness, readiness, startup
 from cdcd.ops.log import configure, flush
 from cdcd.ops.metrics import Metrics
-from cdcd.ops.stray_lines import as_log_lines
+from cdcd.ops.stderr_lines import as_log_lines
 from cdcd.process.gc_tuning import tune_gc
 from cdcd.process.malloc_arenas import limit_malloc_arenas
 from cdcd.process.memory import end_for, end_where_memory_is_short, last_words_to

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from cdcd.errors import SinkError
-from cdcd.schema.book import Book, Registered
+from cdcd.schema.schema_index import Registered, SchemaIndex
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.threads import in_thread
 
@@ -31,9 +31,9 @@ class ServedSchemas:
         self._is_known = True
 
     @property
-    def book(self) -> Book | None:
+    def schema_index(self) -> SchemaIndex | None:
         """What is committed; None until the topic was read."""
-        return self._topic.book
+        return self._topic.schema_index
 
     @property
     def compatibility(self) -> str:

@@ -30,11 +30,11 @@ from cdcd.errors import (
 from cdcd.failpoints import hit
 from cdcd.findings import Finding
 from cdcd.redaction import clean
-from cdcd.registry.known import Earlier, Known
-from cdcd.registry.rest import Answered, Client, NoToken, Registered, RestClient, is_plain
+from cdcd.registry.rest import Client, Registered, RegistryErrorAnswer, RestClient, TokenUnavailable, is_plain
+from cdcd.registry.schema_cache import SchemaCache, VersionCache
 from cdcd.registry.settings import RegistrySettings, client_properties
-from cdcd.schema.book import text_of
 from cdcd.schema.compatibility import Difference, level_differences
+from cdcd.schema.schema_index import text_of
 
 __all__ = ["Registry"]
 
@@ -65,8 +65,8 @@ class Registry:
     def __init__(self, settings: RegistrySettings, observe: Observer = _unobserved) -> None:
         self._settings = settings
         self._observe = observe
-        self._known = Known()
-        self._earlier = Earlier("")
+        self._cache = SchemaCache()
+        self._version_cache = VersionCache("")
         self._latest: dict[str, dict[str, Any] | None] = {}
         self._absent_s: dict[str, float] = {}
         """When a subject was found to have no schema, until it gets one: what is asked next needs no look-up."""
@@ -84,10 +84,10 @@ class Registry:
         Raises SchemaIncompatible where readers could not read on; `is_forced` lets it through.
         """
         text = text_of(schema)
-        known = self._known.id_of(subject, text)
+        known = self._cache.id_of(subject, text)
         if known is None:
             known = self._find_or_register(subject, text, is_forced)
-            if not self._known.take(subject, text, known):
+            if not self._cache.take(subject, text, known):
                 raise self._lost(f"what id {known} was given to", subject)
             self._latest[subject] = dict(schema)
         return known
@@ -110,7 +110,7 @@ class Registry:
             return known
         if found is None:
             # Deleted, or never there: what was known of it must not be taken for a loss.
-            self._known.forget(subject)
+            self._cache.forget(subject)
         return found
 
     def newest(self, subject: str) -> dict[str, Any] | None:
@@ -126,7 +126,7 @@ class Registry:
         self._refuse_unregistered(subject, text)
         if is_subject and not is_forced:
             level = self._level(subject)
-            if level == "NONE" and self._settings.lets_through:
+            if level == "NONE" and self._settings.registers_incompatible:
                 level = self._settings.compatibility  # as it is put back before a schema is registered
             self._refuse_incompatible(subject, schema, level)
 
@@ -136,7 +136,7 @@ class Registry:
         Raises RegistryRefused when it has not: the ids written since then name nothing, or another schema.
         """
         self._put_levels_back()
-        subjects = self._known.subjects
+        subjects = self._cache.subjects
         if not subjects:
             return
         self._verified += 1
@@ -151,7 +151,7 @@ class Registry:
     @property
     def knows_any(self) -> bool:
         """Whether it has given ids already: what is known flows while the registry is away (F55)."""
-        return bool(self._known.subjects)
+        return bool(self._cache.subjects)
 
     def check(self, subject: str) -> list[Finding]:
         """Return whether the registry answers and lets cdcd in, without writing anything.
@@ -184,7 +184,7 @@ class Registry:
     def close(self) -> None:
         """Let the connection go; the cache stays valid."""
         client, self._client = self._client, None
-        self._earlier = Earlier("")
+        self._version_cache = VersionCache("")
         if client is not None:
             client.close()
 
@@ -192,9 +192,9 @@ class Registry:
 
     def _lost(self, what: str, subject: str) -> RegistryRefused:
         """Forget everything, so that the next session asks and registers anew, and return why this one ends."""
-        self._known.clear()
+        self._cache.clear()
         self._latest.clear()
-        self._earlier = Earlier("")
+        self._version_cache = VersionCache("")
         return RegistryRefused(
             f"the registry has lost {what}: records with the ids of before cannot be decoded by it",
             hint="restore the registry; or let everything be registered anew from here on: SIGHUP, or a restart",
@@ -217,7 +217,7 @@ class Registry:
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
         """Whether exactly this schema is registered under `subject`."""
         text = text_of(schema)
-        if self._known.id_of(subject, text) is not None:
+        if self._cache.id_of(subject, text) is not None:
             return True
         try:
             self._look_up(subject, text)
@@ -246,7 +246,7 @@ class Registry:
         if is_forced:
             return self._force(subject, text)
         level = self._level(subject)
-        if level == "NONE" and self._settings.lets_through:
+        if level == "NONE" and self._settings.registers_incompatible:
             level = self._settings.compatibility  # a kill has kept it from being put back
             self._set_level(subject, level)
         self._refuse_incompatible(subject, json.loads(text), level)
@@ -297,9 +297,9 @@ class Registry:
             )
 
     def _version(self, subject: str, number: int) -> Any:
-        earlier = self._earlier
+        earlier = self._version_cache
         if earlier.subject != subject:
-            earlier = self._earlier = Earlier(subject)
+            earlier = self._version_cache = VersionCache(subject)
         text = earlier.get(number)
         if text is not None:
             return json.loads(text)
@@ -375,12 +375,12 @@ class Registry:
         try:
             client = self._connected()
             result = request(client)
-        except Answered as error:
+        except RegistryErrorAnswer as error:
             self._observe(operation, str(error.status))
             if error.status in _UNAUTHORISED:
                 self.close()  # so that the next call reads the password anew
             raise _refusal(error, operation, subject) from error
-        except NoToken as error:
+        except TokenUnavailable as error:
             self._observe(operation, "unauthorised")
             self.close()  # as above: the secret may have been another one by now
             raise RegistryUnavailable(
@@ -421,9 +421,9 @@ class Registry:
 def _client(properties: Mapping[str, object]) -> Client:
     if is_plain(properties):
         return RestClient(properties)
-    from cdcd.registry.through_confluent import ThroughConfluent  # with OAuth, 17 MiB
+    from cdcd.registry.confluent_client import ConfluentClient  # with OAuth, 17 MiB
 
-    return ThroughConfluent(properties)
+    return ConfluentClient(properties)
 
 
 def _avro_of(schema: Registered, subject: str) -> Any:
@@ -447,7 +447,7 @@ def _is_transport(error: Exception) -> bool:
     return is_ours or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
 
 
-def _refusal(error: Answered, operation: str, subject: str) -> CdcdError:
+def _refusal(error: RegistryErrorAnswer, operation: str, subject: str) -> CdcdError:
     status, code = error.status, error.code
     reason = f"{operation}: {clean(error.message, _MAX_REASON_CHARACTERS)}"
     if status >= 500 or status in _TRY_AGAIN:

@@ -1,6 +1,7 @@
 """The few requests that cdcd makes of a registry with Confluent's interface.
 
-In: a request's values.  Out: what the registry answered, as plain values; `Answered` for an error that it told of.
+In: a request's values.  Out: what the registry answered, as plain values; `RegistryErrorAnswer` for an error that it
+told of.
 Invariant: a request is repeated only where no answer came or one that says so, `max.retries` times for each of the
 registry's addresses; connections stay open between requests, as many as threads have asked at once, at most
 CONNECTIONS, and one thread at a time uses each. A request with its whole answer takes no longer than `timeout`, and
@@ -33,7 +34,7 @@ import certifi
 from cdcd.registry.limits import Deadline, paced_response, read_body
 from cdcd.version import __version__
 
-__all__ = ["Answered", "Client", "NoToken", "Registered", "RestClient", "is_plain"]
+__all__ = ["Client", "Registered", "RegistryErrorAnswer", "RestClient", "TokenUnavailable", "is_plain"]
 
 _PLAIN = frozenset(
     {
@@ -66,7 +67,7 @@ _STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZe
 """What a request meets on a connection that the other side has closed."""
 
 
-class Answered(Exception):
+class RegistryErrorAnswer(Exception):
     """An error that the registry answered: its HTTP status, its own code (-1: none), what it says.
 
     `code` and `message` are as they came: whatever JSON has.
@@ -79,7 +80,7 @@ class Answered(Exception):
         super().__init__(self.message)
 
 
-class NoToken(Exception):
+class TokenUnavailable(Exception):
     """The issuer of OAuth tokens gave none."""
 
 
@@ -91,7 +92,8 @@ class Registered(NamedTuple):
 
 
 class Client(Protocol):
-    """What the registry is asked. Raises Answered, NoToken, and what a broken connection or answer does."""
+    """What the registry is asked. Raises RegistryErrorAnswer, TokenUnavailable, and what a broken connection or
+    answer does."""
 
     def versions(self, subject: str) -> list[int]:
         """Return the numbers of its versions."""
@@ -286,7 +288,7 @@ class RestClient:
 
 
 def _json_of(status: int, content: bytes) -> Any:
-    """Return a good answer's JSON; raise Answered for another, ValueError for what is no JSON."""
+    """Return a good answer's JSON; raise RegistryErrorAnswer for another, ValueError for what is no JSON."""
     try:
         found = json.loads(content) if content else None
     except RecursionError:
@@ -298,7 +300,7 @@ def _json_of(status: int, content: bytes) -> Any:
     if 200 <= status < 300:
         return found
     reported = found if isinstance(found, dict) else {}
-    raise Answered(status, reported.get("error_code"), reported.get("message"))
+    raise RegistryErrorAnswer(status, reported.get("error_code"), reported.get("message"))
 
 
 def whole(value: Any) -> int:

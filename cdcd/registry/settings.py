@@ -52,7 +52,7 @@ class RegistrySettings:
     auto_register: bool = True
     compatibility: str = "BACKWARD_TRANSITIVE"
     normalize: bool = False
-    lets_through: bool = False
+    registers_incompatible: bool = False
     """Whether cdcd itself may set a subject's level to NONE for a moment."""
     username: str | None = None
     read_password: Callable[[], str | None] = field(default=_no_secret, repr=False)

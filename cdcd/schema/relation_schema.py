@@ -21,7 +21,7 @@ from cdcd.schema.envelope import envelope_schema
 from cdcd.schema.flat import flat_schema
 from cdcd.schema.forms import unchanged_bytes
 from cdcd.schema.keys import KEY_PROPERTY, key_of
-from cdcd.schema.named import defined_once, placed
+from cdcd.schema.named_types import defined_once, placed
 from cdcd.schema.names import column_names, full_name
 from cdcd.schema.policy import DEFAULT_POLICY, NO_RULES, Policies, Policy
 from cdcd.schema.resolve import ResolvedType, resolve

@@ -14,7 +14,7 @@ from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore, Timelines
 from cdcd.recovery.halts import slot_ahead
 from cdcd.recovery.start_decision import Resume, check_primary
-from cdcd.source.blockers import holders
+from cdcd.source.blockers import sessions_holding
 from cdcd.source.connection import connect_replication, connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server, identify
 from cdcd.source.prepared import prepared_before
@@ -58,7 +58,7 @@ def who_holds(source: SourceSettings) -> tuple[Blocker, ...]:
     with contextlib.closing(connect_sql(source)) as connection:
         slot = read_slot(connection, source.slot)
         pids = {slot.active_pid if slot is not None else None, owner_of(connection, source.slot)}
-        return holders(connection, [pid for pid in pids if pid is not None])
+        return sessions_holding(connection, [pid for pid in pids if pid is not None])
 
 
 def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore:

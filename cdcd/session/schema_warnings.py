@@ -17,7 +17,7 @@ from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
 from cdcd.session.start_checks.schema_trial import HasRecords, Trial
 from cdcd.sink.schemas import SchemaTopic
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 from cdcd.threads import in_thread
 
 MOST_LINES = 50
@@ -52,7 +52,7 @@ def _apart(config: Config, own: Registry | SchemaTopic) -> Registry | SchemaTopi
     if isinstance(own, Registry):
         return Registry(config.registry_settings())
     apart = SchemaTopic(str(config.schema_topic), config.source.slot.name, config.registry.compatibility)
-    apart.book = own.book
+    apart.schema_index = own.schema_index
     return apart
 
 

@@ -67,10 +67,10 @@ from cdcd.sink.topics import Topics
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
+from cdcd.source.lock_watch import watched
 from cdcd.source.slot import CreatedSlot
 from cdcd.source.start_lock import StartLock
 from cdcd.source.stream import ReplicationStream, open_stream
-from cdcd.source.watched import watched
 from cdcd.spill.pool import SpillPool
 from cdcd.threads import in_thread
 from cdcd.txn.assembler import Assembler

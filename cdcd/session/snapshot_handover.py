@@ -32,10 +32,10 @@ from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server
-from cdcd.source.publication import PublishedTable, published_tables
+from cdcd.source.lock_watch import Report, fetch_watched, unreported
+from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
-from cdcd.source.watched import Report, fetch_watched, unreported
 from cdcd.threads import in_thread, settled, start_in_thread
 from cdcd.txn.lookahead import Lookahead
 

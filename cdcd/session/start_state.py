@@ -38,13 +38,13 @@ from cdcd.session.start_checks.context import Known
 from cdcd.session.start_checks.position import decided, slot_held
 from cdcd.session.start_checks.schemas import to_try_beside
 from cdcd.sink.claims import Claims
-from cdcd.sink.kept_topics import KeptTopics, TopicOwner
 from cdcd.sink.producer import KafkaSink
-from cdcd.sink.reader import read_kept_topics
+from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.schemas import SchemaTopic
+from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
 from cdcd.sink.topics import Topics
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.publication import LOCK_PATIENCE_MS, PublishedTable
+from cdcd.source.publication_catalog import LOCK_PATIENCE_MS, PublishedTable
 from cdcd.source.settings import StreamOptions, granted, shortfalls
 from cdcd.threads import in_thread, start_in_thread
 
@@ -170,7 +170,7 @@ class SessionStart:
 
     async def _serve_schemas(self) -> None:
         """Have what is committed of the schemas for readers, also where this start goes no farther."""
-        if isinstance(self._schemas, SchemaTopic) and self._schemas.book is None:
+        if isinstance(self._schemas, SchemaTopic) and self._schemas.schema_index is None:
             try:
                 await in_thread(self._schemas.serve, self._config.sink_settings(), _SERVE_WITHIN_S)
             except CdcdError as error:
@@ -193,8 +193,10 @@ class SessionStart:
         two_phase = options.two_phase or (isinstance(found, Resume) and is_two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
         identity = identity_of(server, timelines, self._source.slot, two_phase=two_phase, slot_lsn=slot_lsn)
-        assert self._topics.kept is not None
-        self._topics.kept.own(TopicOwner(server.system_identifier, server.database, self._source.slot))
+        assert self._topics.identities is not None
+        self._topics.identities.set_owner(
+            TopicOwner(server.system_identifier, server.database, self._source.slot)
+        )
         return StartState(stored, server, options, found, identity, timelines)
 
     async def _open_sink(self) -> Progress | None:
@@ -232,27 +234,27 @@ class SessionStart:
 
     async def _keep(self, stored: Progress | None, *, is_anew: bool) -> None:
         """Go on with what the records count on in their topics; what has come since the look is compared again."""
-        looked_at, kept = self._known.stored, self._known.kept
+        looked_at, identities = self._known.stored, self._known.identities
         at, was_at = (-1 if one is None else one.topics_at for one in (stored, looked_at))
-        if kept is None or at != was_at or is_anew != isinstance(self._known.verdict, Snapshot):
-            kept = await in_thread(read_kept_topics, self._config.sink_settings(), at)
+        if identities is None or at != was_at or is_anew != isinstance(self._known.verdict, Snapshot):
+            identities = await in_thread(read_topic_identities, self._config.sink_settings(), at)
             if is_anew:
-                kept.leave()
-            error = refusal(await in_thread(self._compared_anew, kept, is_anew))
+                identities.reset()
+            error = refusal(await in_thread(self._compared_anew, identities, is_anew))
             if error is not None:
                 raise error
-        self._sink.kept = self._topics.kept = kept
+        self._sink.identities = self._topics.identities = identities
         self._publications.is_on = True
 
-    def _compared_anew(self, kept: KeptTopics, is_anew: bool) -> list[Finding]:
+    def _compared_anew(self, identities: TopicIdentities, is_anew: bool) -> list[Finding]:
         try:
-            return self._compare(kept, is_anew, self._known.sql())
+            return self._compare(identities, is_anew, self._known.sql())
         finally:
             self._known.close()
 
-    def _compare(self, kept: KeptTopics, is_anew: bool, connection: Any) -> list[Finding]:
+    def _compare(self, identities: TopicIdentities, is_anew: bool, connection: Any) -> list[Finding]:
         """Compare what is published with what was when records were last written (F39, F42). In a thread."""
-        self._on_loop(partial(self._publications.begin, kept, is_anew=is_anew))
+        self._on_loop(partial(self._publications.begin, identities, is_anew=is_anew))
         look = self._publications.look(connection)
         error = self._on_loop(partial(self._publications.judge, look))
         return [] if error is None else [failure("publication", error)]

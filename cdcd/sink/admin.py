@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from cdcd.errors import SinkAuthorization
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.faults import error_of, making_client, translate
+from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.hints import hint_for
 from cdcd.sink.settings import SinkSettings, admin_properties
 

@@ -23,12 +23,11 @@ from cdcd.errors import Owned, ProgressUnreadable, SinkError, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.faults import making_client
-from cdcd.sink.kept_topics import KeptTopics, key_of_topics
+from cdcd.sink.error_map import making_client
 from cdcd.sink.names import progress_topic
 from cdcd.sink.owners import (
     Owner,
-    Place,
+    ProgressKey,
     Record,
     conflict,
     is_slots,
@@ -40,6 +39,7 @@ from cdcd.sink.owners import (
 from cdcd.sink.progress import key_of
 from cdcd.sink.reader import next_messages, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
+from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = ["Claims", "read_owners"]
 
@@ -64,7 +64,7 @@ class Claims:
     def __init__(self, settings: SinkSettings, shared_with: Collection[str]) -> None:
         self._settings = settings
         self._shared_with = frozenset(shared_with)
-        self._own = Place(settings.progress_topic, settings.slot)
+        self._own = ProgressKey(settings.progress_topic, settings.slot)
         self._had: frozenset[str] = frozenset()
         self._since = 0
         self._others: list[Owner] = []
@@ -84,12 +84,12 @@ class Claims:
         self._since, owners = read_owners(self._settings, is_own_alone=not is_due)
         if is_due:
             self._others = [
-                owner for owner in owners if owner.place.progress_topic != self._own.progress_topic
+                owner for owner in owners if owner.progress_key.progress_topic != self._own.progress_topic
             ]
             self._others_due_s = time.monotonic() + _OTHERS_ASKED_EVERY_S
         else:
             owners = owners + self._others
-        own = next((owner for owner in owners if owner.place == self._own), None)
+        own = next((owner for owner in owners if owner.progress_key == self._own), None)
         self._had |= frozenset() if own is None else own.topics
         own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
         refusal = same_id(own_id, owners, self._own) or self._conflict(set(names) - self._had, owners)
@@ -101,7 +101,7 @@ class Claims:
         """Raise Owned where by its progress a daemon of another name reads our slot; asked before it is dropped."""
         _, owners = read_owners(self._settings)
         for owner in owners:
-            if owner.place != self._own and owner.reads(self._own.slot, system_identifier, database):
+            if owner.progress_key != self._own and owner.reads(self._own.slot, system_identifier, database):
                 raise Owned(
                     f"the slot is read by a daemon with another name: {owner}",
                     hint="choose another source.slot.name; or, if that daemon is not to run any more, "
@@ -136,7 +136,7 @@ class Claims:
         finally:
             consumer.close()
         return {
-            slot.decode(): frozenset(KeptTopics.load(value, offset).names())
+            slot.decode(): frozenset(TopicIdentities.load(value, offset).names())
             for key, (offset, value) in found[self._own.progress_topic].items()
             if value is not None and key.endswith(_TOPICS) and is_slots(slot := key.removesuffix(_TOPICS))
         }
@@ -149,7 +149,7 @@ def read_owners(settings: SinkSettings, *, is_own_alone: bool = False) -> tuple[
     `is_own_alone`: slots of other names are not asked for. Raises SinkUnavailable, SinkAuthorization,
     ProgressUnreadable (of our own topic).
     """
-    own = Place(settings.progress_topic, settings.slot)
+    own = ProgressKey(settings.progress_topic, settings.slot)
     spans = _spans(settings, is_own_alone=is_own_alone)
     consumer = _consumer(settings)
     try:
@@ -162,7 +162,7 @@ def read_owners(settings: SinkSettings, *, is_own_alone: bool = False) -> tuple[
     return spans.get(own.progress_topic, (0, 0))[1], [owner for some in owners for owner in some]
 
 
-def _progress_in(topic: str, records: Records, own: Place) -> dict[str, Progress]:
+def _progress_in(topic: str, records: Records, own: ProgressKey) -> dict[str, Progress]:
     if topic == own.progress_topic:
         return progress_of(records)
     found: dict[str, Progress] = {}

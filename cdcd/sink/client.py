@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.errors.frames import drop_frames
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.faults import error_of, making_client, translate
+from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import RESENT_AFTER_S, SinkSettings
 from cdcd.sink.too_large import of_own_topic, undelivered

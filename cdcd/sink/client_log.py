@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 
-from cdcd.ops.repeats import WINDOW_S, Repeats
+from cdcd.ops.log_dedup import WINDOW_S, LogDeduplicator
 from cdcd.redaction import clean
 
 __all__ = ["CLIENT_LOG", "ClientLog"]
@@ -33,7 +33,7 @@ class ClientLog:
     """What a client of librdkafka takes for a logger."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._repeats = Repeats("cdcd.sink.librdkafka", window_s)
+        self._deduplicator = LogDeduplicator("cdcd.sink.librdkafka", window_s)
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Take one line, as the binding gives it."""
@@ -42,16 +42,18 @@ class ClientLog:
         found = _BROKER.match(text)
         if facility not in _TRIED_AGAIN or found is None:
             key = (facility, _NUMBERS.sub("#", text))
-            self._repeats.say(level, "kafka_client", key=key, facility=facility, client=client, reason=text)
+            self._deduplicator.say(
+                level, "kafka_client", key=key, facility=facility, client=client, reason=text
+            )
             return
         broker, reason = found["broker"], _CONNECT.sub("", _HOW_LONG.sub("", found["reason"]))
-        self._repeats.say(
+        self._deduplicator.say(
             level, "kafka_client", key=(broker, _NUMBERS.sub("#", reason)), broker=broker, reason=reason
         )
 
     def flush(self) -> None:
         """Say what was counted."""
-        self._repeats.flush()
+        self._deduplicator.flush()
 
 
 CLIENT_LOG = ClientLog()

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from cdcd.errors import Owned, ProgressUnreadable
 from cdcd.model import Progress
-from cdcd.sink.kept_topics import KeptTopics, key_of_topics
 from cdcd.sink.names import message_topic, own_topics, progress_topic, transaction_topic
 from cdcd.sink.progress import load
+from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = [
     "Owner",
-    "Place",
+    "ProgressKey",
     "Record",
     "conflict",
     "is_slots",
@@ -37,7 +37,7 @@ Record = tuple[int, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProgressKey:
     """Where a slot's progress is; no two slots have the same."""
 
     progress_topic: str
@@ -56,7 +56,7 @@ class Owner:
     `has_slot`: it has read the slot, or made it; one whose start was cut off before has not.
     """
 
-    place: Place
+    progress_key: ProgressKey
     system_identifier: str
     database: str
     transactional_id: str
@@ -65,7 +65,7 @@ class Owner:
 
     def reads(self, slot: str, system_identifier: str, database: str) -> bool:
         """Whether it is this slot of this server that its progress is of."""
-        here = (self.place.slot, self.system_identifier, self.database)
+        here = (self.progress_key.slot, self.system_identifier, self.database)
         return self.has_slot and here == (slot, system_identifier, database)
 
     def is_of(self, system_identifier: str, database: str) -> bool:
@@ -73,10 +73,9 @@ class Owner:
         return (self.system_identifier, self.database) == (system_identifier, database)
 
     def __str__(self) -> str:
-        slot = (
-            f"slot {self.place.slot} of database {self.database}, system identifier {self.system_identifier}"
-        )
-        return f"{slot} (name {self.place.prefix})"
+        key = self.progress_key
+        slot = f"slot {key.slot} of database {self.database}, system identifier {self.system_identifier}"
+        return f"{slot} (name {key.prefix})"
 
 
 def progress_of(records: Mapping[bytes, Record]) -> dict[str, Progress]:
@@ -103,14 +102,14 @@ def topics_elsewhere(found: Mapping[str, Progress], records: Mapping[bytes, Reco
 
 
 def owners_of(
-    topic: str, found: Mapping[str, Progress], records: Mapping[bytes, Record], own: Place
+    topic: str, found: Mapping[str, Progress], records: Mapping[bytes, Record], own: ProgressKey
 ) -> list[Owner]:
     """Return the owners in one progress topic. Raises ProgressUnreadable, of our own topic.
 
     Another name's daemons own the topics of that name besides; those of our own name share some of them.
     """
     is_ours = topic == own.progress_topic
-    common = own_topics(own.prefix) if is_ours else own_topics(Place(topic, "").prefix)
+    common = own_topics(own.prefix) if is_ours else own_topics(ProgressKey(topic, "").prefix)
     owners = []
     for slot, progress in found.items():
         _, value = records.get(key_of_topics(slot), (-1, None))
@@ -118,12 +117,12 @@ def owners_of(
         if value is not None and progress.topics_at >= 0:
             # Of another name it may be anything, and what the progress itself says is still true.
             with contextlib.nullcontext() if is_ours else contextlib.suppress(ProgressUnreadable):
-                known = KeptTopics.load(value, 0).held()
+                known = TopicIdentities.load(value, 0).with_records()
         topics = {*progress.offsets, *progress.snapshot_tables, *known}
         topics = topics - _shared(common) if is_ours else topics | set(common)
         owners.append(
             Owner(
-                Place(topic, slot),
+                ProgressKey(topic, slot),
                 progress.identity.system_identifier,
                 progress.identity.database,
                 progress.transactional_id,
@@ -140,12 +139,12 @@ def _shared(common: Iterable[str]) -> set[str]:
 
 
 def conflict(
-    names: Collection[str], owners: Iterable[Owner], own: Place, shared_with: Collection[str]
+    names: Collection[str], owners: Iterable[Owner], own: ProgressKey, shared_with: Collection[str]
 ) -> Owned | None:
     """Return the error of topics that another slot owns, None where each is free or shared on purpose."""
     for owner in owners:
         taken = sorted(owner.topics.intersection(names))
-        if not taken or owner.place == own or owner.place.slot in shared_with:
+        if not taken or owner.progress_key == own or owner.progress_key.slot in shared_with:
             continue
         shown = ", ".join(taken[:_SHOWN]) + (f" and {len(taken) - _SHOWN} more" if taken[_SHOWN:] else "")
         return Owned(
@@ -153,7 +152,7 @@ def conflict(
             hint=_way_out(taken, own.prefix)
             + "choose another name, which gives topics of its own; or, if records of "
             "both slots are wanted in one topic, or that slot is retired, set "
-            f"sink.topics.shared_with: [{owner.place.slot}]",
+            f"sink.topics.shared_with: [{owner.progress_key.slot}]",
         )
     return None
 
@@ -171,13 +170,13 @@ def _way_out(taken: Collection[str], prefix: str) -> str:
     )
 
 
-def same_id(transactional_id: str, owners: Iterable[Owner], own: Place) -> Owned | None:
+def same_id(transactional_id: str, owners: Iterable[Owner], own: ProgressKey) -> Owned | None:
     """Return the error of a transactional id under which another slot writes, None where nobody else does.
 
     Whoever opens a producer under it would end the other's, and be ended by it in turn (F64, F79).
     """
     mine = [owner for owner in owners if owner.transactional_id == transactional_id]
-    if not transactional_id or any(owner.place == own for owner in mine) or not mine:
+    if not transactional_id or any(owner.progress_key == own for owner in mine) or not mine:
         return None
     return Owned(
         f"another slot writes under this transactional id: {mine[0]}. The two would end each other's producers",

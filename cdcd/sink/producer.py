@@ -24,14 +24,14 @@ from cdcd.failpoints import hit
 from cdcd.model import Progress, Record
 from cdcd.sink.claims import Claims
 from cdcd.sink.client import Client, not_open
-from cdcd.sink.faults import error_of
-from cdcd.sink.kept_topics import KeptTopics, key_of_topics
+from cdcd.sink.error_map import error_of
 from cdcd.sink.limits import Limits
 from cdcd.sink.produce_batch import by_partition, last_of_each, produce_batch
 from cdcd.sink.progress import dump, key_of, key_of_joining
 from cdcd.sink.reader import Last, read_last
 from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
 from cdcd.sink.too_large import larger_than_producer, never_fits
+from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = ["KafkaSink"]
 
@@ -50,7 +50,7 @@ class KafkaSink:
         self._client: Client | None = None
         self._begun_s: float | None = None
         self._has_joined = False
-        self.kept: KeptTopics | None = None
+        self.identities: TopicIdentities | None = None
         """What the records count on in their topics; None: the progress record keeps what it says of it."""
         self.claims: Claims | None = None
         """Looks whether another slot claims a topic at the same moment; None: nobody looks."""
@@ -255,8 +255,8 @@ class KafkaSink:
         client.next_offsets.pop((self._settings.progress_topic, _ONE_PARTITION), None)
         own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
         progress = dataclasses.replace(progress, offsets=_offsets(client), transactional_id=own_id)
-        if self.kept is not None:
-            progress = dataclasses.replace(progress, topics_at=self._write_topics(self.kept))
+        if self.identities is not None:
+            progress = dataclasses.replace(progress, topics_at=self._write_topics(self.identities))
         self._produce_progress(client, progress)
         hit("progress_produced")
         if self._settings.is_exactly_once:
@@ -344,14 +344,14 @@ class KafkaSink:
         except KafkaException as failure:
             raise client.translated(failure, doing, topic=topic) from failure
 
-    def _write_topics(self, kept: KeptTopics) -> int:
+    def _write_topics(self, identities: TopicIdentities) -> int:
         """Write down what is new about the topics, within the group; return the offset where it stands."""
-        if kept.is_changed:
+        if identities.is_changed:
             key, topic = key_of_topics(self._settings.slot), self._settings.progress_topic
-            kept.at = self.write_ahead(topic, [(key, kept.dump())], _WRITING_TOPICS) - 1
+            identities.at = self.write_ahead(topic, [(key, identities.dump())], _WRITING_TOPICS) - 1
             if self.claims is not None:
-                self.claims.refuse_claimed_since(kept.names(), kept.at)
-        return kept.at
+                self.claims.refuse_claimed_since(identities.names(), identities.at)
+        return identities.at
 
     def _note_progress(self, client: Client) -> None:
         """Remember how far the progress topic is known to be our own: also when the result is unknown (F76)."""

@@ -21,10 +21,10 @@ from cdcd.errors import ProgressUnreadable, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.faults import error_of, making_client, translate
-from cdcd.sink.kept_topics import KeptTopics, key_of_topics
+from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import SinkSettings, reader_properties
+from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = [
     "Last",
@@ -32,8 +32,8 @@ __all__ = [
     "next_messages",
     "peek",
     "position_of",
-    "read_kept_topics",
     "read_last",
+    "read_topic_identities",
 ]
 
 _FIRST_WINDOW = 1_000
@@ -104,13 +104,13 @@ def _last_below(
         upper, window = lower, window * _WINDOW_GROWTH
 
 
-def read_kept_topics(settings: SinkSettings, at: int) -> KeptTopics:
+def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
     """Return what the slot's records count on in their topics, from the offset that its progress names (-1: none).
 
     Raises SinkUnavailable at the deadline, ProgressUnreadable, TopicMissing, SinkAuthorization.
     """
     if at < 0:
-        return KeptTopics()
+        return TopicIdentities()
     deadline = time.monotonic() + settings.operation_timeout_s
     consumer = _consumer(settings)
     try:
@@ -125,7 +125,7 @@ def read_kept_topics(settings: SinkSettings, at: int) -> KeptTopics:
             "copied anew",
             offset=at,
         )
-    return KeptTopics.load(last.value, at)
+    return TopicIdentities.load(last.value, at)
 
 
 def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:

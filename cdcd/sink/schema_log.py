@@ -14,9 +14,9 @@ import time
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from cdcd.errors import SchemasUnreadable
-from cdcd.schema.book import Book, Registered
+from cdcd.schema.schema_index import Registered, SchemaIndex
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.faults import making_client
+from cdcd.sink.error_map import making_client
 from cdcd.sink.reader import bounds, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
 
@@ -47,7 +47,7 @@ class SchemaLog:
         return bounds(self._settings, self._topic)[1]
 
     def read(
-        self, book: Book, upto: int, deadline_s: float, *, is_stable_enough: bool = False
+        self, schema_index: SchemaIndex, upto: int, deadline_s: float, *, is_stable_enough: bool = False
     ) -> list[tuple[int, Registered]]:
         """Take what is in the log below `upto`; return what it says, each with the offset after it.
 
@@ -64,16 +64,20 @@ class SchemaLog:
             if message is None or (position := position_of(message, self._topic)) is None:
                 continue
             error, key = message.error(), message.key()
-            if error is None and key is not None and (one := self._taken(book, key, message)) is not None:
+            if (
+                error is None
+                and key is not None
+                and (one := self._taken(schema_index, key, message)) is not None
+            ):
                 taken.append((position, one))
             self.position = max(self.position, position)
             if is_stable_enough and error is not None and error.code() == KafkaError._PARTITION_EOF:
                 break
         return taken
 
-    def _taken(self, book: Book, key: bytes, message: Message) -> Registered | None:
+    def _taken(self, schema_index: SchemaIndex, key: bytes, message: Message) -> Registered | None:
         try:
-            return book.take(key, message.value())
+            return schema_index.take(key, message.value())
         except SchemasUnreadable as error:
             error.context |= {"topic": self._topic, "offset": message.offset()}
             raise

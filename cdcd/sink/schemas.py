@@ -5,9 +5,10 @@ Invariant: a record under an id becomes visible only together with, or after, th
 when that one is the first in the log to take its id and its version: after it was written, and before anything
 that uses it can be seen, the log is read up to it, what other writers have not committed included (`announce`).
 So two daemons of one prefix cannot give one id to two schemas, whatever comes of their transactions. What is
-served to others (`book`) is committed; an id whose transaction is being decided is waited for (`await_decided`).
+served to others (`schema_index`) is committed; an id whose transaction is being decided is waited for
+(`await_decided`).
 Must not: decide what follows from an incompatible schema.
-Everything but `is_waiting`, `is_deciding`, `decided` and `book` blocks and belongs in a thread.
+Everything but `is_waiting`, `is_deciding`, `decided` and `schema_index` blocks and belongs in a thread.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from cdcd.errors import RegistryRefused, SchemaIdTaken, SchemaIncompatible, SinkUnavailable
-from cdcd.schema.book import Book, Registered, dump, key_of, schema_of, text_of
 from cdcd.schema.compatibility import level_differences
+from cdcd.schema.schema_index import Registered, SchemaIndex, dump, key_of, schema_of, text_of
 from cdcd.sink.schema_log import SchemaLog
 from cdcd.sink.settings import SinkSettings
 
@@ -50,10 +51,10 @@ class SchemaTopic:
         self._log: SchemaLog | None = None
         self._served: SchemaLog | None = None
         self._looked_s = 0.0
-        self._claims = Book()
+        self._claims = SchemaIndex()
         self._waiting: dict[tuple[str, str], Registered] = {}
         self._announced: dict[tuple[str, str], Registered] = {}
-        self.book: Book | None = None
+        self.schema_index: SchemaIndex | None = None
         """What is committed; None until the topic was read."""
 
     # --- a session ---------------------------------------------------------------------------------------
@@ -66,38 +67,43 @@ class SchemaTopic:
         self.close()
         log = SchemaLog(settings, self._topic, is_committed=False)
         served = SchemaLog(settings, self._topic, is_committed=True)
-        claims, book = Book(), Book()
+        claims, schema_index = SchemaIndex(), SchemaIndex()
         try:
-            self._read_both(log, claims, served, book, settings.operation_timeout_s)
+            self._read_both(log, claims, served, schema_index, settings.operation_timeout_s)
         finally:
             served.close()
         with self._lock:
             self._sink, self._settings = sink, settings
-            self._log, self._served, self._claims, self.book = log, served, claims, book
+            self._log, self._served, self._claims, self.schema_index = log, served, claims, schema_index
             self._waiting.clear()
             self._announced.clear()
             self._lock.notify_all()
 
     def serve(self, settings: SinkSettings, timeout_s: float) -> None:
         """Read what is committed without a session, for the readers of a daemon that is halted. Raises as `open`."""
-        log, book = SchemaLog(settings, self._topic, is_committed=True), Book()
+        log, schema_index = SchemaLog(settings, self._topic, is_committed=True), SchemaIndex()
         try:
-            log.read(book, log.end(), timeout_s, is_stable_enough=True)
+            log.read(schema_index, log.end(), timeout_s, is_stable_enough=True)
         finally:
             log.close()
         with self._lock:
-            if self.book is None:
-                self.book = book
+            if self.schema_index is None:
+                self.schema_index = schema_index
                 self._lock.notify_all()
 
     def _read_both(
-        self, log: SchemaLog, claims: Book, served: SchemaLog, book: Book, timeout_s: float
+        self,
+        log: SchemaLog,
+        claims: SchemaIndex,
+        served: SchemaLog,
+        schema_index: SchemaIndex,
+        timeout_s: float,
     ) -> None:
         end = log.end()
         written = log.read(claims, end, timeout_s)
         own_end = max((after for after, one in written if one.slot == self._slot), default=0)
         # The last session's transaction is decided, but its marker may still be on its way (F76).
-        served.read(book, own_end, timeout_s)
+        served.read(schema_index, own_end, timeout_s)
         if log.position < end or served.position < own_end:
             raise SinkUnavailable(
                 "the schema topic could not be read to its end in time",
@@ -105,7 +111,7 @@ class SchemaTopic:
                 "find-hanging); it is tried again",
                 topic=self._topic,
             )
-        served.read(book, end, timeout_s, is_stable_enough=True)
+        served.read(schema_index, end, timeout_s, is_stable_enough=True)
 
     def close(self) -> None:
         """End a session. What is committed is served on; what was announced is for the next session to find out."""
@@ -165,13 +171,13 @@ class SchemaTopic:
 
     def _known(self, subject: str, text: str) -> Registered | None:
         place = (subject, text)
-        assert self.book is not None
-        return self.book.find(subject, text) or self._announced.get(place) or self._waiting.get(place)
+        assert self.schema_index is not None
+        return self.schema_index.find(subject, text) or self._announced.get(place) or self._waiting.get(place)
 
     def _versions(self, subject: str) -> list[Registered]:
-        assert self.book is not None
+        assert self.schema_index is not None
         mine = [*self._announced.values(), *self._waiting.values()]
-        found = self.book.versions(subject) + [one for one in mine if one.subject == subject]
+        found = self.schema_index.versions(subject) + [one for one in mine if one.subject == subject]
         return sorted(found, key=lambda one: one.version)
 
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
@@ -232,9 +238,9 @@ class SchemaTopic:
     def decided(self) -> None:
         """Serve what was announced: the group that it was written in is committed."""
         with self._lock:
-            assert self.book is not None
+            assert self.schema_index is not None
             for one in self._announced.values():
-                self.book.take(key_of(one), dump(one))
+                self.schema_index.take(key_of(one), dump(one))
             self._announced.clear()
             self._lock.notify_all()
 
@@ -254,11 +260,11 @@ class SchemaTopic:
         with self._reading:
             time.sleep(max(0.0, self._looked_s + _LOOK_AGAIN_S - time.monotonic()))
             with self._lock:
-                served, book = self._served, self.book
-            if served is None or book is None:
+                served, schema_index = self._served, self.schema_index
+            if served is None or schema_index is None:
                 return
             try:
-                served.read(book, served.end(), _FOUND_WITHIN_S)
+                served.read(schema_index, served.end(), _FOUND_WITHIN_S)
             finally:
                 served.close()
                 self._looked_s = time.monotonic()

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message
 
 from cdcd.errors import RecordTooLarge, SinkError, TopicMissing
 from cdcd.model import Record
-from cdcd.sink.faults import translate
+from cdcd.sink.error_map import translate
 
 __all__ = [
     "larger_than_producer",

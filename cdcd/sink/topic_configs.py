@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from cdcd.errors import SinkAuthorization, SinkError, TopicMismatch
 from cdcd.findings import Finding, failure
-from cdcd.sink.faults import kafka_errors
+from cdcd.sink.error_map import kafka_errors
 
 _LOG = logging.getLogger("cdcd.sink.topics")
 _FOREVER = "-1"

@@ -17,13 +17,12 @@ from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding, failure, refusal
+from cdcd.sink.acls import check_acls
 from cdcd.sink.admin import Admin
 from cdcd.sink.claims import Claims
-from cdcd.sink.faults import error_of, kafka_errors, translate
+from cdcd.sink.error_map import error_of, kafka_errors, translate
 from cdcd.sink.hints import COLLISION_HINT
-from cdcd.sink.kept_topics import WAYS_ON, KeptTopic, KeptTopics, next_turn
 from cdcd.sink.limits import Limits
-from cdcd.sink.rights import check_rights
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topic_configs import (
     broker_configuration,
@@ -33,6 +32,7 @@ from cdcd.sink.topic_configs import (
     forgets,
     forgetting,
 )
+from cdcd.sink.topic_identity import RESOLUTION_HINT, TopicIdentities, TopicIdentity, next_turn
 
 __all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
@@ -65,7 +65,7 @@ class Topics:
     ) -> None:
         self._topics = topic_settings
         self.renew(settings)
-        self.kept: KeptTopics | None = None
+        self.identities: TopicIdentities | None = None
         """What was counted on before, which `ensure` and `verify` compare; None: nothing is compared."""
         self.claims: Claims | None = None
         """Asked before a topic is made or written to for the first time; None: nobody is asked."""
@@ -80,22 +80,22 @@ class Topics:
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions by topic, creating what is missing when that is allowed."""
         wanted = {name: self._new(name) for name in names}
-        if self.kept is None:
+        if self.identities is None:
             return self._ensure(wanted)
-        known = self.kept.known(wanted)
+        known = self.identities.known(wanted)
         if self.claims is not None and (new := wanted.keys() - known):
             self.claims.refuse_owned(new)
-        self.kept.refuse_missing(known - self._found_at_last(known).keys())
+        self.identities.refuse_missing(known - self._found_at_last(known).keys())
         described = self._described(self._ensure(wanted))
         for name, now in described.items():
-            self.kept.take(name, now)
+            self.identities.take(name, now)
         # What is kept is what keys are hashed over: a topic may have been widened since it was found (F66).
         return {name: now.partitions for name, now in described.items()}
 
     def ensure_new(self, names: Iterable[str]) -> dict[str, int]:
         """As `ensure`, of those alone that nothing was written to yet."""
         names = list(names)
-        known = set[str]() if self.kept is None else self.kept.known(names)
+        known = set[str]() if self.identities is None else self.identities.known(names)
         return self.ensure(name for name in names if name not in known)
 
     def ensure_progress(self, name: str) -> None:
@@ -169,19 +169,19 @@ class Topics:
         for name, partitions in expected.items():
             if name not in found:
                 raise TopicMissing(
-                    "the topic is gone: its records are lost to readers", hint=WAYS_ON, topic=name
+                    "the topic is gone: its records are lost to readers", hint=RESOLUTION_HINT, topic=name
                 )
             if found[name] != partitions:
                 raise TopicMismatch(
                     f"the topic has {found[name]} partitions, keys were hashed over {partitions}",
-                    hint=f"the order per key breaks where the number changes: {WAYS_ON}",
+                    hint=f"the order per key breaks where the number changes: {RESOLUTION_HINT}",
                     topic=name,
                 )
-        if self.kept is not None:
+        if self.identities is not None:
             turn = next_turn(expected, self._described_last, _DESCRIBED_IN_A_LOOK)
             self._described_last = max(turn, default="")
             for name, now in self._described(turn).items():
-                self.kept.check(name, now)
+                self.identities.check(name, now)
         self.read_limits()
 
     def read_limits(self) -> None:
@@ -197,7 +197,7 @@ class Topics:
             return None  # who writes to it meets it as well, and says so
         return None if limit is None else int(limit)
 
-    def reach(self) -> ClusterMetadata:
+    def cluster_metadata(self) -> ClusterMetadata:
         """Return what the brokers say of themselves and their topics. Raises SinkUnavailable, SinkAuthorization."""
         return self._metadata()
 
@@ -253,11 +253,11 @@ class Topics:
             mend = error.advice or "grant DescribeConfigs on them"
             return [Finding("warn", "sink.topics", f"their configuration is not known: {error.said}", mend)]
 
-    def check_rights(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
+    def check_acls(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
         """Return which of these topics may not be written to, of those that are there."""
         there = [name for name in names if _is_there(metadata, name)]
         try:
-            return check_rights(self._admin.client, there, self._settings.operation_timeout_s)
+            return check_acls(self._admin.client, there, self._settings.operation_timeout_s)
         except SinkError as error:
             return [
                 Finding("warn", "sink.topics", f"the rights on them are not known: {error.said}", _SEE_ACLS)
@@ -274,9 +274,9 @@ class Topics:
             time.sleep(_LOOK_AGAIN_S)
         return found
 
-    def _described(self, names: Iterable[str]) -> dict[str, KeptTopic]:
+    def _described(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
         """Return topics that were just found, as they are now. Raises TopicMissing and what asking met."""
-        found: dict[str, KeptTopic] = {}
+        found: dict[str, TopicIdentity] = {}
         deadline = time.monotonic() + _HEARD_OF_WITHIN_S
         missing = list(names)
         while missing:
@@ -285,7 +285,7 @@ class Topics:
                 time.sleep(_LOOK_AGAIN_S)
         return found
 
-    def _described_once(self, names: list[str], *, is_last: bool) -> dict[str, KeptTopic]:
+    def _described_once(self, names: list[str], *, is_last: bool) -> dict[str, TopicIdentity]:
         """Return those that the broker knows; the last time, raise TopicMissing for the others."""
         found = {}
         timeout_s = self._settings.operation_timeout_s
@@ -298,7 +298,7 @@ class Topics:
                 if is_last:
                     raise
                 continue
-            found[name] = KeptTopic(str(topic.topic_id), len(topic.partitions))
+            found[name] = TopicIdentity(str(topic.topic_id), len(topic.partitions))
         return found
 
     def _new(self, name: str) -> NewTopic:
@@ -387,17 +387,17 @@ class Topics:
         self, metadata: ClusterMetadata, names: Collection[str], *, describes: bool
     ) -> dict[str, Finding]:
         """Return, by name, which topics that have held records are not what they were (F66, F67)."""
-        known = set() if self.kept is None else self.kept.known(names)
+        known = set() if self.identities is None else self.identities.known(names)
         changed = {}
         there = {name for name in known if _is_there(metadata, name)}
         described = self._described(sorted(there)) if describes else {}
         for name in sorted(known):
-            assert self.kept is not None
+            assert self.identities is not None
             try:
                 if name not in there:
-                    self.kept.refuse_missing([name])
+                    self.identities.refuse_missing([name])
                 elif name in described:
-                    self.kept.check(name, described[name])
+                    self.identities.check(name, described[name])
             except SinkError as error:
                 changed[name] = failure(f"topic {name}", error)
         return changed

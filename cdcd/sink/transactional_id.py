@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.errors import SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.findings import Finding, failure
-from cdcd.sink.faults import error_of, making_client, translate
+from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings, producer_properties
 

@@ -25,7 +25,7 @@ from psycopg2 import sql
 
 from cdcd.errors import CdcdError, SnapshotStale
 from cdcd.model import RowBatch
-from cdcd.ops.notices import hear
+from cdcd.ops.notices import log_notices
 from cdcd.snapshot.copy_text import row_batch_of
 from cdcd.snapshot.marks import publication_marks
 from cdcd.snapshot.moved import Fate, fate_of, is_regrouped, moved_files
@@ -185,7 +185,7 @@ class SnapshotReader:
             with contextlib.suppress(_Cancelled):
                 collector.put(error)
         finally:
-            hear(self._connection.notices)
+            log_notices(self._connection.notices)
 
     def _next(self, batches: queue.Queue[RowBatch | BaseException | None]) -> RowBatch | BaseException | None:
         """Wait for what comes next; None when nobody wants it any more."""

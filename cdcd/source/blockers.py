@@ -113,18 +113,18 @@ _STANDBYS = """
 """
 
 
-class Gone(Exception):
+class BackendGone(Exception):
     """The session is not on the server any more."""
 
 
-def what_holds_up(connection: Connection, pid: int) -> Seen | None:
+def blockers_of(connection: Connection, pid: int) -> Seen | None:
     """Return what the session of this pid waits for and who holds it up; None while it waits for no one.
 
     Raises Gone, and Source errors.
     """
     sessions = fetch(connection, _SESSION, (pid,))
     if not sessions:
-        raise Gone
+        raise BackendGone
     backend_type, event_type, event, query = sessions[0]
     if event == _STANDBY_EVENT:
         return Seen("standby", blockers=standbys_behind(connection))
@@ -141,7 +141,7 @@ def what_holds_up(connection: Connection, pid: int) -> Seen | None:
     return Seen("lock", on, blocking)
 
 
-def holders(connection: Connection, pids: list[int]) -> tuple[Blocker, ...]:
+def sessions_holding(connection: Connection, pids: list[int]) -> tuple[Blocker, ...]:
     """Return the sessions of these pids, with the time since which they are connected. Raises Source errors."""
     return tuple(
         Blocker(f"pid {pid}", "is connected", pid, database, user, application, since_s)

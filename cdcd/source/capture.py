@@ -22,11 +22,11 @@ from cdcd.source.copyboth import parse_copy_data, standby_status_update
 from cdcd.source.drain import look_at_notices
 from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.libpq import CopyConnection
-from cdcd.source.publication import missing_publications
+from cdcd.source.lock_watch import Report, unreported
+from cdcd.source.publication_catalog import missing_publications
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.slot import create_temporary_slot
 from cdcd.source.start import Started, start_on
-from cdcd.source.watched import Report, unreported
 
 _STATUS_INTERVAL_S = 10.0
 _LOOK_AGAIN_S = 0.2

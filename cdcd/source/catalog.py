@@ -21,7 +21,7 @@ from cdcd.errors import SnapshotStale, SourceUnavailable
 from cdcd.model import Attribute, Column, PgType, Relation, ReplicaIdentity
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.key_index import TableKeys, table_keys
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import SourceSettings
 
 # A true array prints braces: int2vector and oidvector have elements too, but their own output function.

@@ -20,16 +20,16 @@ from psycopg2.extensions import parse_dsn
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdcd.errors import CdcdError, SourceAuthentication, SourceSetup, SourceUnavailable
-from cdcd.ops.notices import hear
+from cdcd.ops.notices import log_notices
 from cdcd.redaction import add_secret, clean
+from cdcd.source.connect_errors import connect_failure, refusals
 from cdcd.source.deadline import ANSWER_DEADLINE_S, within
-from cdcd.source.failures import (
+from cdcd.source.error_map import (
     MAX_REPORT_CHARACTERS,
     ServerReport,
     failure_for,
     first_line,
 )
-from cdcd.source.refusals import connect_failure, refusals
 from cdcd.source.settings import SourceSettings
 
 _AT_CONNECT = {
@@ -134,7 +134,7 @@ def fetch(
             cursor.execute(sql, parameters or None)
             return cursor.fetchall()
     finally:
-        hear(connection.notices)
+        log_notices(connection.notices)
 
 
 def connection_parameters(settings: SourceSettings) -> dict[str, str]:

@@ -18,7 +18,7 @@ from cdcd.model import Item
 from cdcd.ops.notices import NOTICES
 from cdcd.source import batch as fallback
 from cdcd.source.batch import BROKEN, COPY_ENDED, LATER, Batch
-from cdcd.source.failures import is_publication_notice
+from cdcd.source.error_map import is_publication_notice
 from cdcd.source.libpq import CopyConnection, PQconsumeInput, PQfreemem, PQgetCopyData
 
 reading: ModuleType = extension("cdcd.source.reading") or fallback

@@ -13,7 +13,7 @@ from cdcd.findings import Finding
 from cdcd.model import ReplicaIdentity
 from cdcd.schema.policy import Policy
 from cdcd.source.key_index import KeyIndex
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.start import quote_identifier
 
 _NULL_KEY = "its records have a null key, so no compaction and one partition"

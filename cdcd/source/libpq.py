@@ -18,7 +18,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import SourceError, SourceUnavailable
 from cdcd.redaction import clean
-from cdcd.source.failures import (
+from cdcd.source.error_map import (
     MAX_REPORT_CHARACTERS,
     ServerReport,
     failure_for,

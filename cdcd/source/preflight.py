@@ -30,7 +30,7 @@ from cdcd.source.identity import ServerIdentity
 from cdcd.source.key_check import key_findings, record_key
 from cdcd.source.partitions import Root
 from cdcd.source.partitions import shortfalls as shortfalls_of_partitions
-from cdcd.source.publication import CONFLICT_MEND, PublishedTable, create_publication_sql
+from cdcd.source.publication_catalog import CONFLICT_MEND, PublishedTable, create_publication_sql
 from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings, StreamOptions, shortfalls
 from cdcd.source.slot import SlotState
 from cdcd.source.start import quote_identifier

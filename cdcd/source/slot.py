@@ -19,12 +19,12 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import CdcdError, SlotUnusable, SourceSetup, SourceUnavailable
 from cdcd.lsn import Lsn, parse_lsn
-from cdcd.source.blockers import Gone, what_holds_up
+from cdcd.source.blockers import BackendGone, blockers_of
 from cdcd.source.connection import connect_replication, connect_sql, fetch
 from cdcd.source.deadline import hang_up
 from cdcd.source.identity import ServerIdentity, check_same_server
+from cdcd.source.lock_watch import Report, fetch_watched, unreported
 from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings
-from cdcd.source.watched import Report, fetch_watched, unreported
 from cdcd.waits import held_by
 
 CANCEL_TIMEOUT_S = 10.0
@@ -271,8 +271,8 @@ class _Cancelling:
 def _blocked(settings: SourceSettings, waiting: Connection, timeout_s: float) -> SourceUnavailable:
     """Name what the creation waits for (F38)."""
     names = "not known"
-    with contextlib.suppress(CdcdError, Gone), contextlib.closing(connect_sql(settings)) as connection:
-        seen = what_holds_up(connection, waiting.info.backend_pid)
+    with contextlib.suppress(CdcdError, BackendGone), contextlib.closing(connect_sql(settings)) as connection:
+        seen = blockers_of(connection, waiting.info.backend_pid)
         names = names if seen is None else held_by(seen.blockers)
     return SourceUnavailable(
         f"slot {settings.slot} was not created in {timeout_s:g} s, open transactions: {names}",

@@ -14,7 +14,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.ops.metrics import Metrics
-from cdcd.sink.kept_topics import KeptTopics
+from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source.connection import connect_sql, fetch
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
@@ -44,14 +44,14 @@ class Watched:
         self.errors: list[CdcdError] = []
         self.metrics = Metrics("0", with_process=False)
         self.watch = PublicationMonitor(("pub",), self.metrics, halts_at_removal=halts_at_removal)
-        self.kept = KeptTopics()
+        self.kept = TopicIdentities()
         self.watch.begin(self.kept, is_anew=False)
         assert self.look() == []
 
     def again(self) -> Watched:
         """What the next process sees at its start, before it has looked."""
         other = copy.copy(self)
-        other.errors, other.kept = [], KeptTopics.load(self.kept.dump(), 0)
+        other.errors, other.kept = [], TopicIdentities.load(self.kept.dump(), 0)
         other.watch = PublicationMonitor(("pub",), self.metrics, halts_at_removal=True)
         other.watch.begin(other.kept, is_anew=False)
         return other

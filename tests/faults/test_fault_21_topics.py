@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import TopicMismatch, TopicMissing, TopicReplaced
-from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.settings import TopicSettings
+from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.sink.topics import Topics
 from tests.faults.inserting import Inserting, await_more_rows
 from tests.faults.test_fault_10_slot_moved import advanced
@@ -76,7 +76,7 @@ def test_a_running_daemon_finds_it_when_it_looks(
     """What the session asks from time to time, and what a start asks before the first record of a topic."""
     settings = sink_settings(kafka.bootstrap)
     topics = Topics(settings, TopicSettings(create=True, partitions=2, replication_factor=1))
-    topics.kept = KeptTopics()
+    topics.identities = TopicIdentities()
     name = new_name("kept")
     expected = topics.ensure([name])
     topics.verify(expected)
@@ -85,7 +85,7 @@ def test_a_running_daemon_finds_it_when_it_looks(
         topics.verify(expected)
     with pytest.raises(cls):
         topics.ensure([name])
-    topics.kept.forget([name])
+    topics.identities.forget([name])
     topics.ensure([name])
 
 

@@ -195,8 +195,8 @@ def test_a_streamed_transaction_is_read_with_its_xids_and_nothing_is_confirmed(
     assert abort["xid"] == top
     assert "abort_lsn" in abort
     rows = [line["fields"] for line in lines if line.get("type") == "I"]
-    kept = [int(row["new"][0]["text"]) for row in rows if row["xid"] == top]
-    assert kept == list(range(1, 2001))
+    identities = [int(row["new"][0]["text"]) for row in rows if row["xid"] == top]
+    assert identities == list(range(1, 2001))
     assert {row["xid"] for row in rows} <= {top, abort["subxid"]}
 
 

@@ -38,8 +38,8 @@ def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(way:
     """cdcd is killed once; all is kept, read with Confluent's own deserializer, and stopped."""
     words = ["--rows", "1500", "--seconds", "10", "--kill-at", "bulk", "--seed", "11", "--keep", way]
     done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    kept = re.search(r"stop it with  cdcd demo --stop (\S+)", done.stdout)
-    assert kept is not None, done.stdout + done.stderr
+    identities = re.search(r"stop it with  cdcd demo --stop (\S+)", done.stdout)
+    assert identities is not None, done.stdout + done.stderr
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         last = done.stdout.splitlines()[-1]
@@ -50,11 +50,11 @@ def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(way:
         read_by_a_stranger(done.stdout)
     finally:
         stopped = subprocess.run(
-            [*DEMO, "--stop", kept[1]], capture_output=True, text=True, timeout=90, check=False
+            [*DEMO, "--stop", identities[1]], capture_output=True, text=True, timeout=90, check=False
         )
     assert stopped.returncode == 0
-    assert not Path(kept[1]).exists()
-    assert not processes_in(Path(kept[1]))
+    assert not Path(identities[1]).exists()
+    assert not processes_in(Path(identities[1]))
 
 
 @pytest.mark.long

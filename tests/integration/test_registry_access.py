@@ -18,9 +18,9 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import RegistryRefused, RegistryUnavailable
 from cdcd.redaction import clean
 from cdcd.registry.confluent import Registry
-from cdcd.registry.rest import Answered, Client, RestClient
+from cdcd.registry.confluent_client import ConfluentClient
+from cdcd.registry.rest import Client, RegistryErrorAnswer, RestClient
 from cdcd.registry.settings import RegistrySettings, client_properties
-from cdcd.registry.through_confluent import ThroughConfluent
 from tests.integration.test_registry_confluent import INCOMPATIBLE, OPTIONAL, V1, V2, ask
 from tests.support.registry_door import Door
 from tests.support.topics import new_name
@@ -197,14 +197,14 @@ def test_both_clients_get_the_same_answers(
     """Confluent's own is the judge of ours."""
     name, missing = subject + subject_suffix, f"{subject}-missing"
     properties = client_properties(RegistrySettings(registry.url))
-    ours, theirs = RestClient(properties), ThroughConfluent(properties)
+    ours, theirs = RestClient(properties), ConfluentClient(properties)
 
     def reported(ask: Callable[[Client], object]) -> list[object]:
         answers: list[object] = []
         for client in (ours, theirs):
             try:
                 answers.append(ask(client))
-            except Answered as error:
+            except RegistryErrorAnswer as error:
                 answers.append((error.status, error.code, error.message))
         return answers
 
@@ -260,7 +260,7 @@ def test_a_registry_that_gives_an_id_in_use_to_another_schema_is_found_out(
     number = mine.schema_id(subject, V1)
     # What it had given out before it forgot; a real one cannot be made to choose a number.
     for given in range(number + 1, number + 1000):
-        assert mine._known.take("another", '"string"', given)
+        assert mine._cache.take("another", '"string"', given)
     with pytest.raises(RegistryRefused, match="lost"):
         mine.schema_id(subject, V2)
     assert mine.schema_id(subject, V2)

@@ -17,8 +17,8 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import ConfigError, RegistryRefused, RegistryUnavailable, SchemaIncompatible
 from cdcd.registry.confluent import Registry
+from cdcd.registry.confluent_client import ConfluentClient
 from cdcd.registry.settings import RegistrySettings
-from cdcd.registry.through_confluent import ThroughConfluent
 from tests.support.topics import new_name
 
 V1: dict[str, Any] = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
@@ -177,7 +177,7 @@ def test_the_versions_of_a_subject_are_not_kept_by_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each is compared with all before it, and asked for once; Confluent's client alone would keep each for good."""
-    monkeypatch.setattr(client, "_client", ThroughConfluent({"url": registry.url}))
+    monkeypatch.setattr(client, "_client", ConfluentClient({"url": registry.url}))
     versions = [{**V1, "fields": [*V1["fields"], {**OPTIONAL, "name": f"c{number}"}]} for number in range(12)]
     before = kept_by_the_library()
     ids = [client.schema_id(subject, version) for version in versions]
@@ -208,7 +208,7 @@ def test_a_level_that_a_kill_has_left_open_is_put_back(registry: SchemaRegistry,
     Registry(RegistrySettings(registry.url)).schema_id(subject, V1)
     ask(f"{registry.url}/config/{subject}", {"compatibility": "NONE"}, method="PUT")
     with pytest.raises(SchemaIncompatible):
-        Registry(RegistrySettings(registry.url, lets_through=True)).schema_id(subject, INCOMPATIBLE)
+        Registry(RegistrySettings(registry.url, registers_incompatible=True)).schema_id(subject, INCOMPATIBLE)
     assert ask(f"{registry.url}/config/{subject}")["compatibilityLevel"] == "BACKWARD_TRANSITIVE"
 
 

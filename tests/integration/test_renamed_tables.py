@@ -8,8 +8,8 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.source.connection import connect_sql, fetch
-from cdcd.source.names import unpublished
-from cdcd.source.published import published_oids, read_published
+from cdcd.source.publication_diff import published_oids, read_published
+from cdcd.source.unpublished_tables import unpublished
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader

@@ -11,7 +11,7 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import RegistryRefused, SchemaIdTaken
 from cdcd.model import Progress, SourceIdentity
-from cdcd.schema.book import Book, id_of
+from cdcd.schema.schema_index import SchemaIndex, id_of
 from cdcd.sink import schemas as schemas_module
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
@@ -69,8 +69,8 @@ class Writer:
 
     def subjects(self) -> list[str]:
         self.schemas.refresh()
-        assert self.schemas.book is not None
-        return self.schemas.book.subjects()
+        assert self.schemas.schema_index is not None
+        return self.schemas.schema_index.subjects()
 
     def stored(self) -> list[tuple[str, int, int]]:
         found = [json.loads(r.value()) for r in committed_records(self.bootstrap, self.topic) if r.value()]
@@ -98,8 +98,8 @@ def two(kafka: KafkaBroker, prefix: str) -> Any:
 
 def test_an_aborted_schema_is_never_served_and_keeps_its_id(one: Writer) -> None:
     number = one.announce("t-value", V1)
-    assert one.schemas.book is not None
-    assert one.schemas.book.text(number) is None
+    assert one.schemas.schema_index is not None
+    assert one.schemas.schema_index.text(number) is None
     one.sink.abort()
     assert one.open().subjects() == []
     assert one.announce("t-value", V1) == number
@@ -115,8 +115,8 @@ def test_a_reader_waits_for_what_is_being_decided(one: Writer) -> None:
 
     def look() -> None:
         one.schemas.await_decided(lambda registered: registered.schema_id == number)
-        assert one.schemas.book is not None
-        found.append(one.schemas.book.text(number))
+        assert one.schemas.schema_index is not None
+        found.append(one.schemas.schema_index.text(number))
 
     assert one.schemas.is_deciding(lambda registered: registered.subject == "t-value")
     assert not one.schemas.is_deciding(lambda registered: registered.subject == "u-value")
@@ -151,7 +151,7 @@ def test_of_two_schemas_with_one_id_the_first_in_the_log_has_it(
     delivery: str, kafka: KafkaBroker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids that cannot tell schemas apart, and two daemons that do not know of each other's."""
-    monkeypatch.setattr(schemas_module, "Book", lambda: Book(id_of=lambda _text, attempt: 1 + attempt))
+    monkeypatch.setattr(schemas_module, "Book", lambda: SchemaIndex(id_of=lambda _text, attempt: 1 + attempt))
     one = Writer(kafka, prefix, new_name("one"), delivery).open()
     two = Writer(kafka, prefix, new_name("two"), delivery).open()
     assert one.announce("t-value", V1) == 1
@@ -165,9 +165,9 @@ def test_of_two_schemas_with_one_id_the_first_in_the_log_has_it(
     two.commit()
     for writer in (one, two):
         eventually(lambda w=writer: w.subjects() == ["t-value", "u-value"], "both are served")
-        assert writer.schemas.book is not None
-        assert json.loads(writer.schemas.book.text(1) or "") == V1
-        assert json.loads(writer.schemas.book.text(2) or "") == OTHER
+        assert writer.schemas.schema_index is not None
+        assert json.loads(writer.schemas.schema_index.text(1) or "") == V1
+        assert json.loads(writer.schemas.schema_index.text(2) or "") == OTHER
         writer.close()
 
 

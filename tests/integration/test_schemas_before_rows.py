@@ -25,7 +25,7 @@ from cdcd.registry.confluent import Registry
 from cdcd.session.start_checks.schema_trial import Trial
 from cdcd.session.start_checks.topics import topic_names
 from cdcd.source.connection import connect_sql
-from cdcd.source.publication import published_tables
+from cdcd.source.publication_catalog import published_tables
 from tests.integration.conftest import NewDaemon
 from tests.support.broken_setups import World, published_in_part_and_by_roots
 from tests.support.daemon import await_confirmed

@@ -10,11 +10,11 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import Owned, ProgressUnreadable, SinkUnavailable
 from cdcd.model import Record
 from cdcd.sink.claims import Claims, read_owners
-from cdcd.sink.kept_topics import KeptTopic, KeptTopics, TopicOwner, key_of_topics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.progress import dump
-from cdcd.sink.reader import read_kept_topics
+from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity, TopicOwner, key_of_topics
 from tests.support.sinks import make_topics, progress, sink_settings
 from tests.support.topics import committed_values, new_name, transactional_producer
 
@@ -33,9 +33,9 @@ class Slot:
     def look(self) -> None:
         """As a start does."""
         self.claims.refuse_owned([self.topic])
-        self.sink.kept = KeptTopics()
-        self.sink.kept.own(TopicOwner("7001", "shop", self.settings.slot))
-        self.sink.kept.take(self.topic, KeptTopic("id", 1))
+        self.sink.identities = TopicIdentities()
+        self.sink.identities.set_owner(TopicOwner("7001", "shop", self.settings.slot))
+        self.sink.identities.take(self.topic, TopicIdentity("id", 1))
 
     def write(self) -> None:
         """One group."""
@@ -74,8 +74,8 @@ def test_a_claim_that_is_not_decided_counts_until_it_is_taken_back(
 ) -> None:
     first, second = slots
     first.sink.begin()
-    assert first.sink.kept is not None
-    record = (key_of_topics(first.settings.slot), first.sink.kept.dump())
+    assert first.sink.identities is not None
+    record = (key_of_topics(first.settings.slot), first.sink.identities.dump())
     first.sink.write_ahead(first.settings.progress_topic, [record], "claiming")
     with pytest.raises(SinkUnavailable, match="at the same moment"):
         second.write()
@@ -104,8 +104,8 @@ def test_owners_are_found_behind_any_number_of_other_records_and_open_transactio
     filling.produce(first.settings.progress_topic, None, "x/joining")
     filling.flush()
     _, owners = read_owners(second.settings)
-    (owner,) = [one for one in owners if one.place.progress_topic == first.settings.progress_topic]
-    assert (owner.place.slot, owner.topics) == (first.settings.slot, {first.topic})
+    (owner,) = [one for one in owners if one.progress_key.progress_topic == first.settings.progress_topic]
+    assert (owner.progress_key.slot, owner.topics) == (first.settings.slot, {first.topic})
     filling.abort_transaction()
 
 
@@ -123,14 +123,16 @@ def test_another_names_progress_topic_that_holds_anything_else_is_passed_over(
     producer.commit_transaction(30)
     first.write()
     _, owners = read_owners(first.settings)
-    assert first.settings.slot in {owner.place.slot for owner in owners}
-    assert foreign not in {owner.place.progress_topic for owner in owners}
+    assert first.settings.slot in {owner.progress_key.slot for owner in owners}
+    assert foreign not in {owner.progress_key.progress_topic for owner in owners}
     # One slot of theirs that cannot be read, of a later version for one, hides no other.
     producer.begin_transaction()
     producer.produce(foreign, dump(progress("theirs")), "theirs")
     producer.commit_transaction(30)
     _, owners = read_owners(first.settings)
-    assert [owner.place.slot for owner in owners if owner.place.progress_topic == foreign] == ["theirs"]
+    assert [owner.progress_key.slot for owner in owners if owner.progress_key.progress_topic == foreign] == [
+        "theirs"
+    ]
 
 
 def test_a_progress_topic_that_was_copied_takes_nothing_away_from_the_others(
@@ -138,19 +140,19 @@ def test_a_progress_topic_that_was_copied_takes_nothing_away_from_the_others(
 ) -> None:
     """A copy, to another cluster for one, has its records at other offsets than they say."""
     theirs, copied = (f"{new_name('foreign')}.__progress" for _ in range(2))
-    kept = KeptTopics()
-    kept.own(TopicOwner("7002", "theirs", "theirs"))
-    kept.take("a topic of theirs", KeptTopic("id", 1))
+    identities = TopicIdentities()
+    identities.set_owner(TopicOwner("7002", "theirs", "theirs"))
+    identities.take("a topic of theirs", TopicIdentity("id", 1))
     producer = transactional_producer(kafka.bootstrap, new_name("foreign"))
     for topic, at in ((theirs, 0), (copied, 100_000)):
         make_topics(sink_settings(kafka.bootstrap, progress_topic=topic))
         producer.begin_transaction()
-        producer.produce(topic, kept.dump(), key_of_topics("theirs"))
+        producer.produce(topic, identities.dump(), key_of_topics("theirs"))
         for _ in range(200):
             producer.produce(topic, dump(replace(progress("theirs"), topics_at=at)), "theirs")
         producer.commit_transaction(30)
     _, owners = read_owners(slots[0].settings)
-    found = {owner.place.progress_topic: owner.topics for owner in owners}
+    found = {owner.progress_key.progress_topic: owner.topics for owner in owners}
     assert "a topic of theirs" in found[theirs]
     assert "a topic of theirs" not in found[copied]
 
@@ -163,10 +165,14 @@ def test_a_record_of_topics_that_is_not_where_it_is_said_to_be_halts(
     first, second = slots
     producer = transactional_producer(kafka.bootstrap, new_name("restored"))
     producer.begin_transaction()
-    producer.produce(first.settings.progress_topic, KeptTopics().dump(), key_of_topics(second.settings.slot))
+    producer.produce(
+        first.settings.progress_topic, TopicIdentities().dump(), key_of_topics(second.settings.slot)
+    )
     producer.produce(first.settings.progress_topic, b"x", "another/joining")
-    producer.produce(first.settings.progress_topic, KeptTopics().dump(), key_of_topics(first.settings.slot))
+    producer.produce(
+        first.settings.progress_topic, TopicIdentities().dump(), key_of_topics(first.settings.slot)
+    )
     producer.commit_transaction(30)
     with pytest.raises(ProgressUnreadable, match="not at the offset that the progress names"):
-        read_kept_topics(first.settings, at)
-    assert read_kept_topics(first.settings, 2).names() == KeptTopics().names()
+        read_topic_identities(first.settings, at)
+    assert read_topic_identities(first.settings, 2).names() == TopicIdentities().names()

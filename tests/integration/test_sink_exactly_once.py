@@ -22,9 +22,9 @@ from cdcd.errors import (
     TopicMissing,
 )
 from cdcd.model import Progress, Record
-from cdcd.sink.kept_topics import KeptTopic, KeptTopics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings, TopicSettings
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from cdcd.sink.topics import Topics
 from cdcd.sink.transactional_id import check_by_another_id, check_transactional_id
 from tests.support.sinks import progress, sink_settings
@@ -328,8 +328,8 @@ def test_a_record_of_cdcds_own_that_is_too_large_says_what_mends_it(place: Place
         place.progress_topic = new_name("small")
         create_topic(place.bootstrap, place.progress_topic, config={"max.message.bytes": "1000"})
     sink = place.opened(properties=properties)
-    sink.kept = KeptTopics({f"topic-{n}": KeptTopic(new_name("id"), 6) for n in range(1000)})
-    sink.kept.is_changed = True
+    sink.identities = TopicIdentities({f"topic-{n}": TopicIdentity(new_name("id"), 6) for n in range(1000)})
+    sink.identities.is_changed = True
     sink.begin()
     with pytest.raises(RecordTooLarge) as caught:
         write(sink, records(place.topic, 5), progress(place.slot))

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Re
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
-from cdcd.sink.kept_topics import KeptTopic, KeptTopics
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_last
 from cdcd.sink.settings import TopicSettings
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from cdcd.sink.topics import PROGRESS_PROPERTIES, Topics
 from tests.support.sinks import progress, sink_settings
 from tests.support.topics import create_topic, new_name
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 def look(topics: Topics, names: list[str], own: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
     """What a start finds of these topics."""
-    return topics.check(topics.reach(), names, own or {}, **more)
+    return topics.check(topics.cluster_metadata(), names, own or {}, **more)
 
 
 def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: str) -> Topics:
@@ -72,7 +72,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
 ) -> None:
     """Seen with three brokers on a busy machine. Here the answers come early: the topic is made after the first."""
     topics, name, times = make(bootstrap), new_name("late"), []
-    topics.kept = KeptTopics()
+    topics.identities = TopicIdentities()
     describe = topics._admin.client.describe_topics
 
     def early(*asked: Any, **options: Any) -> Any:
@@ -87,7 +87,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
     monkeypatch.setattr(topics._admin.client, "describe_topics", early)
     monkeypatch.setattr(topics, "_ensure", lambda wanted: dict.fromkeys(wanted, 3))
     assert topics.ensure([name]) == {name: 3}
-    assert topics.kept.names() == (name,)
+    assert topics.identities.names() == (name,)
 
 
 def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_to(
@@ -95,7 +95,7 @@ def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_
 ) -> None:
     """F66: keys hashed over another number than the one that is kept would go unnoticed from the next start on."""
     topics, name = make(bootstrap), new_name("widened")
-    topics.kept = KeptTopics()
+    topics.identities = TopicIdentities()
     ensure = topics._ensure
 
     def widened(*wanted: Any) -> dict[str, int]:
@@ -107,7 +107,7 @@ def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_
 
     monkeypatch.setattr(topics, "_ensure", widened)
     partitions = topics.ensure([name])[name]
-    topics.kept.check(name, KeptTopic(topics._described([name])[name].topic_id, partitions))
+    topics.identities.check(name, TopicIdentity(topics._described([name])[name].topic_id, partitions))
 
 
 def test_a_topic_that_has_held_records_is_not_gone_because_one_broker_has_not_heard_of_it(
@@ -115,7 +115,7 @@ def test_a_topic_that_has_held_records_is_not_gone_because_one_broker_has_not_he
 ) -> None:
     """F67: it would be a halt that somebody has to look at."""
     topics, name, times = make(bootstrap), new_name("late"), []
-    topics.kept = KeptTopics()
+    topics.identities = TopicIdentities()
     topics.ensure([name])
     partitions = topics.partitions
 
@@ -215,7 +215,7 @@ def test_check_tells_which_topics_a_lost_broker_takes_records_of(bootstrap: str)
     for name in names:
         create_topic(bootstrap, name, config={"unclean.leader.election.enable": "true"})
     topics = make(bootstrap)
-    reported = topics.check_durability(topics.reach(), names)
+    reported = topics.check_durability(topics.cluster_metadata(), names)
     assert [(one.level, "5 topics" in one.message) for one in reported] == [("warn", True)]
     assert "one replica and unclean.leader.election.enable=true" in reported[0].message
 
@@ -302,11 +302,11 @@ def test_a_topic_that_held_records_and_was_made_again_or_is_gone_is_refused(boot
     """F66, F67: as the plan of its table would, at its first row."""
     gone, again, same = new_name("gone"), new_name("again"), new_name("same")
     topics = make(bootstrap)
-    topics.kept = KeptTopics()
+    topics.identities = TopicIdentities()
     topics.ensure([same])
-    topics.kept.take(gone, KeptTopic("id of before", 3))
+    topics.identities.take(gone, TopicIdentity("id of before", 3))
     create_topic(bootstrap, again, partitions=3)
-    topics.kept.take(again, KeptTopic("id of before", 3))
+    topics.identities.take(again, TopicIdentity("id of before", 3))
     codes = {one.subject: one.code for one in look(topics, [gone, again, same]) if one.level == "fail"}
     assert codes == {f"topic {gone}": "CDCD-TOPIC-MISSING", f"topic {again}": "CDCD-TOPIC-REPLACED"}
     codes = {one.subject: one.code for one in look(topics, [gone, again], describes=False) if one.code}

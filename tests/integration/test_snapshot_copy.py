@@ -16,7 +16,7 @@ from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Insert
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.connection import connect_sql, fetch, translate
-from cdcd.source.publication import published_tables
+from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import create_slot
 from tests.support.source import plain, row_payloads, source_database

@@ -12,13 +12,13 @@ import psycopg2
 import pytest
 
 from cdcd.errors import SourceUnavailable
-from cdcd.source import watched
+from cdcd.source import lock_watch
 from cdcd.source.blockers import table_lockers
 from cdcd.source.connection import connect_sql, fetch
-from cdcd.source.publication import published_tables
+from cdcd.source.lock_watch import fetch_watched
+from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import create_slot, read_slot
-from cdcd.source.watched import fetch_watched
 from cdcd.waits import Blocker, Seen
 from tests.support.source import plain, source_database
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers
@@ -155,7 +155,7 @@ def test_a_slot_is_not_given_up_while_others_go_on_writing(
     pg_server: PostgresServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each writer begins before the last one ends, and all are longer than any limit to a statement's answer."""
-    monkeypatch.setattr(watched, "ANSWER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(lock_watch, "ANSWER_DEADLINE_S", 1.0)
     monkeypatch.setattr("cdcd.source.deadline.ANSWER_DEADLINE_S", 1.0)
     looks = Looks()
     with source_database(pg_server(18), *TABLE) as settings:
@@ -179,7 +179,7 @@ def test_a_table_that_is_locked_is_waited_for_however_long(
     pg_server: PostgresServers, major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of the published tables, which the server locks from 16 on; the queue is followed to its head."""
-    monkeypatch.setattr(watched, "ANSWER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(lock_watch, "ANSWER_DEADLINE_S", 1.0)
     looks = Looks()
 
     def ask(connection: Any, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -236,11 +236,11 @@ def test_a_session_that_is_gone_is_given_up(
     pg_server: PostgresServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F16: its server has forgotten it, and nothing comes over its link; only the looks can tell."""
-    monkeypatch.setattr(watched, "ANSWER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(lock_watch, "ANSWER_DEADLINE_S", 1.0)
     looks = Looks()
     with source_database(pg_server(18), *TABLE) as settings:
         with contextlib.closing(connect_sql(settings)) as connection:
-            monkeypatch.setattr(watched, "what_holds_up", gone)
+            monkeypatch.setattr(lock_watch, "blockers_of", gone)
             with session(settings, "LOCK TABLE public.t") as locking:
                 with beside(lambda: fetch_watched(settings, connection, READ, (), looks)) as read:
                     eventually(lambda: read, "it has ended")
@@ -250,4 +250,4 @@ def test_a_session_that_is_gone_is_given_up(
 
 
 def gone(_connection: Any, _pid: int) -> Seen | None:
-    raise watched.Gone
+    raise lock_watch.BackendGone

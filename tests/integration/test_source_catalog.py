@@ -16,7 +16,7 @@ from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import identify
 from cdcd.source.key_index import TableKeys, table_keys
-from cdcd.source.publication import PublishedTable, missing_publications, published_tables
+from cdcd.source.publication_catalog import PublishedTable, missing_publications, published_tables
 from cdcd.source.settings import SourceSettings
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
 from tests.support.stack import (

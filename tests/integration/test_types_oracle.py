@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 
 from cdcd.schema.codec import Codec, Special
-from cdcd.schema.named import defined_once
+from cdcd.schema.named_types import defined_once
 from cdcd.schema.resolve import resolve
 from cdcd.source.catalog import Catalog
 from cdcd.source.settings import SourceSettings

@@ -10,7 +10,7 @@ import pytest
 
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.source.holders import oldest_writer
+from cdcd.source.oldest_transaction import oldest_writer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import commands_in, hint_of

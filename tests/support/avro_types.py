@@ -14,7 +14,7 @@ import fastavro
 
 from cdcd.model import Attribute, PgType
 from cdcd.schema.codec import Codec
-from cdcd.schema.named import defined_once
+from cdcd.schema.named_types import defined_once
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
 from cdcd.schema.resolve import resolve
 

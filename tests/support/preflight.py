@@ -21,7 +21,7 @@ from cdcd.source.preflight import (
     setup_findings,
     table_findings,
 )
-from cdcd.source.publication import missing_publications, published_tables
+from cdcd.source.publication_catalog import missing_publications, published_tables
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.slot import read_slot
 

@@ -46,7 +46,7 @@ class Door:
     ) -> None:
         self.registry_url = registry_url
         self.status: int | None = None
-        """Answered in the registry's place, None: let through."""
+        """RegistryErrorAnswer in the registry's place, None: let through."""
         self.is_answered_for: Callable[[Asked], bool] = lambda _asked: True
         """For which requests `status` is answered."""
         self.delay_s = 0.0

@@ -28,13 +28,13 @@ from cdcd.errors import (
     SecretUnreadable,
 )
 from cdcd.redaction import clean
-from cdcd.schema import book
-from cdcd.schema.book import Book, schema_of
+from cdcd.schema import schema_index
 from cdcd.schema.compatibility import level_differences
-from cdcd.sink.kept_topics import KeptTopics
+from cdcd.schema.schema_index import SchemaIndex, schema_of
 from cdcd.sink.progress import dump
 from cdcd.sink.progress import load as load_progress
-from cdcd.source import capture_file, published
+from cdcd.sink.topic_identity import TopicIdentities
+from cdcd.source import capture_file, publication_diff
 from tests.unit.sink.test_progress import PROGRESS
 
 DEEP = b"[" * 200_000
@@ -55,15 +55,15 @@ def schema_record(**over: Any) -> bytes:
 
 
 def topics(value: bytes) -> object:
-    return KeptTopics.load(value, 0)
+    return TopicIdentities.load(value, 0)
 
 
 def of_publications(value: bytes) -> object:
-    return published.load(base64.b64encode(value).decode())
+    return publication_diff.load(base64.b64encode(value).decode())
 
 
 def of_schemas(value: bytes) -> object:
-    return Book().take(b"k", value)
+    return SchemaIndex().take(b"k", value)
 
 
 HOSTILE: list[tuple[str, Callable[[bytes], object], bytes, type[CdcdError]]] = [
@@ -105,7 +105,7 @@ HOSTILE: list[tuple[str, Callable[[bytes], object], bytes, type[CdcdError]]] = [
     (
         "schemas: a large one",
         of_schemas,
-        schema_record(schema=" " * book.MAX_RECORD_BYTES),
+        schema_record(schema=" " * schema_index.MAX_RECORD_BYTES),
         SchemasUnreadable,
     ),
 ]
@@ -145,8 +145,8 @@ def test_what_is_as_it_has_to_be_is_read() -> None:
 
 
 def test_schemas_of_others_end_where_memory_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "MAX_BOOK_CHARACTERS", 10_000)
-    one = Book()
+    monkeypatch.setattr(schema_index, "MAX_INDEX_CHARACTERS", 10_000)
+    one = SchemaIndex()
 
     def take_many() -> None:
         for number in range(1, 100):
@@ -161,7 +161,7 @@ def test_schemas_of_others_end_where_memory_would(monkeypatch: pytest.MonkeyPatc
     "text", ["", "no", DEEP.decode(), DIGITS.decode()], ids=lambda text: text[:3] or "empty"
 )
 def test_a_schema_of_others_that_is_none(text: str) -> None:
-    found = Book().take(b"k", schema_record(schema=text))
+    found = SchemaIndex().take(b"k", schema_record(schema=text))
     assert found is not None
     with pytest.raises(SchemasUnreadable):
         schema_of(found)

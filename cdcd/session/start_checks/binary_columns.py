@@ -17,7 +17,7 @@ from cdcd.model import Column, PgType
 from cdcd.schema.policy import Policies
 from cdcd.schema.resolve import resolve
 from cdcd.source.catalog import Catalog
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import StreamOptions
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")

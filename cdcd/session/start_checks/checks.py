@@ -30,7 +30,7 @@ from cdcd.session.start_checks.server import (
 from cdcd.session.start_checks.topics import check_kafka, check_owners, check_topics, check_transactions
 from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.preflight import connection_failure
-from cdcd.source.publication import LOCK_PATIENCE_MS
+from cdcd.source.publication_catalog import LOCK_PATIENCE_MS
 from cdcd.spill.preflight import check_folder
 from cdcd.waits import Kind
 

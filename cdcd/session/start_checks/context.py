@@ -19,14 +19,14 @@ from cdcd.registry.confluent import Registry
 from cdcd.schema.policy import Policy
 from cdcd.session.start_checks.schema_trial import Report, unreported
 from cdcd.sink.claims import Claims
-from cdcd.sink.kept_topics import KeptTopics
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.locks import set_lock_timeout
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState
 
@@ -37,7 +37,7 @@ PATIENCE_S = 2.0
 CORRECT_FIRST = "correct this first, then run `cdcd check` again"
 
 
-Compare = Callable[[KeptTopics, bool, Any], list[Finding]]
+Compare = Callable[[TopicIdentities, bool, Any], list[Finding]]
 """What the publications have become since the record of the topics; `True`: all is copied anew. Over a connection."""
 
 
@@ -68,7 +68,7 @@ class Known:
     stored: Progress | None = None
     timelines: Timelines | None = None
     verdict: Resume | Snapshot | None = None
-    kept: KeptTopics | None = None
+    identities: TopicIdentities | None = None
     tables: list[PublishedTable] | None = None
     schemas: Registry | SchemaTopic | None = None
     is_transaction_known: bool = False

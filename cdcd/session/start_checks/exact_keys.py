@@ -15,7 +15,7 @@ from cdcd.schema.policy import Policies
 from cdcd.schema.resolve import resolve
 from cdcd.source.catalog import Catalog
 from cdcd.source.key_check import record_key
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 
 
 def inexact_keys(tables: Iterable[PublishedTable], catalog: Catalog, policies: Policies) -> Iterator[Finding]:

@@ -30,8 +30,8 @@ from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, verdict
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.context import PATIENCE_S, Known
-from cdcd.sink.kept_topics import KeptTopics
-from cdcd.sink.reader import peek, read_kept_topics
+from cdcd.sink.reader import peek, read_topic_identities
+from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source.identity import check_same_server, identify
 from cdcd.source.preflight import holder_findings
 from cdcd.source.slot import SlotState, read_slot
@@ -54,9 +54,9 @@ def check_position(known: Known) -> list[Finding]:
             raise
         # A daemon at its first start makes slot and position one after the other: once more, after it.
         finding = position(known)
-    known.kept = kept = _kept(known)
+    known.identities = identities = _topic_identities(known)
     assert known.topics is not None
-    known.topics.kept = kept  # what the look at the topics compares with
+    known.topics.identities = identities  # what the look at the topics compares with
     return [*_holder(known), finding]
 
 
@@ -121,14 +121,14 @@ def _undecided(what: str, level: Any) -> Finding:
     return Finding(level, "start", message, mend)
 
 
-def _kept(known: Known) -> KeptTopics:
+def _topic_identities(known: Known) -> TopicIdentities:
     """Return what the records count on in their topics: nothing of it where all tables are copied anew."""
     assert known.sink is not None
     at = -1 if known.stored is None else known.stored.topics_at
-    kept = read_kept_topics(known.sink, at)
+    identities = read_topic_identities(known.sink, at)
     if isinstance(known.verdict, Snapshot):
-        kept.leave()
-    return kept
+        identities.reset()
+    return identities
 
 
 def _holder(known: Known) -> list[Finding]:

@@ -25,7 +25,7 @@ from cdcd.sink.names import message_topic
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.source.catalog import Catalog
 from cdcd.source.key_index import TableKeys
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 
 THREADS = 8
 LIMIT_S = 60.0

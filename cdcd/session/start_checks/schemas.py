@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from cdcd.findings import Finding, refusal
 from cdcd.registry.subjects import subject_of
-from cdcd.schema.book import Book
 from cdcd.schema.names import value_record
+from cdcd.schema.schema_index import SchemaIndex
 from cdcd.session.start_checks.context import Known
 from cdcd.session.start_checks.schema_trial import Trial
 from cdcd.session.start_checks.topics import table_topics
 from cdcd.sink.names import message_topic
 from cdcd.sink.schemas import SchemaTopic
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 
 
 def check_registry(known: Known) -> list[Finding]:
@@ -49,7 +49,7 @@ def _read_schemas(known: Known, topic: str) -> SchemaTopic | None:
     if topic in known.metadata.topics:
         schemas.serve(known.sink, known.sink.operation_timeout_s)
     else:
-        schemas.book = Book()
+        schemas.schema_index = SchemaIndex()
     return schemas
 
 

@@ -16,7 +16,7 @@ from cdcd.session.start_checks.exact_keys import inexact_keys
 from cdcd.source.catalog import Catalog
 from cdcd.source.identity import identify
 from cdcd.source.preflight import publication_findings, server_findings, setup_findings, table_findings
-from cdcd.source.publication import PublishedTable, missing_publications, published_tables
+from cdcd.source.publication_catalog import PublishedTable, missing_publications, published_tables
 from cdcd.source.slot import read_slot
 from cdcd.source.start import quote_identifier
 
@@ -54,9 +54,9 @@ def check_setup(known: Known) -> list[Finding]:
 
 def check_published(known: Known) -> list[Finding]:
     """Whether what is published is what it was when records were last written (F39, F42)."""
-    if known.kept is None:
+    if known.identities is None:
         return [Finding("unknown", "published", "not compared: the position is not known", CORRECT_FIRST)]
-    found = known.compare(known.kept, isinstance(known.verdict, Snapshot), known.sql())
+    found = known.compare(known.identities, isinstance(known.verdict, Snapshot), known.sql())
     return found or [
         Finding("ok", "published", "what is published is as it was when records were last written")
     ]

@@ -19,7 +19,7 @@ from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES
 from cdcd.sink.transactional_id import check_transactional_id
 from cdcd.source.key_check import record_key
-from cdcd.source.publication import PublishedTable
+from cdcd.source.publication_catalog import PublishedTable
 
 FIRST_VERSION_WITH_MESSAGES = 140_000
 
@@ -27,7 +27,7 @@ FIRST_VERSION_WITH_MESSAGES = 140_000
 def check_kafka(known: Known) -> list[Finding]:
     """Whether the cluster answers, with the names of its topics."""
     known.sink, known.topics, known.claims = known.open_sink()
-    known.metadata = known.topics.reach()
+    known.metadata = known.topics.cluster_metadata()
     brokers = len(known.metadata.brokers)
     return [Finding("ok", "kafka", f"cluster {known.metadata.cluster_id} answers, {brokers} brokers")]
 

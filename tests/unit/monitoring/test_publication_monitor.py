@@ -7,16 +7,16 @@ import pytest
 from cdcd.errors import CdcdError
 from cdcd.monitoring.publication_monitor import Look, PublicationMonitor
 from cdcd.ops.metrics import Metrics
-from cdcd.sink.kept_topics import KeptTopics
-from cdcd.source.names import Standing
-from cdcd.source.published import Publication, Published, PublishedAs, changes, dump
+from cdcd.sink.topic_identity import TopicIdentities
+from cdcd.source.publication_diff import Publication, PublicationEntry, Published, changes, dump
+from cdcd.source.unpublished_tables import UnpublishedTable
 
 NAMES = {1: "public.s", 2: "public.t", 3: "public.u"}
 
 
 def pub(tables: dict[int, int], oid: int = 10) -> Published:
     """The publication as it is with these tables, and the oids of their entries."""
-    by_oid = {relid: PublishedAs(NAMES[relid], entry=entry) for relid, entry in tables.items()}
+    by_oid = {relid: PublicationEntry(NAMES[relid], entry=entry) for relid, entry in tables.items()}
     return {"pub": Publication(oid, "insert", tables=by_oid)}
 
 
@@ -27,22 +27,22 @@ class Watched:
         self.watch = PublicationMonitor(("pub",), Metrics("0", with_process=False), halts_at_removal=True)
         self.before: Published | None = None
         self.halt: CdcdError | None = None
-        self.begin(KeptTopics())
+        self.begin(TopicIdentities())
         assert not self.halts(first)
 
-    def begin(self, kept: KeptTopics) -> None:
-        self.kept = kept
-        self.watch.begin(kept, is_anew=False)
+    def begin(self, identities: TopicIdentities) -> None:
+        self.identities = identities
+        self.watch.begin(identities, is_anew=False)
 
     def halts(self, now: Published) -> bool:
         before = self.watch._accepted
         known = {} if before is None else before["pub"].tables
-        standing = [
-            Standing(relid, *table.name.split("."))
+        not_published = [
+            UnpublishedTable(relid, *table.name.split("."))
             for relid, table in known.items()
             if relid not in now["pub"].tables
         ]
-        found = [] if before is None else changes(before, now, standing)
+        found = [] if before is None else changes(before, now, not_published)
         self.halt = self.watch.judge(Look(before, now, [], found))
         return self.halt is not None
 
@@ -89,12 +89,12 @@ def test_who_goes_on_accepts_what_the_halt_named(first: Published, steps: list[o
 
 def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_first() -> None:
     """The monitor looks before a session has read what is kept: that look compares with nothing."""
-    kept = KeptTopics()
-    kept.publish(dump(pub(BOTH)))
+    identities = TopicIdentities()
+    identities.publish(dump(pub(BOTH)))
     metrics = Metrics("0", with_process=False)
     watch = PublicationMonitor(("pub",), metrics, halts_at_removal=False)
     watch.judge(Look(None, pub(S), [], []))
-    watch.begin(kept, is_anew=False)
+    watch.begin(identities, is_anew=False)
     before = watch._accepted
     assert before is not None
     watch.judge(Look(before, pub(S), [], changes(before, pub(S))))
@@ -104,9 +104,9 @@ def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_
 def test_what_was_accepted_stays_so_until_it_is_kept() -> None:
     """A session that ended before its first transaction leaves the record as it was: nobody is asked again."""
     watched = Watched(pub(BOTH | {3: 103}))
-    first = watched.kept.dump()
+    first = watched.identities.dump()
     for now in (pub({1: 100, 3: 103}), pub(S)):
         assert watched.halts(now)
         watched.resume()
-        watched.begin(KeptTopics.load(first, 0))
+        watched.begin(TopicIdentities.load(first, 0))
         assert not watched.halts(now)

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.extensions import implementation
 from cdcd.ops.health import STATES
-from cdcd.ops.known import KnownGauge
 from cdcd.ops.metrics import Metrics, SlotReading
+from cdcd.ops.optional_gauge import OptionalGauge
 
 
 class Clock:
@@ -38,7 +38,7 @@ def test_every_name_follows_the_rules(metrics: Metrics) -> None:
     metrics.table_known("public.orders")
     metrics.snapshot_rows("public.orders", 1)
     for gauge in vars(metrics).values():
-        if isinstance(gauge, KnownGauge):
+        if isinstance(gauge, OptionalGauge):
             gauge.set(1)
     families = list(text_string_to_metric_families(metrics.exposition().decode()))
     assert len(families) > 50

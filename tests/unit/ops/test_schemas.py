@@ -13,7 +13,7 @@ import pytest
 from cdcd.ops import schemas
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
-from cdcd.schema.book import Book, Registered, dump, key_of
+from cdcd.schema.schema_index import Registered, SchemaIndex, dump, key_of
 
 
 class Source:
@@ -22,9 +22,9 @@ class Source:
     compatibility = "BACKWARD"
 
     def __init__(self) -> None:
-        self.book = Book()
+        self.schema_index = SchemaIndex()
         one = Registered("shop-value", 1, 7, '"string"', "BACKWARD", "s")
-        self.book.take(key_of(one), dump(one))
+        self.schema_index.take(key_of(one), dump(one))
 
     async def refresh(self, concerns: Callable[[Registered], bool]) -> bool:
         return True

@@ -20,10 +20,10 @@ from cdcd.errors import CdcdError, RegistryRefused, RegistryUnavailable
 from cdcd.redaction import clean
 from cdcd.registry import confluent
 from cdcd.registry.confluent import Registry
+from cdcd.registry.confluent_client import ConfluentClient
 from cdcd.registry.limits import MAX_ANSWER_BYTES
 from cdcd.registry.rest import Client, RestClient
 from cdcd.registry.settings import RegistrySettings
-from cdcd.registry.through_confluent import ThroughConfluent
 from tests.support.hostile_http import HostileServer, whole
 
 CANARY = "canary-5f3a91"
@@ -156,14 +156,14 @@ def test_a_password_in_a_url_counts_as_a_secret(where: str, monkeypatch: pytest.
     )
     if where == "the environment's proxy":
         monkeypatch.setenv("HTTPS_PROXY", url)
-    ThroughConfluent({"url": "http://127.0.0.1:1", "timeout": 1, **more}).close()
+    ConfluentClient({"url": "http://127.0.0.1:1", "timeout": 1, **more}).close()
     assert clean("you sent canary/5f3a91") == "you sent ***"
 
 
 CLIENTS: dict[str, tuple[type[Client], dict[str, Any]]] = {
     "ours, a password": (RestClient, {"username": "me", "read_password": lambda: CANARY}),
     "ours, a token": (RestClient, {"read_token": lambda: CANARY}),
-    "Confluent's, a password": (ThroughConfluent, {"username": "me", "read_password": lambda: CANARY}),
+    "Confluent's, a password": (ConfluentClient, {"username": "me", "read_password": lambda: CANARY}),
 }
 
 

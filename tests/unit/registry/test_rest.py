@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cdcd.registry.rest import CONNECTIONS, Answered, RestClient, is_plain
+from cdcd.registry.rest import CONNECTIONS, RegistryErrorAnswer, RestClient, is_plain
 from cdcd.registry.settings import RegistrySettings, client_properties
 
 
@@ -93,7 +93,7 @@ def test_a_connection_that_was_kept_and_is_closed_by_now_is_no_failure() -> None
 def test_who_says_come_again_is_asked_so_many_times_more(retries: int, asked: int) -> None:
     with play(lambda _: (503, b'{"error_code": 50301, "message": "not yet"}')) as server:
         client = client_of(server, **{"max.retries": retries})
-        with pytest.raises(Answered) as caught:
+        with pytest.raises(RegistryErrorAnswer) as caught:
             client.versions("s")
         client.close()
         assert (caught.value.status, caught.value.code, caught.value.message) == (503, 50301, "not yet")
@@ -103,7 +103,7 @@ def test_who_says_come_again_is_asked_so_many_times_more(retries: int, asked: in
 def test_an_error_that_is_an_answer_is_not_repeated() -> None:
     with play(lambda _: (404, b'{"error_code": 40401, "message": "no such subject"}')) as server:
         client = client_of(server, **{"max.retries": 5})
-        with pytest.raises(Answered) as caught:
+        with pytest.raises(RegistryErrorAnswer) as caught:
             client.versions("s")
         client.close()
         assert (caught.value.status, caught.value.code) == (404, 40401)
@@ -114,7 +114,7 @@ def test_an_error_that_is_an_answer_is_not_repeated() -> None:
 def test_an_error_in_no_registrys_words_is_told_by_its_status(content: bytes) -> None:
     with play(lambda _: (403, content)) as server:
         client = client_of(server)
-        with pytest.raises(Answered, match="HTTP status 403") as caught:
+        with pytest.raises(RegistryErrorAnswer, match="HTTP status 403") as caught:
             client.level(None)
         client.close()
         assert caught.value.code == -1
@@ -225,7 +225,7 @@ def test_a_code_counts_without_words_and_a_schema_may_be_none() -> None:
     answers = {1: (404, b'{"error_code": 40401}'), 2: (200, b'{"schema": null}')}
     with play(lambda number: answers[number]) as server:
         client = client_of(server)
-        with pytest.raises(Answered, match="HTTP status 404") as caught:
+        with pytest.raises(RegistryErrorAnswer, match="HTTP status 404") as caught:
             client.versions("s")
         assert caught.value.code == 40401
         assert client.version("s", None).text == ""

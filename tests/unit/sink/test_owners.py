@@ -9,10 +9,9 @@ import pytest
 
 from cdcd.errors import Owned, ProgressUnreadable
 from cdcd.model import Progress, SourceIdentity
-from cdcd.sink.kept_topics import KeptTopic, KeptTopics, TopicOwner, key_of_topics
 from cdcd.sink.owners import (
     Owner,
-    Place,
+    ProgressKey,
     Record,
     conflict,
     owners_of,
@@ -21,10 +20,11 @@ from cdcd.sink.owners import (
     topics_elsewhere,
 )
 from cdcd.sink.progress import dump
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity, TopicOwner, key_of_topics
 
-OWN = Place("shop.__progress", "cdcd_shop")
-OTHER = Place("shop.__progress", "cdcd_b")
-ABROAD = Place("eu.__progress", "cdcd_shop")
+OWN = ProgressKey("shop.__progress", "cdcd_shop")
+OTHER = ProgressKey("shop.__progress", "cdcd_b")
+ABROAD = ProgressKey("eu.__progress", "cdcd_shop")
 
 
 def a_progress(slot: str, **more: Any) -> Progress:
@@ -33,9 +33,9 @@ def a_progress(slot: str, **more: Any) -> Progress:
 
 
 def of_topics(*names: str) -> bytes:
-    kept = KeptTopics({name: KeptTopic("id", 1) for name in names})
-    kept.own(TopicOwner("7001", "db_b", "cdcd_b"))
-    return kept.dump()
+    identities = TopicIdentities({name: TopicIdentity("id", 1) for name in names})
+    identities.set_owner(TopicOwner("7001", "db_b", "cdcd_b"))
+    return identities.dump()
 
 
 OF_AN_OLDER_VERSION = json.dumps(
@@ -65,7 +65,7 @@ def test_an_owner_is_read_from_what_each_version_wrote(
     found = progress_of(records)
     assert topics_elsewhere(found, records) == {}
     (owner,) = owners_of("shop.__progress", found, records, OWN)
-    assert (owner.place, owner.system_identifier, owner.database) == (OTHER, "7001", "db_b")
+    assert (owner.progress_key, owner.system_identifier, owner.database) == (OTHER, "7001", "db_b")
     assert owner.topics == expected
 
 
@@ -101,7 +101,7 @@ def test_another_name_owns_its_own_topics_whatever_was_written_to_them() -> None
     assert {"shop.eu.message", "shop.eu.transaction", "shop.eu.__schemas"} <= owner.topics
 
 
-def an_owner(place: Place, *topics: str, transactional_id: str = "id") -> Owner:
+def an_owner(place: ProgressKey, *topics: str, transactional_id: str = "id") -> Owner:
     return Owner(place, "7001", "db_b", transactional_id, frozenset(topics))
 
 
@@ -114,7 +114,7 @@ def an_owner(place: Place, *topics: str, transactional_id: str = "id") -> Owner:
         ([an_owner(OTHER, "t")], (), True),
         ([an_owner(OTHER, "t")], ("cdcd_b",), False),
         ([an_owner(OTHER, "t")], ("cdcd_c",), True),
-        ([an_owner(OTHER, "t"), an_owner(Place("shop.__progress", "cdcd_c"), "t")], ("cdcd_b",), True),
+        ([an_owner(OTHER, "t"), an_owner(ProgressKey("shop.__progress", "cdcd_c"), "t")], ("cdcd_b",), True),
         ([an_owner(ABROAD, "t")], (), True),
         ([an_owner(ABROAD, "t")], ("cdcd_shop",), False),
     ],

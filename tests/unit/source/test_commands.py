@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import SourceSetup
-from cdcd.source.publication import create_publication_sql
+from cdcd.source.publication_catalog import create_publication_sql
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.slot import check_slot_name, create_slot_command
 from cdcd.source.start import start_command

@@ -11,7 +11,7 @@ from cdcd.errors import MessageUnknown, PublicationMissing, SlotLost, SourceErro
 from cdcd.model import Control, RowBatch
 from cdcd.source import drain as draining
 from cdcd.source.drain import drain
-from cdcd.source.failures import ServerReport
+from cdcd.source.error_map import ServerReport
 from tests.support.copydata import begin, xlog
 from tests.support.implementations import READING, implementations, loaded
 from tests.support.played import Played

@@ -26,8 +26,8 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.bounded import json_of, shown, unpacked
 from cdcd.errors import ProgressUnreadable
 from cdcd.source.connection import fetch
-from cdcd.source.names import Standing
 from cdcd.source.start import quote_identifier
+from cdcd.source.unpublished_tables import UnpublishedTable
 
 FORMAT = 1
 """Of what `dump` writes."""
@@ -86,7 +86,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedAs:
+class PublicationEntry:
     """How a table is published: the numbers of its listed columns, a digest of its row filter; empty without one.
 
     `entry`: the oid of its entry in the publication, or else of its schema's, or else of its nearest parent's that
@@ -108,7 +108,7 @@ class Publication:
     via_root: bool = False
     generated: str = ""
     version: str = ""
-    tables: Mapping[int, PublishedAs] = field(default_factory=dict)
+    tables: Mapping[int, PublicationEntry] = field(default_factory=dict)
 
 
 Published = Mapping[str, Publication]
@@ -184,11 +184,11 @@ _SET_TABLE = (
 
 def read_published(connection: Connection, names: Sequence[str]) -> Published:
     """Return the publications of these names that exist. Raises Source errors; SourceUnavailable for a lock."""
-    tables: dict[str, dict[int, PublishedAs]] = {}
+    tables: dict[str, dict[int, PublicationEntry]] = {}
     has_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
     sql = _tables_sql(has_schemas)
     for publication, relid, name, columns, row_filter, entry in fetch(connection, sql, (list(names),)):
-        table = PublishedAs(name, columns, _digest(row_filter), entry)
+        table = PublicationEntry(name, columns, _digest(row_filter), entry)
         tables.setdefault(publication, {})[relid] = table
     rows = fetch(connection, _PUBLICATIONS, (list(names),))
     return {name: Publication(*(*row, tables.get(name, {}))) for name, *row in rows}
@@ -216,11 +216,11 @@ def dump(published: Published) -> str:
     return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def _rows(tables: Mapping[int, PublishedAs]) -> list[list[object]]:
+def _rows(tables: Mapping[int, PublicationEntry]) -> list[list[object]]:
     return [[relid, *_HOW(table)] for relid, table in sorted(tables.items())]
 
 
-_HOW = attrgetter(*(one.name for one in fields(PublishedAs)))
+_HOW = attrgetter(*(one.name for one in fields(PublicationEntry)))
 """As `astuple`, ten times as fast: there may be thousands of tables."""
 
 
@@ -241,7 +241,7 @@ def load(text: str) -> Published:
 def _loaded(
     oid: int, operations: str, via_root: bool, generated: str, version: str, tables: list[list[Any]]
 ) -> Publication:
-    by_oid = {relid: PublishedAs(*how) for relid, *how in tables}
+    by_oid = {relid: PublicationEntry(*how) for relid, *how in tables}
     return Publication(oid, operations, via_root, generated, version, by_oid)
 
 
@@ -258,7 +258,7 @@ def not_published_any_more(before: Published, now: Published) -> set[int]:
 def changes(
     before: Published,
     now: Published,
-    standing: Collection[Standing] = (),
+    not_published: Collection[UnpublishedTable] = (),
     roots: Mapping[int, str] = MappingProxyType({}),
     named: Collection[int] | None = None,
 ) -> list[Change]:
@@ -268,8 +268,8 @@ def changes(
     `named`: those that a publication names itself, so that they can be taken out; None: all of them.
     """
     found: list[Change] = []
-    by_relid = {one.relid: one for one in standing}
-    by_name = {one.name: one for one in standing}
+    by_relid = {one.relid: one for one in not_published}
+    by_name = {one.name: one for one in not_published}
     for name, was in before.items():
         publication = now.get(name)
         if publication is None:
@@ -303,8 +303,8 @@ def _tables(
     name: str,
     was: Publication,
     now: Publication,
-    by_relid: Mapping[int, Standing],
-    by_name: Mapping[str, Standing],
+    by_relid: Mapping[int, UnpublishedTable],
+    by_name: Mapping[str, UnpublishedTable],
     roots: Mapping[int, str],
 ) -> list[Change]:
     found: list[Change] = []
@@ -341,7 +341,7 @@ def _tables(
 
 
 def _renamed(
-    name: str, old: PublishedAs, new: PublishedAs, other: Standing | None, step: Step
+    name: str, old: PublicationEntry, new: PublicationEntry, other: UnpublishedTable | None, step: Step
 ) -> list[Change]:
     """A table is published under another name or in another schema, and its old name may be another table's."""
     renamed = Change("table_renamed", name, new.name, f"it was {old.name}", step)
@@ -364,12 +364,12 @@ def _drop(publication: str, name: str) -> str:
     return f"ALTER PUBLICATION {quote_identifier(publication)} DROP TABLE {quoted}"
 
 
-def _replaced(name: str, old: PublishedAs, other: Standing, step: Step) -> Change:
+def _replaced(name: str, old: PublicationEntry, other: UnpublishedTable, step: Step) -> Change:
     step = replace(step, relid=other.relid, entry=None)
     return Change("table_replaced", name, old.name, "", step, other.added_to(name))
 
 
-def _published_as(name: str, old: PublishedAs, new: PublishedAs, step: Step) -> list[Change]:
+def _published_as(name: str, old: PublicationEntry, new: PublicationEntry, step: Step) -> list[Change]:
     found: list[Change] = []
     if old.columns != new.columns:
         found.append(Change("columns", name, new.name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-from cdcd.registry.known import IDS_OF_A_SUBJECT, Earlier, Known
+from cdcd.registry.schema_cache import MAX_IDS_OF_A_SUBJECT, SchemaCache, VersionCache
 
 
 def text_of_version(number: int) -> str:
@@ -16,12 +16,12 @@ def text_of_version(number: int) -> str:
 
 
 def test_the_last_versions_are_known_and_older_ones_are_asked_for_again() -> None:
-    known = Known()
-    texts = [text_of_version(number) for number in range(3 * IDS_OF_A_SUBJECT)]
+    known = SchemaCache()
+    texts = [text_of_version(number) for number in range(3 * MAX_IDS_OF_A_SUBJECT)]
     for number, text in enumerate(texts):
         assert known.take("s", text, number)
-    assert [known.id_of("s", text) for text in texts[-IDS_OF_A_SUBJECT:]] == [
-        *range(2 * IDS_OF_A_SUBJECT, 3 * IDS_OF_A_SUBJECT)
+    assert [known.id_of("s", text) for text in texts[-MAX_IDS_OF_A_SUBJECT:]] == [
+        *range(2 * MAX_IDS_OF_A_SUBJECT, 3 * MAX_IDS_OF_A_SUBJECT)
     ]
     assert known.id_of("s", texts[0]) is None
     assert known.take("s", texts[0], 0)
@@ -31,7 +31,7 @@ def test_the_last_versions_are_known_and_older_ones_are_asked_for_again() -> Non
 
 def test_an_altered_table_pushes_no_other_out() -> None:
     """F55: what flows goes on flowing while the registry is down."""
-    known = Known()
+    known = SchemaCache()
     known.take("quiet", '"string"', 1)
     for number in range(500):
         known.take("altered", text_of_version(number), number + 2)
@@ -40,8 +40,8 @@ def test_an_altered_table_pushes_no_other_out() -> None:
 
 
 def test_an_id_has_one_meaning_also_when_its_version_is_no_longer_kept() -> None:
-    known = Known()
-    for number in range(3 * IDS_OF_A_SUBJECT):
+    known = SchemaCache()
+    for number in range(3 * MAX_IDS_OF_A_SUBJECT):
         known.take("s", text_of_version(number), number)
     assert known.id_of("s", text_of_version(0)) is None
     assert not known.take("another", text_of_version(1), 0)
@@ -51,7 +51,7 @@ def test_an_id_has_one_meaning_also_when_its_version_is_no_longer_kept() -> None
 
 def test_another_scale_is_another_meaning() -> None:
     """The bytes of a decimal are read by it."""
-    known = Known()
+    known = SchemaCache()
     text = '{"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}'
     assert known.take("s", text, 7)
     assert known.take("t", text, 7)
@@ -60,7 +60,7 @@ def test_another_scale_is_another_meaning() -> None:
 
 
 def test_a_subject_that_is_forgotten_may_have_the_same_ids_again() -> None:
-    known = Known()
+    known = SchemaCache()
     known.take("s", text_of_version(0), 7)
     known.take("t", text_of_version(1), 8)
     known.forget("s")
@@ -73,7 +73,7 @@ def test_a_subject_that_is_forgotten_may_have_the_same_ids_again() -> None:
 
 def test_a_thousand_versions_take_little_memory() -> None:
     """Each one's text has 3 KiB."""
-    known, earlier = Known(), Earlier("s", 50_000)
+    known, earlier = SchemaCache(), VersionCache("s", 50_000)
     known.take("s", text_of_version(-1), 10**6)
     tracemalloc.start()
     try:
@@ -90,7 +90,7 @@ def test_a_thousand_versions_take_little_memory() -> None:
 
 def test_earlier_versions_are_kept_until_there_is_no_room() -> None:
     """They are read in one order each time: of those that go when another one comes, none would be found again."""
-    earlier = Earlier("s", 5_000)
+    earlier = VersionCache("s", 5_000)
     texts = [text_of_version(number) for number in range(100)]
     for number, text in enumerate(texts):
         earlier.put(number, text)

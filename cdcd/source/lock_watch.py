@@ -19,7 +19,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import CdcdError, SourceUnavailable
-from cdcd.source.blockers import Gone, what_holds_up
+from cdcd.source.blockers import BackendGone, blockers_of
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.deadline import ANSWER_DEADLINE_S, hang_up
 from cdcd.source.settings import SourceSettings
@@ -94,9 +94,9 @@ class _Watch:
         try:
             if self._asking is None:
                 self._asking = connect_sql(self._settings)
-            seen = what_holds_up(self._asking, self._pid)
+            seen = blockers_of(self._asking, self._pid)
             self._seen_s = time.monotonic()
-        except Gone:
+        except BackendGone:
             pass
         except CdcdError:
             self._let_go()

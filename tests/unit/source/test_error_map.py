@@ -16,8 +16,8 @@ from cdcd.errors import (
     SourceSetup,
     SourceUnavailable,
 )
-from cdcd.source.failures import ServerReport, failure_for, is_publication_notice
-from cdcd.source.refusals import connect_failure
+from cdcd.source.connect_errors import connect_failure
+from cdcd.source.error_map import ServerReport, failure_for, is_publication_notice
 
 CASES = [
     ("57P01", "terminating connection due to administrator command", None, SourceUnavailable),

@@ -11,7 +11,7 @@ import pytest
 
 from cdcd.errors import SchemaError
 from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.schema.named import defined_once
+from cdcd.schema.named_types import defined_once
 from cdcd.schema.policy import NO_RULES, Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.spark.columns import arrow_type

@@ -18,8 +18,8 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO
 
-from cdcd.ops.notices import belongs_to_notice, parsed, tell
-from cdcd.ops.repeats import Repeats
+from cdcd.ops.log_dedup import LogDeduplicator
+from cdcd.ops.notices import belongs_to_notice, emit, parsed
 from cdcd.redaction import clean
 
 __all__ = ["as_log_lines"]
@@ -60,7 +60,7 @@ class _Lines:
     """Bytes in, log lines out."""
 
     def __init__(self) -> None:
-        self._repeats = Repeats("cdcd.stderr")
+        self._deduplicator = LogDeduplicator("cdcd.stderr")
         self._begun = b""
         self._is_in_notice = False
 
@@ -74,7 +74,7 @@ class _Lines:
     def end(self) -> None:
         """Say what has no end, and the counts."""
         self._say(self._begun)
-        self._repeats.flush()
+        self._deduplicator.flush()
 
     def _say(self, line: bytes) -> None:
         text = line[:MOST_BYTES].decode("utf-8", "replace").strip()
@@ -83,6 +83,6 @@ class _Lines:
         notice = parsed(text)
         self._is_in_notice = notice is not None
         if notice is not None:
-            tell(*notice)
+            emit(*notice)
         else:
-            self._repeats.say(logging.WARNING, "stderr", text=clean(text))
+            self._deduplicator.say(logging.WARNING, "stderr", text=clean(text))

@@ -18,14 +18,14 @@ from typing import Any
 
 from cdcd.lru_cache import LruCache
 
-__all__ = ["Earlier", "Known"]
+__all__ = ["SchemaCache", "VersionCache"]
 
-IDS_OF_A_SUBJECT = 32
+MAX_IDS_OF_A_SUBJECT = 32
 """More than the versions that a lost connection has cdcd read again (F55: also while the registry is down)."""
-MEANINGS = 1 << 16
-EARLIER_BYTES = 2 << 20
+MAX_CANONICAL_FORMS = 1 << 16
+VERSION_CACHE_BYTES = 2 << 20
 
-_WRITTEN = frozenset(
+_CANONICAL_ATTRIBUTES = frozenset(
     {
         "type",
         "name",
@@ -42,12 +42,12 @@ _WRITTEN = frozenset(
 )
 
 
-class Known:
+class SchemaCache:
     """The ids of one registry."""
 
     def __init__(self) -> None:
         self._ids: dict[str, LruCache[bytes, int]] = {}
-        self._meanings: LruCache[int, bytes] = LruCache(MEANINGS)
+        self._canonical_forms: LruCache[int, bytes] = LruCache(MAX_CANONICAL_FORMS)
         self._lock = threading.Lock()
 
     @property
@@ -62,12 +62,12 @@ class Known:
 
     def take(self, subject: str, text: str, schema_id: int) -> bool:
         """Keep a schema's id; False, and nothing is kept, where the id was given to another schema before."""
-        meaning = _digest(json.dumps(_meaning(json.loads(text)), sort_keys=True))
+        canonical_form = _digest(json.dumps(_canonical_form(json.loads(text)), sort_keys=True))
         with self._lock:
-            if (self._meanings.get(schema_id) or meaning) != meaning:
+            if (self._canonical_forms.get(schema_id) or canonical_form) != canonical_form:
                 return False
-            self._meanings.put(schema_id, meaning)
-        self._ids.setdefault(subject, LruCache(IDS_OF_A_SUBJECT)).put(_digest(text), schema_id)
+            self._canonical_forms.put(schema_id, canonical_form)
+        self._ids.setdefault(subject, LruCache(MAX_IDS_OF_A_SUBJECT)).put(_digest(text), schema_id)
         return True
 
     def forget(self, subject: str) -> None:
@@ -77,16 +77,16 @@ class Known:
     def clear(self) -> None:
         """Keep nothing."""
         self._ids.clear()
-        self._meanings.clear()
+        self._canonical_forms.clear()
 
 
-class Earlier:
+class VersionCache:
     """Texts of one subject's versions, compressed, as many as fit: each new schema is compared with all of them.
 
     They are read in one order each time, so what is full takes no more: it would not have the next one otherwise.
     """
 
-    def __init__(self, subject: str, limit_bytes: int = EARLIER_BYTES) -> None:
+    def __init__(self, subject: str, limit_bytes: int = VERSION_CACHE_BYTES) -> None:
         self.subject = subject
         self._left_bytes = limit_bytes
         self._texts: dict[int, bytes] = {}
@@ -108,8 +108,8 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _meaning(schema: Any) -> Any:
+def _canonical_form(schema: Any) -> Any:
     """Return of a schema what says how its bytes are read: registries may take two with one such form for one."""
     if isinstance(schema, Mapping):
-        return {name: _meaning(part) for name, part in schema.items() if name in _WRITTEN}
-    return [_meaning(part) for part in schema] if isinstance(schema, list) else schema
+        return {name: _canonical_form(part) for name, part in schema.items() if name in _CANONICAL_ATTRIBUTES}
+    return [_canonical_form(part) for part in schema] if isinstance(schema, list) else schema

@@ -15,8 +15,8 @@ from cdcd.errors import (
     TopicMismatch,
     TopicMissing,
 )
-from cdcd.sink import faults
-from cdcd.sink.faults import kafka_errors, translate
+from cdcd.sink import error_map
+from cdcd.sink.error_map import kafka_errors, translate
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_code_without_a_row_is_judged_by_its_flags(
 
 
 ROWS = (
-    faults._UNAVAILABLE,
-    faults._FENCED,
-    faults._AUTHORIZATION,
-    faults._TOO_LARGE,
-    faults._MISSING,
-    faults._MISMATCH,
-    faults._REFUSED,
+    error_map._UNAVAILABLE,
+    error_map._FENCED,
+    error_map._AUTHORIZATION,
+    error_map._TOO_LARGE,
+    error_map._MISSING,
+    error_map._MISMATCH,
+    error_map._REFUSED,
 )
 CANNOT_BE_MET = {
     "no error": {"NO_ERROR", "_PARTITION_EOF", "_NOOP", "_ASSIGN_PARTITIONS", "_REVOKE_PARTITIONS"},

@@ -10,23 +10,23 @@ import zlib
 import pytest
 
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
-from cdcd.sink.kept_topics import KeptTopic, KeptTopics, difference, key_of_topics, next_turn
-from cdcd.source.published import Publication, PublishedAs
-from cdcd.source.published import dump as dump_published
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity, difference, key_of_topics, next_turn
+from cdcd.source.publication_diff import Publication, PublicationEntry
+from cdcd.source.publication_diff import dump as dump_published
 
-WAS = KeptTopic("id-1", 6)
+WAS = TopicIdentity("id-1", 6)
 
 
 @pytest.mark.parametrize(
     ("now", "cls"),
     [
-        (KeptTopic("id-1", 6), None),
-        (KeptTopic("id-2", 6), TopicReplaced),
-        (KeptTopic("id-2", 7), TopicReplaced),
-        (KeptTopic("id-1", 7), TopicMismatch),
+        (TopicIdentity("id-1", 6), None),
+        (TopicIdentity("id-2", 6), TopicReplaced),
+        (TopicIdentity("id-2", 7), TopicReplaced),
+        (TopicIdentity("id-1", 7), TopicMismatch),
     ],
 )
-def test_a_topic_is_the_one_that_it_was(now: KeptTopic, cls: type[SinkError] | None) -> None:
+def test_a_topic_is_the_one_that_it_was(now: TopicIdentity, cls: type[SinkError] | None) -> None:
     """F66, F67; the error names the way on."""
     failure = difference("t", WAS, now)
     assert (None if failure is None else type(failure)) is cls
@@ -34,84 +34,86 @@ def test_a_topic_is_the_one_that_it_was(now: KeptTopic, cls: type[SinkError] | N
 
 
 def test_what_is_known_is_written_once_and_read_back() -> None:
-    kept = KeptTopics()
-    kept.take("a", WAS)
-    kept.take("b", KeptTopic("id-9", 1))
-    assert kept.is_changed
-    again = KeptTopics.load(kept.dump(), 7)
-    assert not kept.is_changed
-    kept.take("a", WAS)
-    assert not kept.is_changed
+    identities = TopicIdentities()
+    identities.take("a", WAS)
+    identities.take("b", TopicIdentity("id-9", 1))
+    assert identities.is_changed
+    again = TopicIdentities.load(identities.dump(), 7)
+    assert not identities.is_changed
+    identities.take("a", WAS)
+    assert not identities.is_changed
     assert (again.names(), again.at, again.is_changed) == (("a", "b"), 7, False)
     with pytest.raises(TopicReplaced):
-        again.take("a", KeptTopic("id-2", 6))
+        again.take("a", TopicIdentity("id-2", 6))
 
 
 def test_what_is_left_is_counted_on_no_more_and_known_to_hold_records() -> None:
-    kept = KeptTopics({"a": WAS, "b": WAS})
-    kept.publish("so")
-    kept.dump()
-    kept.leave()
-    assert kept.is_changed
-    again = KeptTopics.load(kept.dump(), 7)
-    assert (again.names(), again.held(), again.published) == ((), ("a", "b"), "")
+    identities = TopicIdentities({"a": WAS, "b": WAS})
+    identities.publish("so")
+    identities.dump()
+    identities.reset()
+    assert identities.is_changed
+    again = TopicIdentities.load(identities.dump(), 7)
+    assert (again.names(), again.with_records(), again.published) == ((), ("a", "b"), "")
     again.refuse_missing(["a"])
-    again.take("a", KeptTopic("id-2", 7))
-    assert (again.names(), again.held()) == (("a",), ("a", "b"))
+    again.take("a", TopicIdentity("id-2", 7))
+    assert (again.names(), again.with_records()) == (("a",), ("a", "b"))
     again.dump()
     again.forget(["b"])
     assert again.is_changed
-    assert KeptTopics.load(again.dump(), 8).held() == ("a",)
+    assert TopicIdentities.load(again.dump(), 8).with_records() == ("a",)
 
 
 def test_what_was_published_is_kept_beside_it_and_an_older_record_has_none() -> None:
-    kept = KeptTopics({"a": WAS})
-    without = kept.dump()
-    kept.publish("so")
-    assert kept.is_changed
-    again = KeptTopics.load(kept.dump(), 7)
+    identities = TopicIdentities({"a": WAS})
+    without = identities.dump()
+    identities.publish("so")
+    assert identities.is_changed
+    again = TopicIdentities.load(identities.dump(), 7)
     again.publish("so")
     assert (again.published, again.is_changed) == ("so", False)
-    assert KeptTopics.load(without, 7).published == ""
+    assert TopicIdentities.load(without, 7).published == ""
 
 
 def test_a_record_of_before_it_was_compressed_is_read() -> None:
     old = b'{"format":1,"topics":{"a":{"id":"id-1","partitions":6}},"published":"so"}'
-    kept = KeptTopics.load(old, 7)
-    kept.take("a", WAS)
-    kept.publish("so")
-    assert (kept.names(), kept.at, kept.is_changed) == (("a",), 7, False)
-    assert json.loads(zlib.decompress(kept.dump())) == json.loads(old)
+    identities = TopicIdentities.load(old, 7)
+    identities.take("a", WAS)
+    identities.publish("so")
+    assert (identities.names(), identities.at, identities.is_changed) == (("a",), 7, False)
+    assert json.loads(zlib.decompress(identities.dump())) == json.loads(old)
 
 
 def test_forty_thousand_tables_are_smaller_than_a_client_takes_by_default() -> None:
     """953 kB of 1 MB: what is left of a table is its topic's id, which no compression makes smaller."""
     tables = range(40_000)
     chance = random.Random(0)
-    kept = KeptTopics()
+    identities = TopicIdentities()
     for number in tables:
         topic_id = base64.urlsafe_b64encode(chance.randbytes(16)).decode().rstrip("=")
-        kept.take(f"shop.public.table_{number:05}", KeptTopic(topic_id, 6))
-    published = {20_000 + 7 * number: PublishedAs(f"public.table_{number:05}") for number in tables}
-    kept.publish(dump_published({"cdcd_shop": Publication(16_400, "iudt", version="700", tables=published)}))
-    assert len(kept.dump()) < 1_000_000
+        identities.take(f"shop.public.table_{number:05}", TopicIdentity(topic_id, 6))
+    published = {20_000 + 7 * number: PublicationEntry(f"public.table_{number:05}") for number in tables}
+    identities.publish(
+        dump_published({"cdcd_shop": Publication(16_400, "iudt", version="700", tables=published)})
+    )
+    assert len(identities.dump()) < 1_000_000
 
 
 def test_a_topic_that_held_records_is_not_made_again() -> None:
-    kept = KeptTopics({"a": WAS})
-    kept.refuse_missing(["b"])
+    identities = TopicIdentities({"a": WAS})
+    identities.refuse_missing(["b"])
     with pytest.raises(TopicMissing):
-        kept.refuse_missing(["b", "a"])
+        identities.refuse_missing(["b", "a"])
 
 
 def test_what_is_accepted_counts_from_then_on() -> None:
-    kept = KeptTopics({"a": WAS})
-    kept.forget(["a"])
-    assert kept.is_changed
-    kept.refuse_missing(["a"])
-    kept.take("a", KeptTopic("id-2", 7))
+    identities = TopicIdentities({"a": WAS})
+    identities.forget(["a"])
+    assert identities.is_changed
+    identities.refuse_missing(["a"])
+    identities.take("a", TopicIdentity("id-2", 7))
     with pytest.raises(TopicMismatch):
-        kept.check("a", KeptTopic("id-2", 6))
+        identities.check("a", TopicIdentity("id-2", 6))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_what_is_accepted_counts_from_then_on() -> None:
 )
 def test_a_record_that_is_not_understood_is_an_error(value: bytes) -> None:
     with pytest.raises(ProgressUnreadable):
-        KeptTopics.load(value, 0)
+        TopicIdentities.load(value, 0)
 
 
 def test_its_key_is_no_slots() -> None:

@@ -1,6 +1,7 @@
 """Tables by their names: those that are there and not published, although somebody may think that they are.
 
-In: a SQL connection, what is published.  Out: `Standing` tables; `taken`, pure: those whose topics hold records.
+In: a SQL connection, what is published.  Out: `UnpublishedTable` tables; `with_topic`, pure: those whose topics hold
+records.
 Invariant: PostgreSQL publishes by oid: who renames a table publishes it under its new name, and what takes its old
 name is not published. A partition whose root is published is published, and so is a root by all of its partitions.
 Must not: wait for a lock, or change a publication.
@@ -48,7 +49,7 @@ _NAMED = """
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class UnpublishedTable:
     """A table that exists and is not published. `is_logged`: an unlogged one cannot be.
 
     `is_of_all`: a publication publishes all tables that can be.
@@ -80,13 +81,13 @@ class Standing:
 
 def unpublished(
     connection: Connection, published: Collection[int], publications: Collection[str] = ()
-) -> list[Standing]:
+) -> list[UnpublishedTable]:
     """Return the tables of this database besides those with these oids. Raises Source errors.
 
     `publications`: those that are read.
     """
     rows = fetch(connection, _UNPUBLISHED, (list(published), list(publications)))
-    return [Standing(*row) for row in rows]
+    return [UnpublishedTable(*row) for row in rows]
 
 
 def named(connection: Connection, publications: Collection[str]) -> set[int]:
@@ -102,9 +103,9 @@ def attached(connection: Connection, relids: Collection[int], published: Collect
     return {relid: root for relid, root in rows if root is not None}
 
 
-def taken(
-    tables: Iterable[Standing], topic_of: Callable[[str, str], str], known: Collection[str]
-) -> list[Standing]:
+def with_topic(
+    tables: Iterable[UnpublishedTable], topic_of: Callable[[str, str], str], known: Collection[str]
+) -> list[UnpublishedTable]:
     """Return the tables whose topics hold records, by name. Pure.
 
     What is written to them does not come, and the topic holds the rows of another table of the name, or of this one

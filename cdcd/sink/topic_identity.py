@@ -21,16 +21,16 @@ from dataclasses import asdict, dataclass, fields
 from cdcd.bounded import json_of, shown, unpacked
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
 
-__all__ = ["KeptTopic", "KeptTopics", "TopicOwner", "key_of_topics", "next_turn"]
+__all__ = ["TopicIdentities", "TopicIdentity", "TopicOwner", "key_of_topics", "next_turn"]
 
 FORMAT = 1
-WAYS_ON = (
+RESOLUTION_HINT = (
     "`cdcd resume --accept-topic NAME` goes on with it as it is; `cdcd resnapshot` has the tables copied anew"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTopic:
+class TopicIdentity:
     """A topic's id, which a topic of the same name that is made later does not have, and its partitions."""
 
     topic_id: str
@@ -46,10 +46,10 @@ class TopicOwner:
     slot: str
 
 
-class KeptTopics:
+class TopicIdentities:
     """The topics of one slot. `is_changed`: something is to be written; `at`: the offset of what was written."""
 
-    def __init__(self, known: dict[str, KeptTopic] | None = None, at: int = -1) -> None:
+    def __init__(self, known: dict[str, TopicIdentity] | None = None, at: int = -1) -> None:
         self._known = known or {}
         self._left: set[str] = set()
         self.at = at
@@ -61,7 +61,7 @@ class KeptTopics:
         """Return the names of the topics that are known."""
         return tuple(self._known)
 
-    def held(self) -> tuple[str, ...]:
+    def with_records(self) -> tuple[str, ...]:
         """Return the names of the topics that hold records of this slot, also of those that were left."""
         return (*self._known, *sorted(self._left))
 
@@ -75,18 +75,18 @@ class KeptTopics:
             if name in self._known:
                 raise TopicMissing(
                     "the topic has held records and is gone: readers can no longer have them",
-                    hint=WAYS_ON,
+                    hint=RESOLUTION_HINT,
                     topic=name,
                 )
 
-    def check(self, name: str, now: KeptTopic) -> None:
+    def check(self, name: str, now: TopicIdentity) -> None:
         """Raise what is wrong with a topic. One that is not known yet is right as it is."""
         was = self._known.get(name)
         failure = None if was is None else difference(name, was, now)
         if failure is not None:
             raise failure
 
-    def take(self, name: str, now: KeptTopic) -> None:
+    def take(self, name: str, now: TopicIdentity) -> None:
         """Check a topic, and keep it in mind when it is new."""
         self.check(name, now)
         if name not in self._known:
@@ -102,7 +102,7 @@ class KeptTopics:
             self._left.discard(name)
             self.is_changed |= is_known
 
-    def leave(self) -> None:
+    def reset(self) -> None:
         """Count on nothing any more, because all tables are copied anew; what holds records stays known by name."""
         self.is_changed |= bool(self._known) or bool(self.published)
         self._left |= self._known.keys()
@@ -114,7 +114,7 @@ class KeptTopics:
             self.published = published
             self.is_changed = True
 
-    def own(self, owner: TopicOwner) -> None:
+    def set_owner(self, owner: TopicOwner) -> None:
         """Say whose they are."""
         if owner != self.owner:
             self.owner = owner
@@ -124,7 +124,10 @@ class KeptTopics:
         """Return the record's value; nothing is to be written any more but what changes from now on."""
         self.is_changed = False
         known = sorted(dict(self._known).items())
-        topics = {name: {"id": kept.topic_id, "partitions": kept.partitions} for name, kept in known}
+        topics = {
+            name: {"id": identities.topic_id, "partitions": identities.partitions}
+            for name, identities in known
+        }
         document: dict[str, object] = {"format": FORMAT, "topics": topics}
         if self._left:
             document["left"] = sorted(self._left)
@@ -135,7 +138,7 @@ class KeptTopics:
         return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
     @classmethod
-    def load(cls, value: bytes, at: int) -> KeptTopics:
+    def load(cls, value: bytes, at: int) -> TopicIdentities:
         """Return what `dump` has written. Raises ProgressUnreadable."""
         try:
             document = json_of(value if value.startswith(b"{") else unpacked(value))
@@ -145,20 +148,20 @@ class KeptTopics:
                     hint="run the version of cdcd that wrote it, or a newer one",
                 )
             known = {
-                str(name): KeptTopic(str(topic["id"]), int(topic["partitions"]))
+                str(name): TopicIdentity(str(topic["id"]), int(topic["partitions"]))
                 for name, topic in document["topics"].items()
             }
-            kept = cls(known, at)
-            kept.published = str(document.get("published", ""))
-            kept._left = {str(name) for name in document.get("left", ())} - known.keys()
+            identities = cls(known, at)
+            identities.published = str(document.get("published", ""))
+            identities._left = {str(name) for name in document.get("left", ())} - known.keys()
             if (owner := document.get("owner")) is not None:
-                kept.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
+                identities.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProgressUnreadable(
                 "the record of the topics is not what its format says",
                 hint="cdcd did not write it: `cdcd resnapshot` copies the tables anew and writes another",
             ) from error
-        return kept
+        return identities
 
 
 def key_of_topics(slot: str) -> bytes:
@@ -166,12 +169,12 @@ def key_of_topics(slot: str) -> bytes:
     return f"{slot}/topics".encode()
 
 
-def difference(name: str, was: KeptTopic, now: KeptTopic) -> SinkError | None:
+def difference(name: str, was: TopicIdentity, now: TopicIdentity) -> SinkError | None:
     """Return the error of a topic that is another than it was, None when it is the same."""
     if was.topic_id != now.topic_id:
         return TopicReplaced(
             "the topic was deleted and made again: what it held before is lost to readers",
-            hint=WAYS_ON,
+            hint=RESOLUTION_HINT,
             topic=name,
             was=was.topic_id,
             now=now.topic_id,
@@ -179,7 +182,7 @@ def difference(name: str, was: KeptTopic, now: KeptTopic) -> SinkError | None:
     if was.partitions != now.partitions:
         return TopicMismatch(
             f"the topic has {now.partitions} partitions, keys were hashed over {was.partitions}",
-            hint=f"the order per key breaks where the number changes: {WAYS_ON}",
+            hint=f"the order per key breaks where the number changes: {RESOLUTION_HINT}",
             topic=name,
         )
     return None

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from cdcd.ops.notices import NOTICES, hear
-from cdcd.ops.stray_lines import MOST_BYTES, as_log_lines
+from cdcd.ops.notices import NOTICES, log_notices
+from cdcd.ops.stderr_lines import MOST_BYTES, as_log_lines
 from tests.support.waiting import eventually
 
 
@@ -64,7 +64,7 @@ def test_what_a_connection_has_collected_is_said_and_only_its_first_lines() -> N
         "ohne Form\n",
     ]
     with capture_logs() as said:
-        hear(notices)
+        log_notices(notices)
     assert notices == []
     assert [(one["log_level"], one["severity"], one["message"]) for one in said] == [
         ("info", "NOTICE", "a schema is there, skipping"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cdcd.ops.source_metrics import CHANGES
-from cdcd.source.names import Standing, taken
-from cdcd.source.published import _SAID, Change, Publication, PublishedAs, changes
+from cdcd.source.publication_diff import _SAID, Change, Publication, PublicationEntry, changes
+from cdcd.source.unpublished_tables import UnpublishedTable, with_topic
 
 ALL = "insert, update, delete, truncate"
-T, U = PublishedAs("public.t"), PublishedAs("public.u")
+T, U = PublicationEntry("public.t"), PublicationEntry("public.u")
 
 
-def pub(oid: int = 1, operations: str = ALL, **tables: PublishedAs) -> Publication:
+def pub(oid: int = 1, operations: str = ALL, **tables: PublicationEntry) -> Publication:
     return Publication(oid, operations, tables={int(key[1:]): table for key, table in tables.items()})
 
 
@@ -23,57 +23,57 @@ BEFORE = {"pub": pub(_10=T, _11=U)}
     ("now", "standing", "expected"),
     [
         ({"pub": pub(_10=T, _11=U)}, (), []),
-        ({"pub": pub(_10=PublishedAs("public.t_old"), _11=U)}, (), [("table_renamed", "public.t_old")]),
-        ({"pub": pub(_10=PublishedAs("archive.t"), _11=U)}, (), [("table_renamed", "archive.t")]),
+        ({"pub": pub(_10=PublicationEntry("public.t_old"), _11=U)}, (), [("table_renamed", "public.t_old")]),
+        ({"pub": pub(_10=PublicationEntry("archive.t"), _11=U)}, (), [("table_renamed", "archive.t")]),
         # An online schema change: the published table is renamed, and another takes its name.
         (
-            {"pub": pub(_10=PublishedAs("public.t_old"), _11=U)},
-            (Standing(20, "public", "t"),),
+            {"pub": pub(_10=PublicationEntry("public.t_old"), _11=U)},
+            (UnpublishedTable(20, "public", "t"),),
             [("table_renamed", "public.t_old"), ("table_replaced", "public.t")],
         ),
         # FOR ALL TABLES publishes the other one too.
         (
-            {"pub": pub(_10=PublishedAs("public.t_old"), _11=U, _20=T)},
+            {"pub": pub(_10=PublicationEntry("public.t_old"), _11=U, _20=T)},
             (),
             [("table_renamed", "public.t_old"), ("table_added", "public.t")],
         ),
         # A table that left the schema that is published.
-        ({"pub": pub(_10=T)}, (Standing(11, "archive", "u"),), [("table_removed", "public.u")]),
+        ({"pub": pub(_10=T)}, (UnpublishedTable(11, "archive", "u"),), [("table_removed", "public.u")]),
         ({}, (), [("dropped", "")]),
         ({"pub": pub(2, _10=T, _11=U)}, (), [("recreated", "")]),
         (
             {"pub": pub(2, _10=T)},
-            (Standing(11, "public", "u"),),
+            (UnpublishedTable(11, "public", "u"),),
             [("recreated", ""), ("table_removed", "public.u")],
         ),
-        ({"pub": pub(_10=T)}, (Standing(11, "public", "u"),), [("table_removed", "public.u")]),
-        ({"pub": pub(_10=T)}, (Standing(12, "public", "v"),), [("table_gone", "public.u")]),
+        ({"pub": pub(_10=T)}, (UnpublishedTable(11, "public", "u"),), [("table_removed", "public.u")]),
+        ({"pub": pub(_10=T)}, (UnpublishedTable(12, "public", "v"),), [("table_gone", "public.u")]),
         ({"pub": pub(_10=T)}, (), [("table_gone", "public.u")]),
         # Dropped and made again under its name: published again by FOR ALL TABLES, or not at all.
         ({"pub": pub(_10=T, _12=U)}, (), [("table_recreated", "public.u")]),
-        ({"pub": pub(_10=T)}, (Standing(12, "public", "u"),), [("table_replaced", "public.u")]),
-        ({"pub": pub(_10=T, _11=U, _12=PublishedAs("public.v"))}, (), [("table_added", "public.v")]),
-        ({"pub": pub(_10=PublishedAs("public.t", "1 2"), _11=U)}, (), [("columns", "public.t")]),
-        ({"pub": pub(_10=PublishedAs("public.t", "", "(a > 1)"), _11=U)}, (), [("rows", "public.t")]),
+        ({"pub": pub(_10=T)}, (UnpublishedTable(12, "public", "u"),), [("table_replaced", "public.u")]),
+        ({"pub": pub(_10=T, _11=U, _12=PublicationEntry("public.v"))}, (), [("table_added", "public.v")]),
+        ({"pub": pub(_10=PublicationEntry("public.t", "1 2"), _11=U)}, (), [("columns", "public.t")]),
+        ({"pub": pub(_10=PublicationEntry("public.t", "", "(a > 1)"), _11=U)}, (), [("rows", "public.t")]),
         # A record of before the entries of schemas were read has none.
-        ({"pub": pub(_10=PublishedAs("public.t", entry=7), _11=U)}, (), []),
-        ({"pub": pub(_10=PublishedAs("public.t", "1", entry=7), _11=U)}, (), [("columns", "public.t")]),
+        ({"pub": pub(_10=PublicationEntry("public.t", entry=7), _11=U)}, (), []),
+        ({"pub": pub(_10=PublicationEntry("public.t", "1", entry=7), _11=U)}, (), [("columns", "public.t")]),
         ({"pub": pub(1, "insert", _10=T, _11=U)}, (), [("options", "")]),
         ({"pub": pub(_10=T, _11=U), "other": pub(3, _10=T)}, (), []),
     ],
 )
 def test_a_change_is(
-    now: dict[str, Publication], standing: tuple[Standing, ...], expected: list[tuple[str, str]]
+    now: dict[str, Publication], not_published: tuple[UnpublishedTable, ...], expected: list[tuple[str, str]]
 ) -> None:
-    assert [(change.kind, change.table) for change in changes(BEFORE, now, standing)] == expected
+    assert [(change.kind, change.table) for change in changes(BEFORE, now, not_published)] == expected
 
 
 @pytest.mark.parametrize(
     ("now", "standing", "sql"),
     [
         (
-            pub(_10=PublishedAs("public.t_old"), _11=U),
-            Standing(20, "public", "t"),
+            pub(_10=PublicationEntry("public.t_old"), _11=U),
+            UnpublishedTable(20, "public", "t"),
             (
                 'ALTER PUBLICATION "pub" DROP TABLE "public"."t_old"',
                 'ALTER PUBLICATION "pub" ADD TABLE "public"."t"',
@@ -81,51 +81,57 @@ def test_a_change_is(
         ),
         (
             pub(_10=T),
-            Standing(11, "my archive", 'u"u'),
+            UnpublishedTable(11, "my archive", 'u"u'),
             ('ALTER PUBLICATION "pub" ADD TABLE "my archive"."u""u"',),
         ),
         (
             pub(_10=T),
-            Standing(12, "public", "u", is_logged=False),
+            UnpublishedTable(12, "public", "u", is_logged=False),
             ('ALTER TABLE "public"."u" SET LOGGED; ALTER PUBLICATION "pub" ADD TABLE "public"."u"',),
         ),
     ],
 )
 def test_what_is_not_published_comes_with_the_sql_that_publishes_it(
-    now: Publication, standing: Standing, sql: tuple[str, ...]
+    now: Publication, not_published: UnpublishedTable, sql: tuple[str, ...]
 ) -> None:
-    assert tuple(one.sql for one in changes(BEFORE, {"pub": now}, (standing,)) if one.sql) == sql
+    assert tuple(one.sql for one in changes(BEFORE, {"pub": now}, (not_published,)) if one.sql) == sql
 
 
 def test_a_second_table_under_the_name_is_another_change() -> None:
     """Who has gone on after the first has not accepted the second."""
-    now = {"pub": pub(_10=PublishedAs("public.t_old"), _11=U)}
-    first, second = (changes(BEFORE, now, (Standing(relid, "public", "t"),))[-1].step for relid in (20, 21))
+    now = {"pub": pub(_10=PublicationEntry("public.t_old"), _11=U)}
+    first, second = (
+        changes(BEFORE, now, (UnpublishedTable(relid, "public", "t"),))[-1].step for relid in (20, 21)
+    )
     assert first is not None
     assert first != second
     assert first.stands(now)
-    assert not first.stands({"pub": pub(_10=PublishedAs("public.t_old"), _11=U, _20=T)})
+    assert not first.stands({"pub": pub(_10=PublicationEntry("public.t_old"), _11=U, _20=T)})
 
 
 def test_a_table_with_the_name_of_a_topic_that_holds_records_is_found() -> None:
-    tables = [Standing(1, "public", "t"), Standing(2, "public", "new"), Standing(3, "archive", "t")]
+    tables = [
+        UnpublishedTable(1, "public", "t"),
+        UnpublishedTable(2, "public", "new"),
+        UnpublishedTable(3, "archive", "t"),
+    ]
     topic_of = lambda schema, table: f"shop.{schema}.{table}"  # noqa: E731
-    assert taken(tables, topic_of, ["shop.public.t", "shop.public.gone"]) == tables[:1]
+    assert with_topic(tables, topic_of, ["shop.public.t", "shop.public.gone"]) == tables[:1]
 
 
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        (PublishedAs("public.t", entry=6), []),
-        (PublishedAs("public.t", entry=7), ["table_readded"]),
-        (PublishedAs("public.t", entry=0), ["table_readded"]),
-        (PublishedAs("public.t", "1 2", entry=7), ["columns", "table_readded"]),
-        (PublishedAs("public.t", "", "(a > 1)", entry=7), ["rows", "table_readded"]),
+        (PublicationEntry("public.t", entry=6), []),
+        (PublicationEntry("public.t", entry=7), ["table_readded"]),
+        (PublicationEntry("public.t", entry=0), ["table_readded"]),
+        (PublicationEntry("public.t", "1 2", entry=7), ["columns", "table_readded"]),
+        (PublicationEntry("public.t", "", "(a > 1)", entry=7), ["rows", "table_readded"]),
     ],
 )
-def test_another_entry_is_another_membership(now: PublishedAs, expected: list[str]) -> None:
+def test_another_entry_is_another_membership(now: PublicationEntry, expected: list[str]) -> None:
     """Whatever else is otherwise: what was written between the two is in no stream (F42)."""
-    was = {"pub": pub(_10=PublishedAs("public.t", entry=6))}
+    was = {"pub": pub(_10=PublicationEntry("public.t", entry=6))}
     found = changes(was, {"pub": pub(_10=now)})
     assert [change.kind for change in found] == expected
     made_again = changes(was, {"pub": pub(2, _10=now)})

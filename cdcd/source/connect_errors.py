@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cdcd.errors import Retry, SourceAuthentication, SourceError, SourceSetup, SourceUnavailable
 from cdcd.redaction import clean
-from cdcd.source.failures import MAX_REPORT_CHARACTERS, refuse_want_of_memory
+from cdcd.source.error_map import MAX_REPORT_CHARACTERS, refuse_want_of_memory
 
 __all__ = ["connect_failure", "refusals"]
 

@@ -17,9 +17,9 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 
 from cdcd.redaction import add_credentials, add_secret
 from cdcd.registry.limits import limit_client
-from cdcd.registry.rest import MAX_VERSIONS, PROXIES, Answered, NoToken, Registered, whole
+from cdcd.registry.rest import MAX_VERSIONS, PROXIES, Registered, RegistryErrorAnswer, TokenUnavailable, whole
 
-__all__ = ["ThroughConfluent"]
+__all__ = ["ConfluentClient"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.registry")
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def _note_credentials(url: str) -> None:
         add_credentials(unquote(parts.username or ""), unquote(parts.password))
 
 
-class ThroughConfluent:
+class ConfluentClient:
     """`Client` with Confluent's properties. Raises TypeError and ValueError for those that it refuses."""
 
     def __init__(self, properties: Mapping[str, object]) -> None:
@@ -103,7 +103,9 @@ class ThroughConfluent:
             result = request(self._client)
             self._client.clear_caches()  # it would keep every version of every schema; what is worth it is `known`
         except SchemaRegistryError as error:
-            raise Answered(error.http_status_code, error.error_code, error.error_message) from error
+            raise RegistryErrorAnswer(
+                error.http_status_code, error.error_code, error.error_message
+            ) from error
         except OAuthTokenError as error:
-            raise NoToken from error
+            raise TokenUnavailable from error
         return result

@@ -17,13 +17,13 @@ from typing import Any
 
 import structlog
 
-__all__ = ["Repeats", "flush_counts"]
+__all__ = ["LogDeduplicator", "flush_counts"]
 
 WINDOW_S = 60.0
 MOST_WINDOWS = 256
 
 _Key = tuple[int, str, Hashable]
-_ALL: weakref.WeakSet[Repeats] = weakref.WeakSet()
+_ALL: weakref.WeakSet[LogDeduplicator] = weakref.WeakSet()
 
 
 def flush_counts() -> None:
@@ -41,7 +41,7 @@ class _Window:
         self.repeated = 0
 
 
-class Repeats:
+class LogDeduplicator:
     """The lines of one logger."""
 
     def __init__(self, logger: str, window_s: float = WINDOW_S) -> None:

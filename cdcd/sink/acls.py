@@ -15,12 +15,12 @@ from confluent_kafka.admin import AclOperation, AdminClient
 
 from cdcd.errors import SinkAuthorization
 from cdcd.findings import Finding, failure
-from cdcd.sink.faults import kafka_errors
+from cdcd.sink.error_map import kafka_errors
 
-__all__ = ["check_rights"]
+__all__ = ["check_acls"]
 
 
-def check_rights(client: AdminClient, names: Collection[str], timeout_s: float) -> list[Finding]:
+def check_acls(client: AdminClient, names: Collection[str], timeout_s: float) -> list[Finding]:
     """Return which of these topics may not be written to: a row for one ends a session. Raises Sink errors."""
     if not names:
         return []

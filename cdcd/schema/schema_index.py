@@ -21,11 +21,11 @@ from typing import Any
 from cdcd.bounded import json_of
 from cdcd.errors import SchemasUnreadable
 
-__all__ = ["Book", "Registered", "dump", "id_of", "key_of", "load", "schema_of", "text_of"]
+__all__ = ["Registered", "SchemaIndex", "dump", "id_of", "key_of", "load", "schema_of", "text_of"]
 
 FORMAT = 1
 MAX_RECORD_BYTES = 8 << 20
-MAX_BOOK_CHARACTERS = 256 << 20
+MAX_INDEX_CHARACTERS = 256 << 20
 """Of all the schemas of a topic, in memory: others may be allowed to write to it."""
 _MOST = (1 << 31) - 1
 _FOREIGN = (
@@ -131,7 +131,7 @@ def schema_of(one: Registered) -> Any:
         raise SchemasUnreadable("a schema in the schema topic is not JSON", subject=one.subject) from error
 
 
-class Book:
+class SchemaIndex:
     """The state of one log. `id_of` makes ids; only a test of its collisions needs another.
 
     One thread may take records while others read: what they go through is copied in one step.
@@ -173,9 +173,9 @@ class Book:
         if one.schema_id not in self._texts:
             self._characters += len(one.text)
         self._characters += len(one.subject)
-        if self._characters > MAX_BOOK_CHARACTERS:
+        if self._characters > MAX_INDEX_CHARACTERS:
             raise SchemasUnreadable(
-                f"the schema topic has more than {MAX_BOOK_CHARACTERS} characters of schemas",
+                f"the schema topic has more than {MAX_INDEX_CHARACTERS} characters of schemas",
                 hint="somebody else writes to it; or give the tables to several daemons, each with a name of its own",
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import Retry, SourceAuthentication, SourceError, SourceSetup, SourceUnavailable
-from cdcd.source.refusals import connect_failure, refusals
+from cdcd.source.connect_errors import connect_failure, refusals
 
 AT = 'connection to server at "db" (10.0.0.1), port 5432 failed: '
 CASES: list[tuple[str, type[SourceError], str]] = [

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["KnownGauge"]
+__all__ = ["OptionalGauge"]
 
 
-class KnownGauge(Collector):
+class OptionalGauge(Collector):
     """Absent until it is set, and again after `set(None)`."""
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
@@ -28,7 +28,7 @@ class KnownGauge(Collector):
         """Show this value from now on; None: it is not known any more."""
         self._value = lambda: value
 
-    def ask(self, value: Callable[[], float | None]) -> None:
+    def set_function(self, value: Callable[[], float | None]) -> None:
         """Ask `value` at each scrape from now on."""
         self._value = value
 
