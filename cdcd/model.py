@@ -108,7 +108,7 @@ class RowBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
+class TransactionBatch:
     """Whole transactions, one after another: each is Begin, any number of rows and Commit, and nothing else.
 
     `frames` as in `RowBatch`, with Begin and Commit as frames of their own; each Commit names the commit LSN of its
@@ -157,7 +157,7 @@ class Keepalive:
 
 
 PlainItem = RowBatch | Control | Keepalive
-Item = PlainItem | Transactions
+Item = PlainItem | TransactionBatch
 """What the drain yields, in the order of the wire."""
 
 

@@ -30,7 +30,7 @@ from cdcd.errors import (
 from cdcd.extensions import extension
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, XID_AT, relid_at
 from cdcd.frame_layout import HEADER as FRAME_HEADER
-from cdcd.model import Record, RowBatch, Transactions
+from cdcd.model import Record, RowBatch, TransactionBatch
 from cdcd.schema.varint import encode_long, encode_string
 
 _EXTENSION = extension("cdcd.avro.rows")
@@ -67,8 +67,8 @@ def encode_batch(batch: RowBatch, plans: Mapping[int, RelationPlan], tx: Transac
     return records
 
 
-TAKES_WHOLE = _EXTENSION is not None
-"""Whether `encode_transactions` is worth asking."""
+ENCODES_TRANSACTION_BATCHES = _EXTENSION is not None
+"""Whether `encode_transaction_batch` is worth asking."""
 
 
 def take_fallback_counts() -> tuple[int, int]:
@@ -97,8 +97,8 @@ class Encoded(NamedTuple):
     dropped: int
 
 
-def encode_transactions(
-    transactions: Transactions,
+def encode_transaction_batch(
+    transactions: TransactionBatch,
     plans: Mapping[int, RelationPlan],
     new_context: Callable[[int, int, int], TransactionContext],
     first: TransactionContext,
@@ -112,7 +112,7 @@ def encode_transactions(
     """
     if _EXTENSION is None:
         return None
-    found = _EXTENSION.encode_transactions(
+    found = _EXTENSION.encode_transaction_batch(
         transactions, plans, new_context, first, written_commit_lsn, encode_row_in_python
     )
     return Encoded(*found) if isinstance(found, tuple) else found

@@ -3,7 +3,7 @@ from typing import Any
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Record, RowBatch, Transactions
+from cdcd.model import Record, RowBatch, TransactionBatch
 
 class CompiledPlan:
     plan: RelationPlan
@@ -17,8 +17,8 @@ def encode_batch(
     batch_fallback: Callable[..., list[Record]],
     row_fallback: Callable[..., None],
 ) -> list[Record]: ...
-def encode_transactions(
-    transactions: Transactions,
+def encode_transaction_batch(
+    transactions: TransactionBatch,
     plans: Mapping[int, RelationPlan],
     new_context: Callable[[int, int, int], TransactionContext],
     first: TransactionContext,

@@ -2,7 +2,7 @@
 # cython: freethreading_compatible=False
 """The row codec as a C extension: raw row messages -> Kafka records, without a Python object per column.
 
-In: a `RowBatch` or `Transactions`, plans by relid, the transaction's constants.  Out: records.
+In: a `RowBatch` or `TransactionBatch`, plans by relid, the transaction's constants.  Out: records.
 Invariant: bytes and errors are those of its Python fallback (`cdcd.avro.encode`), which is its specification. What an
 operation does not understand goes to the column's own encoder, or the row to the fallback; where the fallback raises,
 it encodes the whole batch again, so that the error is its own. Nothing is read beyond a frame, and nothing is written
@@ -17,7 +17,7 @@ What comes in, `frames` (numbers are big-endian):
     Update       | 'U' | xid | relid | 'K' or 'O' TupleData, 'N' TupleData |      sent before their commit
     Delete       | 'D' | xid | relid | 'K' or 'O' TupleData |                     'K', 'O' of an Update: optional
     Begin        | 'B' | commit LSN int64 | commit time int64 | xid int32 |       Begin and Commit: only in
-    Commit       | 'C' | flags int8 | commit LSN | end LSN | commit time |        `Transactions`
+    Commit       | 'C' | flags int8 | commit LSN | end LSN | commit time |        `TransactionBatch`
 
     TupleData    | columns int16 | for each of them 'n', 'u', 't' length int32 text or 'b' length int32 send format |
 

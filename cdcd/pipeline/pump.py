@@ -18,7 +18,7 @@ from typing import Protocol
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.ack.shutdown import ShutdownWatch
-from cdcd.avro.encode import Encoded, encode_batch, encode_transactions, encode_truncate
+from cdcd.avro.encode import Encoded, encode_batch, encode_transaction_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.clock import monotonic_us
@@ -34,8 +34,8 @@ from cdcd.model import (
     PlainItem,
     Record,
     Relation,
+    TransactionBatch,
     TransactionInfo,
-    Transactions,
 )
 from cdcd.pipeline.partial_transaction import PartialTransaction
 from cdcd.txn.assembler import Assembler
@@ -52,7 +52,7 @@ from cdcd.txn.events import (
 )
 from cdcd.txn.frames import count_operations
 from cdcd.txn.lookahead import MOST_BYTES, MOST_EVENTS, Lookahead, of_events, of_items
-from cdcd.txn.whole import expanded
+from cdcd.txn.transaction_batch import expanded
 
 
 class Plans(Protocol):
@@ -156,18 +156,18 @@ class Pump:
             self._items = items, at
             if isinstance(item, Keepalive):
                 self._keepalive(item)
-            elif isinstance(item, Transactions):
+            elif isinstance(item, TransactionBatch):
                 await self._feed_whole(item)
             else:
                 await self._feed_plain(item)
         if self._is_time_to_give_way:
             await self._give_way()
 
-    async def _feed_whole(self, item: Transactions) -> None:
+    async def _feed_whole(self, item: TransactionBatch) -> None:
         """Hand on whole transactions in one go; one by one where any of them needs more than its own bytes."""
         first = self._context_of_all(item)
         while first is not None:
-            found = encode_transactions(
+            found = encode_transaction_batch(
                 item, self._plans.by_relid, self._context_of, first, self._position.commit_lsn
             )
             if isinstance(found, Encoded):
@@ -182,7 +182,7 @@ class Pump:
         for plain in expanded(item):
             await self._feed_plain(plain)
 
-    def _context_of_all(self, item: Transactions) -> TransactionContext | None:
+    def _context_of_all(self, item: TransactionBatch) -> TransactionContext | None:
         """Return what holds for all of them, None where they differ or something has to be known of each."""
         if not self._assembler.takes_whole or self._partial.pending is not None:
             return None

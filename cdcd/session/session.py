@@ -19,7 +19,7 @@ import structlog
 
 from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
 from cdcd.ack.position_tracker import PositionTracker
-from cdcd.avro.encode import TAKES_WHOLE
+from cdcd.avro.encode import ENCODES_TRANSACTION_BATCHES
 from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.errors import (
@@ -433,7 +433,7 @@ class Session:
                 any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
                 part=start_state.part,
             )
-            stream.gathers = TAKES_WHOLE and not self._config.format.transactions
+            stream.gathers = ENCODES_TRANSACTION_BATCHES and not self._config.format.transactions
             self._status.streaming(
                 start_state.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
             )

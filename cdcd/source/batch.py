@@ -3,7 +3,7 @@
 
 In: libpq's functions and a PGconn in CopyBoth, or payloads by `feed`.  Out: items, why reading stopped.
 Invariant: what libpq gave is freed, also when there is no memory to keep it; no message is left out of the items
-but a keepalive that needs no answer and is made needless by what follows (`cdcd.txn.whole`).
+but a keepalive that needs no answer and is made needless by what follows (`cdcd.txn.transaction_batch`).
 Must not: wait, or judge what a connection's end means.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from cdcd.model import Item
 from cdcd.source.copyboth import cut_items
-from cdcd.txn.whole import gathered
+from cdcd.txn.transaction_batch import gathered
 
 LATER, COPY_ENDED, COPY_FAILED, BROKEN = 0, -1, -2, 1
 """Why reading stopped: nothing more for now, or the limit; what PQgetCopyData returns at the end of the copy, and for

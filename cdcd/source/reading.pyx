@@ -10,7 +10,7 @@ Must not: make a Python object for a row, or give up the GIL (libpq calls back f
 
 import ctypes
 
-from cdcd.model import Control, Keepalive, RowBatch, Transactions
+from cdcd.model import Control, Keepalive, RowBatch, TransactionBatch
 from cdcd.source import copyboth
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -277,7 +277,7 @@ cdef class Batch:
         """Make items of everything that waits in the buffer."""
         cdef size_t at = self._whole_bytes
         if self._whole:
-            self._items.append(Transactions(_bytes(self._frames, at), self._whole))
+            self._items.append(TransactionBatch(_bytes(self._frames, at), self._whole))
         if self._has_idle:
             self._items.append(Keepalive(self._idle_lsn, self._idle_sent_at, False))
         if self._has_begin:

@@ -13,7 +13,7 @@ import time
 
 from cdcd.errors import SourceError, SourceUnavailable
 from cdcd.lsn import Lsn
-from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, Transactions
+from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, TransactionBatch
 from cdcd.source.copyboth import standby_status_update
 from cdcd.source.drain import Drained, drain
 from cdcd.source.feedback import Feedback
@@ -71,7 +71,7 @@ class ReplicationStream:
         self._is_writing = False
         self._is_closed = False
         self.gathers = False
-        """Whether whole transactions are one item (`Transactions`)."""
+        """Whether whole transactions are one item (`TransactionBatch`)."""
         self.more = False
         self.received_bytes = 0
         """Of CopyData messages, whatever they hold."""
@@ -162,7 +162,7 @@ class ReplicationStream:
                     self._feedback.hurry()
             elif type(item) is Control:
                 self._feedback.received(item.lsn)
-            elif type(item) is Transactions:
+            elif type(item) is TransactionBatch:
                 self._feedback.received(item.last_lsn)
         if self._feedback.due(now_us):
             self.send_status()  # F14: an answer asked for goes out before the items are worked on

@@ -17,7 +17,15 @@ from dataclasses import replace
 
 from cdcd.errors import FeatureUnsupported, PreparedMissing, ProtocolError, UnsafeStreaming
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import Control, PlainItem, PreparedBefore, Relation, RowBatch, TransactionInfo, Transactions
+from cdcd.model import (
+    Control,
+    PlainItem,
+    PreparedBefore,
+    Relation,
+    RowBatch,
+    TransactionBatch,
+    TransactionInfo,
+)
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
@@ -44,7 +52,7 @@ from cdcd.txn.open_transactions import (
 from cdcd.txn.relations import RelationCache
 from cdcd.txn.states import ROW_TYPES, STEPS, TWO_PHASE, Action, State, out_of_order, step
 from cdcd.txn.store import ChangeStore, MemoryStore
-from cdcd.txn.whole import xids_of
+from cdcd.txn.transaction_batch import xids_of
 
 _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
@@ -124,7 +132,7 @@ class Assembler:
         """Whether whole transactions may pass it by now: nothing that it keeps depends on them."""
         return self._state is State.OUTSIDE and not self._is_replaying
 
-    def passed_whole(self, transactions: Transactions) -> None:
+    def passed_whole(self, transactions: TransactionBatch) -> None:
         """Take note of whole transactions that have passed it by: their Begin forgets what a fed one does."""
         if self._orphan_subxids:
             self._orphan_subxids.difference_update(xids_of(transactions))

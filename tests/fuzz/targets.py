@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from random import Random
 from types import ModuleType
 
-from cdcd.avro.encode import Encoded, encode_batch, encode_batch_in_python, encode_transactions
+from cdcd.avro.encode import Encoded, encode_batch, encode_batch_in_python, encode_transaction_batch
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
-from cdcd.model import RowBatch, TransactionInfo, Transactions
+from cdcd.model import RowBatch, TransactionBatch, TransactionInfo
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import MESSAGES
 from cdcd.source.copyboth import cut_items, read_frame, write_frame
@@ -27,7 +27,7 @@ from tests.support.implementations import READING, is_wanted, loaded
 from tests.support.pgoutput_encode import encode
 from tests.support.played import Played
 from tests.support.some_rows import LSN, Table, context, outcome
-from tests.support.whole import gathered_back, one_by_one, without_needless
+from tests.support.transaction_batch import gathered_back, one_by_one, without_needless
 
 MAX_INPUT_BYTES = 4096
 TABLES = 32
@@ -191,8 +191,8 @@ def transactions(data: bytes) -> None:
         )
 
     written_lsn = LSN + int.from_bytes(data[1:3], "big")
-    whole = Transactions(data[4:], data[3])
-    found = encode_transactions(whole, plans, context_of, context_of(1, 1, 1), written_lsn)
+    whole = TransactionBatch(data[4:], data[3])
+    found = encode_transaction_batch(whole, plans, context_of, context_of(1, 1, 1), written_lsn)
     if isinstance(found, Encoded) and found != one_by_one(whole, plans, context_of, written_lsn):
         raise AssertionError("whole transactions are encoded otherwise than one by one")
 

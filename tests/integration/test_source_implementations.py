@@ -12,13 +12,13 @@ from urllib.parse import quote
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.model import Control, Item, Keepalive, RowBatch, Transactions
+from cdcd.model import Control, Item, Keepalive, RowBatch, TransactionBatch
 from cdcd.source import drain as draining
 from cdcd.source.drain import drain
 from cdcd.source.libpq import PQconsumeInput, PQfreemem, PQgetCopyData
 from cdcd.source.settings import SourceSettings
 from cdcd.source.start import start
-from cdcd.txn.whole import expanded
+from cdcd.txn.transaction_batch import expanded
 from tests.support.certificates import authority, install
 from tests.support.implementations import READING, implementations, loaded
 from tests.support.source import (
@@ -110,7 +110,7 @@ def messages(items: list[Item]) -> list[tuple[int | None, bytes]]:
     """Each message, a row with the xid of its batch and its LSN: where a batch ends is the socket's to say."""
     found: list[tuple[int | None, bytes]] = []
     for item in items:
-        for one in expanded(item) if isinstance(item, Transactions) else [item]:
+        for one in expanded(item) if isinstance(item, TransactionBatch) else [item]:
             if isinstance(one, RowBatch):
                 at = 0
                 while at < len(one.frames):
@@ -144,7 +144,7 @@ def test_one_slot_gives_the_same_items_to_both(
                 )
                 there = with_slot(reached(secured, settings, way), copied)
                 items = items_of(secured, there, way, max_bytes, gathers)
-                assert any(isinstance(item, Transactions) for item in items) is gathers
+                assert any(isinstance(item, TransactionBatch) for item in items) is gathers
                 found = messages(items)
                 expected = expected or found
                 assert found == expected

@@ -16,7 +16,7 @@ from typing import Any
 
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity, RowBatch, TransactionInfo, Transactions
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity, RowBatch, TransactionBatch, TransactionInfo
 from cdcd.schema.identity import OldTuples
 from cdcd.schema.keys import key_of
 from cdcd.schema.policy import Policies, Policy, Rule
@@ -356,7 +356,7 @@ def row_batch_of(tables: list[Table], chance: random.Random) -> RowBatch:
     return RowBatch(frames, count, xid)
 
 
-def transactions_of(tables: list[Table], chance: random.Random) -> Transactions:
+def transactions_of(tables: list[Table], chance: random.Random) -> TransactionBatch:
     """Whole transactions of these tables' rows."""
     count = chance.choice((1, 2, 5))
     lsn = LSN
@@ -371,7 +371,7 @@ def transactions_of(tables: list[Table], chance: random.Random) -> Transactions:
         frames += frame(commit, lsn + 48)
     if chance.random() < 0.03:
         frames = mutated(frames, chance)
-    return Transactions(frames, count)
+    return TransactionBatch(frames, count)
 
 
 def outcome(work: Callable[..., Any], *args: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdcd import frame_layout as layout
-from cdcd.model import Transactions
+from cdcd.model import TransactionBatch
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.messages import TupleData
 from tests.support.pgoutput_encode import encode, row_batch_of
@@ -53,7 +53,7 @@ def test_transactions_know_where_the_first_and_the_last_commit() -> None:
         frames += (
             layout.HEADER.pack(len(begin), 1) + begin + layout.HEADER.pack(len(commit), lsn + 50) + commit
         )
-    both = Transactions(frames, 2)
+    both = TransactionBatch(frames, 2)
     assert (both.commit_lsns, both.last_lsn) == ((7, 8), 58)
 
 

@@ -62,7 +62,7 @@ cdef bint _begin(
     return True
 
 
-def encode_transactions(transactions, plans, new_context, first, uint64_t written_commit_lsn, row_fallback):
+def encode_transaction_batch(transactions, plans, new_context, first, uint64_t written_commit_lsn, row_fallback):
     """Return the records of whole transactions and what is to be known of them; or what stands in the way.
 
     `first` is the context of one of them, for what is the same for all; `new_context(xid, commit_lsn, commit_pg_us)`
@@ -72,7 +72,7 @@ def encode_transactions(transactions, plans, new_context, first, uint64_t writte
     time of the last, its commit LSN, its end LSN, how many have rows, how many have none, how many were dropped).
     """
     try:
-        return _encode_transactions(transactions, plans, new_context, first, written_commit_lsn, row_fallback)
+        return _encode_transaction_batch(transactions, plans, new_context, first, written_commit_lsn, row_fallback)
     except Exception as error:
         _refuse_memory(error)
         return None
@@ -82,7 +82,7 @@ def encode_transactions(transactions, plans, new_context, first, uint64_t writte
         _shrink(&_scratch)
 
 
-cdef object _encode_transactions(
+cdef object _encode_transaction_batch(
     object transactions, object plans, object new_context, object first, uint64_t written_commit_lsn,
     object row_fallback,
 ):

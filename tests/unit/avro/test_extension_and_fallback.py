@@ -10,7 +10,12 @@ import struct
 import pytest
 
 from cdcd.avro import encode
-from cdcd.avro.encode import encode_batch, encode_batch_in_python, encode_transactions, take_fallback_counts
+from cdcd.avro.encode import (
+    encode_batch,
+    encode_batch_in_python,
+    encode_transaction_batch,
+    take_fallback_counts,
+)
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.extensions import extension
@@ -19,7 +24,7 @@ from cdcd.schema.keys import key_of
 from cdcd.schema.policy import Policies, Policy
 from cdcd.schema.relation_schema import relation_schemas
 from tests.support.some_rows import LSN, TYPES, Table, context, frame, outcome, row_batch_of, transactions_of
-from tests.support.whole import one_by_one
+from tests.support.transaction_batch import one_by_one
 
 ROWS = extension("cdcd.avro.rows")
 needs_extension = pytest.mark.skipif(ROWS is None, reason="the Python fallbacks were asked for")
@@ -72,7 +77,7 @@ def test_whole_transactions_become_what_they_become_one_by_one(first: int) -> No
         tables = [Table(chance, relid) for relid in (7, 8)]
         plans = {table.relid: table.plan for table in tables}
         transactions = transactions_of(tables, chance)
-        found = encode_transactions(transactions, plans, _context, FIRST, WRITTEN)
+        found = encode_transaction_batch(transactions, plans, _context, FIRST, WRITTEN)
         if found is None:
             continue
         gone += 1
@@ -86,14 +91,14 @@ def test_a_row_without_a_plan_is_named() -> None:
     chance = random.Random(4)
     transactions = transactions_of([Table(chance, 8)], chance)
     assert transactions.frames.count(b"N") > 0
-    assert encode_transactions(transactions, {}, _context, FIRST, 0) == 8
+    assert encode_transaction_batch(transactions, {}, _context, FIRST, 0) == 8
 
 
 def test_without_the_extension_they_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "_EXTENSION", None)
     chance = random.Random(4)
     transactions = transactions_of([Table(chance, 8)], chance)
-    assert encode_transactions(transactions, {}, _context, FIRST, 0) is None
+    assert encode_transaction_batch(transactions, {}, _context, FIRST, 0) is None
 
 
 def _one_column(type_oid: int) -> dict[int, RelationPlan]:

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import MessageUnknown, ProtocolError
-from cdcd.model import Control, Keepalive, RowBatch, Transactions
+from cdcd.model import Control, Keepalive, RowBatch, TransactionBatch
 from cdcd.source import batch as fallback
 from tests.support.copydata import begin, commit, keepalive, mutated, session, xlog
 from tests.support.implementations import READING, implementations, is_wanted, loaded
 from tests.support.played import Played
-from tests.support.whole import gathered_back, without_needless
+from tests.support.transaction_batch import gathered_back, without_needless
 
 ROW = xlog(b"I\0\0\0\1N")
 
@@ -133,13 +133,13 @@ def whole(lsn: int, *rows: bytes) -> list[bytes]:
 
 def test_whole_transactions_are_one_item(reading: ModuleType) -> None:
     messages = [*whole(100, ROW, ROW), *whole(200), *whole(300, ROW)]
-    items = [Transactions(b"".join(map(frame, messages)), 3)]
+    items = [TransactionBatch(b"".join(map(frame, messages)), 3)]
     assert cut(reading, messages, False, True) == (items, False)
 
 
 BEGIN, COMMIT = Control(1, begin(100), 77), Control(2, commit(100), 77)
 RUN = RowBatch(frame(ROW), 1)
-TWO = Transactions(frame(xlog(begin(100), 1)) + frame(ROW) + frame(xlog(commit(100), 2)), 1)
+TWO = TransactionBatch(frame(xlog(begin(100), 1)) + frame(ROW) + frame(xlog(commit(100), 2)), 1)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_a_keepalive_before_a_transaction_behind_its_position_is_needless(
 ) -> None:
     """F11: an idle walsender sends some after each transaction; the next commit says the same and more."""
     one, other = whole(100, ROW), whole(200, ROW)
-    alone = [Transactions(b"".join(map(frame, each)), 1) for each in (one, other)]
-    together = [Transactions(alone[0].frames + alone[1].frames, 2)]
+    alone = [TransactionBatch(b"".join(map(frame, each)), 1) for each in (one, other)]
+    together = [TransactionBatch(alone[0].frames + alone[1].frames, 2)]
     found, _ = cut(reading, [*one, *between, *other], False, True)
     assert found == ([alone[0], *items, alone[1]] if items else together)
 
@@ -196,16 +196,16 @@ def test_a_keepalive_is_kept_where_no_transaction_is_whole_behind_it(reading: Mo
     idle = Keepalive(150, -5, False)
     for rest, items in (([], []), (other[:2], [Control(1, begin(200), 77), RUN])):
         found, _ = cut(reading, [*one, keepalive(150), *rest], False, True)
-        assert found == [Transactions(b"".join(map(frame, one)), 1), idle, *items]
+        assert found == [TransactionBatch(b"".join(map(frame, one)), 1), idle, *items]
     found, _ = cut(reading, [keepalive(150), *other], False, True)
-    assert found == [idle, Transactions(b"".join(map(frame, other)), 1)]
+    assert found == [idle, TransactionBatch(b"".join(map(frame, other)), 1)]
     assert cut(reading, [keepalive(150), *one, keepalive(160), *other], False, False)[0].count(idle) == 1
 
 
 def test_rows_of_a_stream_are_in_no_whole_transaction(reading: ModuleType) -> None:
     row = xlog(b"I\0\0\0\7....")
     items, _ = cut(reading, [*whole(100), row, *whole(100, row)], True, True)
-    assert [type(item) for item in items] == [Transactions, RowBatch, Control, RowBatch, Control]
+    assert [type(item) for item in items] == [TransactionBatch, RowBatch, Control, RowBatch, Control]
     assert [item.xid for item in items if type(item) is RowBatch] == [7, 7]
 
 
@@ -254,7 +254,7 @@ def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(extension: str)
         assert kept == without_needless(all_items, kept)
         needless += len(all_items) - len(kept)
     assert needless > 100
-    assert kinds == {RowBatch, Transactions, Control, Keepalive}
+    assert kinds == {RowBatch, TransactionBatch, Control, Keepalive}
 
 
 @both

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, UnsafeStreaming
-from cdcd.model import Control, Item, RowBatch, TransactionInfo, Transactions
+from cdcd.model import Control, Item, RowBatch, TransactionBatch, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
 from cdcd.txn.events import (
@@ -19,7 +19,7 @@ from cdcd.txn.events import (
     Truncated,
 )
 from cdcd.txn.store import MemoryStore
-from cdcd.txn.whole import gathered
+from cdcd.txn.transaction_batch import gathered
 from tests.support.pgoutput_encode import encode
 
 from . import wire
@@ -364,7 +364,7 @@ def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_w
     items = [wire.begin(6, 0x80), wire.commit(0x80), wire.begin(7, 0x100), wire.commit(0x100)]
     if is_whole:
         (whole,) = gathered(items)
-        assert isinstance(whole, Transactions)
+        assert isinstance(whole, TransactionBatch)
         assembler.passed_whole(whole)
     else:
         wire.feed(assembler, *items)

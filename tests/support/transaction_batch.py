@@ -10,18 +10,27 @@ from dataclasses import replace
 from cdcd.avro.encode import encode_batch_in_python
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, PlainItem, Record, RowBatch, Transactions
+from cdcd.model import (
+    POSTGRES_EPOCH_US,
+    Control,
+    Item,
+    Keepalive,
+    PlainItem,
+    Record,
+    RowBatch,
+    TransactionBatch,
+)
 from cdcd.txn.frames import count_operations_in_python
-from cdcd.txn.whole import expanded
+from cdcd.txn.transaction_batch import expanded
 
 
 def one_by_one(
-    transactions: Transactions,
+    transactions: TransactionBatch,
     plans: Mapping[int, RelationPlan],
     new_context: Callable[[int, int, int], TransactionContext],
     written_commit_lsn: int,
 ) -> tuple[object, ...]:
-    """What `encode_transactions` returns: each transaction by itself, with the fallback."""
+    """What `encode_transaction_batch` returns: each transaction by itself, with the fallback."""
     records: list[Record] = []
     operations: dict[tuple[int, int], int] = {}
     times: list[int] = []
@@ -54,7 +63,9 @@ def one_by_one(
 
 def gathered_back(items: Sequence[Item]) -> list[PlainItem]:
     """The items as if nothing were gathered, without the time of sending, which what is gathered does not know."""
-    plain = (one for item in items for one in (expanded(item) if isinstance(item, Transactions) else [item]))
+    plain = (
+        one for item in items for one in (expanded(item) if isinstance(item, TransactionBatch) else [item])
+    )
     return [replace(one, sent_at_pg_us=0) if isinstance(one, Control) else one for one in plain]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cdcd.ack.group import CommitPosition
-from cdcd.avro.encode import TAKES_WHOLE
+from cdcd.avro.encode import ENCODES_TRANSACTION_BATCHES
 from cdcd.errors import MessageOutOfOrder, PartialTransactionMissing, RelationUnknown, UnsafeStreaming
-from cdcd.model import Control, Item, PartPosition, PreparedBefore, RowBatch, Transactions
+from cdcd.model import Control, Item, PartPosition, PreparedBefore, RowBatch, TransactionBatch
 from cdcd.pgoutput import messages as m
-from cdcd.txn.whole import expanded, gathered
+from cdcd.txn.transaction_batch import expanded, gathered
 from tests.unit.pipeline.session_items import (
     Flow,
     begin,
@@ -41,7 +41,9 @@ SMALL: list[Item] = [
 
 def put_together(items: list[Item]) -> list[Item]:
     found = gathered(items)
-    back = [one for item in found for one in (expanded(item) if isinstance(item, Transactions) else (item,))]
+    back = [
+        one for item in found for one in (expanded(item) if isinstance(item, TransactionBatch) else (item,))
+    ]
     assert back == items
     return found
 
@@ -65,7 +67,7 @@ def put_together(items: list[Item]) -> list[Item]:
 )
 def test_only_begin_rows_and_commit_are_put_together(items: list[Item], together: int) -> None:
     found = put_together(items)
-    assert sum(isinstance(one, Transactions) for one in found) == together
+    assert sum(isinstance(one, TransactionBatch) for one in found) == together
 
 
 def test_a_begin_or_commit_of_another_form_is_left_as_it_is() -> None:
@@ -80,7 +82,7 @@ def test_a_begin_or_commit_of_another_form_is_left_as_it_is() -> None:
 
 def test_where_they_are() -> None:
     (whole,) = gathered(SMALL)
-    assert isinstance(whole, Transactions)
+    assert isinstance(whole, TransactionBatch)
     assert whole.count == 4
     assert whole.commit_lsns == (200, 500)
     last = SMALL[-1]
@@ -107,7 +109,7 @@ def _position(flow: Flow) -> CommitPosition | None:
 
 async def test_they_become_the_same_records_and_the_same_position() -> None:
     one, other = await _alike([*DESCRIBED, *SMALL])
-    if TAKES_WHOLE:
+    if ENCODES_TRANSACTION_BATCHES:
         assert len(other.chunks) < len(one.chunks)
         # one row, a change of a key, nothing, two rows
         assert other.tally.seen[-1] == ("whole", 4, 3, 1)

@@ -1,7 +1,7 @@
-"""Whole transactions as one item: small ones come by the hundred in one read, and nothing has to be known of each.
+"""Batches of whole transactions: small ones come by the hundred in one read, and nothing has to be known of each.
 
 In: items in the order of the wire.  Out: the same, where Begin, rows and Commit that follow each other are one
-`Transactions`; and back.
+`TransactionBatch`; and back.
 Invariant: `expanded` of what `gathered` returns is what it was given, but for the time of sending, which nobody asks
 of a Begin or a Commit, and for keepalives between them that what follows makes needless (`_is_needless`). Whatever
 is not exactly of that form stays as it is.
@@ -25,7 +25,7 @@ from cdcd.frame_layout import (
     FRAME_BYTES,
 )
 from cdcd.frame_layout import HEADER as FRAME_HEADER
-from cdcd.model import Control, Item, Keepalive, PlainItem, RowBatch, Transactions
+from cdcd.model import Control, Item, Keepalive, PlainItem, RowBatch, TransactionBatch
 
 _BEGIN, _COMMIT = b"B", b"C"
 _BEGIN_LSN = slice(BEGIN_COMMIT_LSN_AT, BEGIN_TIME_AT)
@@ -49,16 +49,16 @@ def gathered(items: Sequence[Item]) -> list[Item]:
             at += 1
             continue
         if count:
-            found.append(Transactions(b"".join(pieces), count))
+            found.append(TransactionBatch(b"".join(pieces), count))
             pieces, count = [], 0
         found.append(items[at])
         at += 1
     if count:
-        found.append(Transactions(b"".join(pieces), count))
+        found.append(TransactionBatch(b"".join(pieces), count))
     return found
 
 
-def xids_of(transactions: Transactions) -> Iterator[int]:
+def xids_of(transactions: TransactionBatch) -> Iterator[int]:
     """Yield the transactions' ids. Raises MessageTruncated."""
     data = transactions.frames
     for kind, _, at, _ in _frames(data):
@@ -106,7 +106,7 @@ def _frame(item: Item) -> bytes:
     return FRAME_HEADER.pack(len(item.payload), item.lsn) + item.payload
 
 
-def expanded(transactions: Transactions) -> Iterator[PlainItem]:
+def expanded(transactions: TransactionBatch) -> Iterator[PlainItem]:
     """Yield the items that it was gathered from. Raises MessageTruncated."""
     data, begun, rows = transactions.frames, 0, 0
     for kind, lsn, at, end in _frames(data):
@@ -128,6 +128,6 @@ def _frames(data: bytes) -> Iterator[tuple[int, int, int, int]]:
             at += FRAME_BYTES
             kind = data[at]
         except (struct.error, IndexError):
-            raise MessageTruncated("whole transactions end inside a frame") from None
+            raise MessageTruncated("a transaction batch ends inside a frame") from None
         yield kind, lsn, at, at + length
         at += length
