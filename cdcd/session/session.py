@@ -47,6 +47,7 @@ from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_background, or_stop
+from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, flush_in_time, note_in_time
 from cdcd.session.fencing import judged, refuse_if_taken_over
 from cdcd.session.gap import mark_gap
@@ -56,18 +57,15 @@ from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import say_what_would_halt
 from cdcd.session.snapshot_handover import Snapshotter, made_slot, tables_to_copy
 from cdcd.session.stale_tables import StaleTables
-from cdcd.session.start_checks.topics import claims_of
 from cdcd.session.start_state import SessionStart, StartState, position_before
+from cdcd.session.streaming import Streaming
 from cdcd.session.topic_watch import watch
-from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
-from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
-from cdcd.sink.topics import Topics
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
-from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.lock_watch import watched
+from cdcd.source.settings import StreamOptions
 from cdcd.source.slot import CreatedSlot
 from cdcd.source.start_lock import StartLock
 from cdcd.source.stream import ReplicationStream, open_stream
@@ -114,17 +112,10 @@ class Session:
         self._stop = stop
         self._source = config.source_settings()
         self._rotation = Rotation(config)  # it looks at the files before anything is read from them
-        self._sink_settings = config.sink_settings()
-        limits = Limits() if limits is None else limits
-        self._sink = KafkaSink(self._sink_settings, limits)
-        self._topics = Topics(self._sink_settings, config.topic_settings(), limits)
-        self._claims = claims_of(config, self._sink_settings)
-        self._sink.claims = self._topics.claims = self._claims
-        self._schemas = schemas
-        self._catalog = Catalog(self._source)
+        self._clients = Clients(config, Limits() if limits is None else limits, schemas)
         self._plans = Plans(
-            self._catalog,
-            self._topics,
+            self._clients.catalog,
+            self._clients.topics,
             schemas,
             name=config.name,
             template=config.sink.topics.template,
@@ -173,14 +164,7 @@ class Session:
         is_memory_short = False
         try:
             session_start = SessionStart(
-                self._config,
-                self._sink,
-                self._topics,
-                self._claims,
-                self._schemas,
-                self._status,
-                self._publications,
-                self._after,
+                self._config, self._clients, self._status, self._publications, self._after
             )
             async with in_background(self._raise_failure()) as failing:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
@@ -199,9 +183,11 @@ class Session:
             async with in_background(
                 self._writer.run(),
                 self._raise_failure(),
-                watch(self._topics, self._schemas, self._plans),
-                say_what_would_halt(self._config, wanted, self._schemas, self._topics.has_records),
-                self._rotation.keep(self._writer, self._renew, self._status),
+                watch(self._clients.topics, self._clients.schemas, self._plans),
+                say_what_would_halt(
+                    self._config, wanted, self._clients.schemas, self._clients.topics.has_records
+                ),
+                self._rotation.keep(self._writer, self._clients.renew, self._status),
             ) as failing:
                 if start_state.stored is not None and start_state.stored.gap is not None:
                     marking = self._mark_gap(start_state.stored, start_state.stored.gap, self._writer)
@@ -243,10 +229,15 @@ class Session:
     async def _judged(self, error: SinkFenced) -> CdcdError:
         """Return whether it was another cdcd, or the broker's own timeout."""
         judging = partial(
-            judged, age_s=self._sink.age_s, own_pid=self._own_pid, own_offset=self._sink.progress_offset
+            judged,
+            age_s=self._clients.sink.age_s,
+            own_pid=self._own_pid,
+            own_offset=self._clients.sink.progress_offset,
         )
         try:
-            return await or_stop(in_thread(judging, error, self._source, self._sink_settings), self._stop)
+            return await or_stop(
+                in_thread(judging, error, self._source, self._clients.sink_settings), self._stop
+            )
         except Stopped:
             return error
 
@@ -255,19 +246,10 @@ class Session:
         if self._failure is not None:
             raise self._failure
 
-    def _renew(self) -> None:
-        """Make the clients anew, between two groups: what they read from files has changed."""
-        self._sink_settings = settings = self._config.sink_settings()
-        self._sink.renew(settings)
-        self._topics.renew(settings)
-        self._claims.renew(settings)
-        if isinstance(self._schemas, SchemaTopic):
-            self._schemas.renew(settings)
-
     def _new_writer(self, start_state: StartState) -> Writer:
         commit = self._config.sink.commit
         return Writer(
-            self._sink,
+            self._clients.sink,
             start_state.identity,
             GroupLimits(
                 commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000, self._config.large_limits()
@@ -276,11 +258,11 @@ class Session:
             confirm=_confirm_nothing,
             observer=self._status,
             durable_lsn=start_state.durable_lsn,
-            ahead=self._schemas if isinstance(self._schemas, SchemaTopic) else None,
+            ahead=self._clients.schema_topic,
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
             numbered_by=numbered_by(self._config),
-            commit_cooldown_us=COMMIT_COOLDOWN_US if self._sink_settings.is_exactly_once else 0,
-            is_at_least_once=not self._sink_settings.is_exactly_once,
+            commit_cooldown_us=COMMIT_COOLDOWN_US if self._clients.is_exactly_once else 0,
+            is_at_least_once=not self._clients.is_exactly_once,
             waiting=partial(self._status.waits.on, "kafka", "the records of a group"),
             before_renewal=lambda: refuse_if_taken_over(self._source, self._own_pid),
         )
@@ -306,11 +288,11 @@ class Session:
 
     def _who_holds_kafka_up(self) -> tuple[Blocker, ...]:
         topics = [*own_topics(self._config), *self._plans.partitions]
-        return partitions_without_leader(self._sink_settings, topics)
+        return self._clients.without_leader(topics)
 
     async def _tables_to_copy(self) -> list[tuple[CopiedTable, Relation]]:
         with self._status.waits.watching("lock") as report:
-            return await in_thread(tables_to_copy, self._source, self._catalog, report)
+            return await in_thread(tables_to_copy, self._source, self._clients.catalog, report)
 
     @contextlib.contextmanager
     def _watch_of_copy(self, connection: Any) -> Iterator[None]:
@@ -374,7 +356,7 @@ class Session:
                     written_commit_lsn=begin.commit_lsn,
                     since_us=since_us,
                     before_us=self._durable_us,
-                    mark_first=None if self._sink_settings.is_exactly_once else writer.mark,
+                    mark_first=None if self._clients.is_exactly_once else writer.mark,
                 )
                 _LOG.info("snapshot_started", tables=len(tables))
                 await snapshotter.run(tables)
@@ -394,114 +376,100 @@ class Session:
         spill: SpillPool,
         failing: BackgroundTasks,
     ) -> None:
-        options = start_state.options
-        stream = await or_stop(
-            open_stream(self._source, options, begin.start_lsn, start_state.server), self._stop
-        )
+        opening = open_stream(self._source, start_state.options, begin.start_lsn, start_state.server)
+        stream = await or_stop(opening, self._stop)
         self._own_pid = stream.backend_pid
         self._status.own_pids.add(stream.backend_pid)
         self._start_lock.release()  # the slot is held from here on
         try:
-            before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
-            if before.undecided:
-                _LOG.warning(
-                    "prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT
-                )
-            self._confirm_by(stream, writer)
-            writer.begin_at(position_before(begin, start_state, before, self._durable_us))
-            self._plans.begin_stream(is_sure=options.streaming == "off")
-            assembler = Assembler(
-                options.protocol_version,
-                streaming_parallel=options.streaming == "parallel",
-                two_phase=options.two_phase,
-                written_commit_lsn=begin.written_commit_lsn,
-                new_store=spill.new_store,
-                refuse_unsafe_streaming=True,
-                prepared_before=before,
-            )
-            self._buffers = Buffers(
-                spill, writer.flush, self._config.buffer.memory, self._status.waiting_for_disk
-            )
-            pump = Pump(
-                assembler,
-                self._plans,
-                writer,
-                self._new_context,
-                self._status,
-                PositionTracker(begin.start_lsn, begin.written_commit_lsn, self._durable_us),
-                buffers=self._buffers,
-                any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
-                part=start_state.part,
-            )
-            stream.gathers = ENCODES_TRANSACTION_BATCHES and not self._config.format.transactions
-            self._status.streaming(
-                start_state.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
-            )
-            _LOG.info(
-                "streaming",
-                slot=self._source.slot,
-                start_lsn=format_lsn(begin.start_lsn),
-                protocol_version=options.protocol_version,
-                streaming=options.streaming,
-                two_phase=options.two_phase,
-                binary=options.binary,
-            )
-            self.has_streamed = True
-            flush_s = self._config.shutdown_timeout_ms / 2000
-            try:
-                with unsafe_options(options, self._after, slot=self._source.slot):
-                    await failing.unless(self._pump_until_stopped(stream, pump, writer, assembler))
-            except SourceUnavailable:
-                if not self._sink_settings.is_exactly_once:
-                    writer.drop_partial_tail()
-                    await note_in_time(failing.unless(writer.flush()), flush_s)
-                raise
-            writer.drop_partial_tail()
-            await flush_in_time(failing.unless(writer.flush()), flush_s)
+            before = await self._prepared_before(begin)
+            streaming = self._new_streaming(stream, begin, start_state, before, writer, spill)
+            streaming.begin(position_before(begin, start_state, before, self._durable_us))
+            self._note_streaming(stream, begin, start_state)
+            await self._stream_to_its_end(streaming, start_state.options, writer, failing)
         finally:
             await stream.close()
             self._status.source_closed()
 
-    def _confirm_by(self, stream: ReplicationStream, writer: Writer) -> None:
-        def confirm(lsn: int) -> None:
-            stream.confirm(lsn)
-            stream.send_status()
-            self._status.confirmed(lsn)
+    async def _prepared_before(self, begin: Resume) -> PreparedBefore:
+        before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
+        if before.undecided:
+            _LOG.warning("prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT)
+        return before
 
-        writer.confirm_with(confirm)
-        if writer.safe_lsn > INVALID_LSN:
-            confirm(writer.safe_lsn)
+    def _new_streaming(
+        self,
+        stream: ReplicationStream,
+        begin: Resume,
+        start_state: StartState,
+        before: PreparedBefore,
+        writer: Writer,
+        spill: SpillPool,
+    ) -> Streaming:
+        options = start_state.options
+        stream.gathers = ENCODES_TRANSACTION_BATCHES and not self._config.format.transactions
+        self._plans.begin_stream(is_sure=options.streaming == "off")
+        assembler = Assembler(
+            options.protocol_version,
+            streaming_parallel=options.streaming == "parallel",
+            two_phase=options.two_phase,
+            written_commit_lsn=begin.written_commit_lsn,
+            new_store=spill.new_store,
+            refuse_unsafe_streaming=True,
+            prepared_before=before,
+        )
+        memory = self._config.buffer.memory
+        self._buffers = buffers = Buffers(spill, writer.flush, memory, self._status.waiting_for_disk)
+        pump = Pump(
+            assembler,
+            self._plans,
+            writer,
+            self._new_context,
+            self._status,
+            PositionTracker(begin.start_lsn, begin.written_commit_lsn, self._durable_us),
+            buffers=buffers,
+            any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
+            part=start_state.part,
+        )
+        return Streaming(stream, assembler, pump, writer, self._status)
 
-    async def _pump_until_stopped(
-        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler
+    def _note_streaming(self, stream: ReplicationStream, begin: Resume, start_state: StartState) -> None:
+        options = start_state.options
+        self._status.streaming(
+            start_state.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
+        )
+        _LOG.info(
+            "streaming",
+            slot=self._source.slot,
+            start_lsn=format_lsn(begin.start_lsn),
+            protocol_version=options.protocol_version,
+            streaming=options.streaming,
+            two_phase=options.two_phase,
+            binary=options.binary,
+        )
+        self.has_streamed = True
+
+    async def _stream_to_its_end(
+        self, streaming: Streaming, options: StreamOptions, writer: Writer, failing: BackgroundTasks
     ) -> None:
+        """Stream until the order to stop, then make durable what is complete; or raise what has ended the stream."""
+        flush_s = self._config.shutdown_timeout_ms / 2000
+        try:
+            with unsafe_options(options, self._after, slot=self._source.slot):
+                await failing.unless(self._until_stopped(streaming))
+        except SourceUnavailable:
+            if not self._clients.is_exactly_once:
+                writer.drop_partial_tail()
+                await note_in_time(failing.unless(writer.flush()), flush_s)
+            raise
+        writer.drop_partial_tail()
+        await flush_in_time(failing.unless(writer.flush()), flush_s)
+
+    async def _until_stopped(self, streaming: Streaming) -> None:
         # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait
         # for it (what is cut off comes again).
         with contextlib.suppress(Stopped):
-            await or_stop(self._pump(stream, pump, writer, assembler), self._stop)
-
-    async def _pump(
-        self, stream: ReplicationStream, pump: Pump, writer: Writer, assembler: Assembler
-    ) -> None:
-        counted_bytes = counted_aborted = 0
-        while True:
-            if not stream.more and not stream.is_at_backlog_rate:
-                await writer.pause_for_commit()
-            items = await stream.read()
-            hit("received")
-            self._status.received(stream.received_bytes - counted_bytes)
-            counted_bytes = stream.received_bytes
-            writer.note_backlog(stream.is_at_backlog_rate)
-            await pump.feed(items)
-            if not stream.more:
-                writer.note_drained()
-            open_transactions = assembler.open_streams + assembler.in_transaction
-            may_be_lost = len(assembler.prepared_before.undecided)
-            self._status.turned(
-                items, open_transactions, oldest_prepared=assembler.oldest_prepared, may_be_lost=may_be_lost
-            )
-            self._status.aborted(assembler.aborted - counted_aborted)
-            counted_aborted = assembler.aborted
+            await or_stop(streaming.run(), self._stop)
 
     async def _close(self) -> None:
         self._start_lock.release()
@@ -511,4 +479,6 @@ class Session:
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)
         await closing.clear(self._buffers, self._spill)
-        await closing.close(sink=self._sink, registry=self._schemas, catalog=self._catalog)
+        await closing.close(
+            sink=self._clients.sink, registry=self._clients.schemas, catalog=self._clients.catalog
+        )

@@ -30,6 +30,7 @@ from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.registry.confluent import Registry
+from cdcd.session.clients import Clients
 from cdcd.session.option_downgrade import allowed
 from cdcd.session.queries import which_slot
 from cdcd.session.start_checks.binary_columns import in_readable_form
@@ -37,12 +38,9 @@ from cdcd.session.start_checks.checks import LOOKS, asked
 from cdcd.session.start_checks.context import Known
 from cdcd.session.start_checks.position import decided, slot_held
 from cdcd.session.start_checks.schemas import to_try_beside
-from cdcd.sink.claims import Claims
-from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
-from cdcd.sink.topics import Topics
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.publication_catalog import LOCK_PATIENCE_MS, PublishedTable
 from cdcd.source.settings import StreamOptions, granted, shortfalls
@@ -104,19 +102,17 @@ class SessionStart:
     def __init__(
         self,
         config: Config,
-        sink: KafkaSink,
-        topics: Topics,
-        claims: Claims,
-        schemas: Registry | SchemaTopic,
+        clients: Clients,
         status: Status,
         publications: PublicationMonitor,
         after: CdcdError | None,
     ) -> None:
         self._config = config
         self._source = config.source_settings()
-        self._sink = sink
-        self._topics = topics
-        self._schemas = schemas
+        self._clients = clients
+        self._sink = clients.sink
+        self._topics = clients.topics
+        self._schemas = schemas = clients.schemas
         self._status = status
         self._publications = publications
         self._after = after
@@ -124,7 +120,7 @@ class SessionStart:
         self._known = Known(
             config,
             self._source,
-            lambda: (config.sink_settings(), topics, claims),
+            lambda: (config.sink_settings(), clients.topics, clients.claims),
             schemas if isinstance(schemas, Registry) and not schemas.knows_any else None,
             self._compare,
             is_beside=False,
@@ -243,7 +239,7 @@ class SessionStart:
             error = refusal(await in_thread(self._compared_anew, identities, is_anew))
             if error is not None:
                 raise error
-        self._sink.identities = self._topics.identities = identities
+        self._clients.count_on(identities)
         self._publications.is_on = True
 
     def _compared_anew(self, identities: TopicIdentities, is_anew: bool) -> list[Finding]:

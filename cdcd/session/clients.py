@@ -1,0 +1,65 @@
+"""The clients of one session, made in one place, and made anew when what they read from files has changed.
+
+In: the configuration; what outlives a session (`limits`, `schemas`).  Out: sink, topics, claims, schemas, catalog.
+Invariant: all clients of Kafka have the same settings, and the sink and the topics ask the same claims whose a topic
+is (F80). Nothing is connected before it is used.
+Must not: decide when a client is opened or closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cdcd.config import Config
+from cdcd.registry.confluent import Registry
+from cdcd.session.start_checks.topics import claims_of
+from cdcd.sink.leaders import partitions_without_leader
+from cdcd.sink.limits import Limits
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.schemas import SchemaTopic
+from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topic_identity import TopicIdentities
+from cdcd.sink.topics import Topics
+from cdcd.source.catalog import Catalog
+from cdcd.waits import Blocker
+
+
+class Clients:
+    """`limits`: what brokers have refused as too large (F65). `schemas`: the registry, or the topic in its place."""
+
+    def __init__(self, config: Config, limits: Limits, schemas: Registry | SchemaTopic) -> None:
+        self._config = config
+        self.sink_settings: SinkSettings = config.sink_settings()
+        self.sink = KafkaSink(self.sink_settings, limits)
+        self.topics = Topics(self.sink_settings, config.topic_settings(), limits)
+        self.claims = claims_of(config, self.sink_settings)
+        self.sink.claims = self.topics.claims = self.claims
+        self.schemas = schemas
+        self.catalog = Catalog(config.source_settings())
+
+    @property
+    def schema_topic(self) -> SchemaTopic | None:
+        """The topic that schemas are in, None where a registry has them."""
+        return self.schemas if isinstance(self.schemas, SchemaTopic) else None
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether records are written in Kafka transactions."""
+        return self.sink_settings.is_exactly_once
+
+    def count_on(self, identities: TopicIdentities) -> None:
+        """From now on the records count on what this says of their topics."""
+        self.sink.identities = self.topics.identities = identities
+
+    def renew(self) -> None:
+        """Make the clients of Kafka anew, between two groups: their secrets or certificates have changed."""
+        self.sink_settings = settings = self._config.sink_settings()
+        self.sink.renew(settings)
+        self.topics.renew(settings)
+        self.claims.renew(settings)
+        if self.schema_topic is not None:
+            self.schema_topic.renew(settings)
+
+    def without_leader(self, topics: Iterable[str]) -> tuple[Blocker, ...]:
+        """Return the partitions of these topics that nobody can write to now. Blocking."""
+        return partitions_without_leader(self.sink_settings, list(topics))

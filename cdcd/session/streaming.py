@@ -1,0 +1,76 @@
+"""The stream of one session: items go to the pump, and what is durable in Kafka is confirmed to PostgreSQL.
+
+In: an open replication stream, the pump and the writer behind it.  Out: records in Kafka; `confirm(safe LSN)`.
+Invariant: only `confirm` moves the slot, and only the writer calls it, behind a commit (F7).
+Must not: decode, encode, or decide where the stream begins.
+"""
+
+from __future__ import annotations
+
+from cdcd.ack.group import CommitPosition
+from cdcd.failpoints import hit
+from cdcd.lsn import INVALID_LSN, Lsn
+from cdcd.model import Item
+from cdcd.monitoring.status import Status
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.writer import Writer
+from cdcd.source.stream import ReplicationStream
+from cdcd.txn.assembler import Assembler
+
+
+class Streaming:
+    """What reads and confirms between `begin` and the end of the session."""
+
+    def __init__(
+        self, stream: ReplicationStream, assembler: Assembler, pump: Pump, writer: Writer, status: Status
+    ) -> None:
+        self._stream = stream
+        self._assembler = assembler
+        self._pump = pump
+        self._writer = writer
+        self._status = status
+        self._counted_bytes = self._counted_aborted = 0
+
+    def begin(self, commit_position: CommitPosition) -> None:
+        """Let the writer confirm, at once what is durable already; all before the position is complete."""
+        self._writer.confirm_with(self.confirm)
+        if self._writer.safe_lsn > INVALID_LSN:
+            self.confirm(self._writer.safe_lsn)
+        self._writer.begin_at(commit_position)
+
+    def confirm(self, lsn: Lsn) -> None:
+        """Confirm to PostgreSQL that everything up to here is durable in Kafka."""
+        self._stream.confirm(lsn)
+        self._stream.send_status()
+        self._status.confirmed(lsn)
+
+    async def run(self) -> None:
+        """Read and hand on until cancelled. Raises what ends the stream."""
+        stream, writer = self._stream, self._writer
+        while True:
+            if not stream.more and not stream.is_at_backlog_rate:
+                await writer.pause_for_commit()
+            items = await stream.read()
+            hit("received")
+            self._note_received()
+            writer.note_backlog(stream.is_at_backlog_rate)
+            await self._pump.feed(items)
+            if not stream.more:
+                writer.note_drained()
+            self._note_fed(items)
+
+    def _note_received(self) -> None:
+        received_bytes = self._stream.received_bytes
+        self._status.received(received_bytes - self._counted_bytes)
+        self._counted_bytes = received_bytes
+
+    def _note_fed(self, items: list[Item]) -> None:
+        assembler, status = self._assembler, self._status
+        status.turned(
+            items,
+            assembler.open_streams + assembler.in_transaction,
+            oldest_prepared=assembler.oldest_prepared,
+            may_be_lost=len(assembler.prepared_before.undecided),
+        )
+        status.aborted(assembler.aborted - self._counted_aborted)
+        self._counted_aborted = assembler.aborted
