@@ -11,8 +11,7 @@ Must not: talk to Kafka or PostgreSQL itself.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from cdcd.ack.group import Chunk, CommitPosition
@@ -37,6 +36,7 @@ from cdcd.model import (
     TransactionBatch,
     TransactionInfo,
 )
+from cdcd.pipeline.event_queue import EventQueue
 from cdcd.pipeline.partial_transaction import PartialTransaction
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
@@ -51,7 +51,7 @@ from cdcd.txn.events import (
     TypeSeen,
 )
 from cdcd.txn.frames import count_operations
-from cdcd.txn.lookahead import MOST_BYTES, MOST_EVENTS, Lookahead, of_events, of_items
+from cdcd.txn.lookahead import Lookahead
 from cdcd.txn.transaction_batch import expanded
 
 
@@ -135,10 +135,7 @@ class Pump:
         self._tx: TransactionContext | None = None
         self._rows = 0
         self._gave_way_us = self._clock_us()
-        self._items: tuple[Sequence[Item], int] = ((), 0)
-        self._events: Iterator[Event] = iter(())
-        self._ahead: deque[Event] = deque()
-        """Events of the item that were taken to look at, in their order, before those that are still to come."""
+        self._queue = EventQueue()
         self._handlers: dict[type, Callable[..., Awaitable[None]]] = {
             TransactionBegun: self._begun,
             Rows: self._row_batch,
@@ -153,7 +150,7 @@ class Pump:
     async def feed(self, items: list[Item]) -> None:
         """Hand on everything in `items`, in order."""
         for at, item in enumerate(items):
-            self._items = items, at
+            self._queue.reads(items, at)
             if isinstance(item, Keepalive):
                 self._keepalive(item)
             elif isinstance(item, TransactionBatch):
@@ -208,16 +205,13 @@ class Pump:
 
     async def _feed_plain(self, item: PlainItem) -> None:
         await self._ask_before(item)
-        self._events = self._assembler.feed(item)
-        while (event := self._next_event()) is not None:
+        self._queue.begin(self._assembler.feed(item))
+        while (event := self._queue.next()) is not None:
             await self._handle(event)
             if self._is_time_to_give_way:
                 await self._give_way()
         if self._buffers is not None and self._buffers.is_over:
             await self._buffers.relieve()
-
-    def _next_event(self) -> Event | None:
-        return self._ahead.popleft() if self._ahead else next(self._events, None)
 
     async def _ready(self, relids: Collection[int]) -> None:
         """Make the plans of these relations; where one's topic is missing, the topics of those that follow as well.
@@ -227,21 +221,8 @@ class Pump:
         """
         if not self._plans.by_relid.keys() >= set(relids):
             if not self._plans.has_prepared(relids):
-                await self._plans.prepare(self._look_ahead(relids))
+                await self._plans.prepare(self._queue.look_ahead(relids))
             await self._plans.ready(relids)
-
-    def _look_ahead(self, relids: Collection[int]) -> Lookahead:
-        """Return which relations have rows in what follows: of a replay a part, of the wire what was read at once."""
-        left_bytes = MOST_BYTES
-        while left_bytes > 0 and len(self._ahead) < MOST_EVENTS:
-            if (event := next(self._events, None)) is None:
-                break
-            self._ahead.append(event)
-            left_bytes -= len(event.batch.frames) if isinstance(event, Rows) else 0
-        items, at = self._items
-        found = [of_events(self._ahead), of_items(items[at + 1 :])]
-        described = found[1].described | found[0].described
-        return Lookahead({*relids, *found[0].relids, *found[1].relids}, described)
 
     async def _ask_before(self, item: PlainItem) -> None:
         """Raise UnsafeStreaming where the stream that ends here has what was rolled back without a Stream Abort."""
