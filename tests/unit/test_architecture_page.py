@@ -40,7 +40,7 @@ def defined(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("path", "name"), NAMES, ids="::".join)
+@pytest.mark.parametrize(("path", "name"), NAMES, ids=[f"{path}::{name}" for path, name in NAMES])
 def test_a_name_on_the_page_is_in_its_file(path: str, name: str) -> None:
     assert (PACKAGE / path).is_file()
     assert name in defined(PACKAGE / path)
