@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import NULL, SOME
-from cdcd.avro.tuple_data import UNCHANGED, Raw, Row, Sent
-from cdcd.errors import ProtocolError, SentUnreadable, TextUnreadable, ValueUnencodable
+from cdcd.avro.tuple_data import UNCHANGED, BinaryValue, Raw, Row
+from cdcd.errors import BinaryUnreadable, ProtocolError, TextUnreadable, ValueUnencodable
 from cdcd.schema.codec import UNREADABLE, Oversized, Special
 from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.varint import encode_long, encode_string
@@ -105,10 +105,10 @@ def _encode_column(
         return _encode_unchanged(plan, column, side, lsn, extras)
     codec = column.codec
     encode = codec.text
-    if type(raw) is Sent:
+    if type(raw) is BinaryValue:
         if codec.binary is None:
             raise _unencodable(
-                plan, column, lsn, "no exact reading of this type's binary form", SentUnreadable
+                plan, column, lsn, "no exact reading of this type's binary form", BinaryUnreadable
             )
         encode = codec.binary
     special: bytes | None = None
@@ -125,7 +125,7 @@ def _encode_column(
     if size_bytes:
         return _encode_oversized(plan, column, size_bytes, side, lsn, None if is_required else extras)
     if special is None:
-        kind = SentUnreadable if type(raw) is Sent else TextUnreadable
+        kind = BinaryUnreadable if type(raw) is BinaryValue else TextUnreadable
         raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", kind)
     if is_required or extras is None:
         message = "a key column's value that its Avro type cannot hold"

@@ -1,7 +1,7 @@
 """TupleData bytes -> one raw value per column, undecoded.
 
 In: a position in a frame's payload (protocol: TupleData = int16 count, then per column `n`, `u`, or `t`/`b`
-with int32 length and bytes).  Out: None for null, `UNCHANGED`, plain `bytes` for text, `Sent` for binary;
+with int32 length and bytes).  Out: None for null, `UNCHANGED`, plain `bytes` for text, `BinaryValue` for binary;
 the position after it.
 Invariant: the column count equals the relation's; nothing beyond `end` is taken.
 """
@@ -14,8 +14,8 @@ from typing import Final
 from cdcd.errors import MessageTruncated, MessageUnknown, ProtocolError
 
 
-class Sent(bytes):
-    """A value in the type's send format (kind `b`)."""
+class BinaryValue(bytes):
+    """A value in binary format (kind `b`)."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ def cut_tuple(data: bytes, position: int, end: int, width: int) -> tuple[Row, in
             elif kind == _BINARY:
                 start = position + 5
                 position = start + _size_at(data, position + 1)[0]
-                append(Sent(data[start:position]))
+                append(BinaryValue(data[start:position]))
                 is_plain = False
             else:
                 raise MessageUnknown("a tuple's column kind", kind=kind)

@@ -29,6 +29,7 @@ from cdcd.errors.protocol import (
     UnsafeStreaming,
 )
 from cdcd.errors.schemas import (
+    BinaryUnreadable,
     IdentityShort,
     KeyChanged,
     RegistryRefused,
@@ -36,7 +37,6 @@ from cdcd.errors.schemas import (
     SchemaError,
     SchemaIdTaken,
     SchemaIncompatible,
-    SentUnreadable,
     TextUnreadable,
     ValueUnencodable,
 )
@@ -107,6 +107,7 @@ __all__ = [
     "EXIT_OK",
     "BatchTooLarge",
     "BinaryFailed",
+    "BinaryUnreadable",
     "CaptureError",
     "CdcdError",
     "ConfigError",
@@ -142,7 +143,6 @@ __all__ = [
     "SchemasUnreadable",
     "SecretUnreadable",
     "SendMissing",
-    "SentUnreadable",
     "ServerInternal",
     "SinkAuthorization",
     "SinkError",

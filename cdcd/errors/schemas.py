@@ -45,7 +45,7 @@ class ValueUnencodable(CdcdError):
     hint = "choose another form for the column in `format`, and restart cdcd; or correct the row, then `cdcd resume`"
 
 
-class SentUnreadable(ValueUnencodable):
+class BinaryUnreadable(ValueUnencodable):
     """A value in its type's binary form, of which no exact reading is known."""
 
     code = "CDCD-VALUE-BINARY"

@@ -50,45 +50,45 @@ class Oversized(Exception):
 class Op(enum.IntEnum):
     """What the compiled row codec does with a column: one operation for each kind of bytes that it reads itself.
 
-    TEXT and SENT: the server's text, and its send format.
+    TEXT and BINARY: PostgreSQL's text format and binary format of the type.
     """
 
     CALL = 0
     BOOLEAN_TEXT = 1
-    BOOLEAN_SENT = 2
+    BOOLEAN_BINARY = 2
     INTEGER_TEXT = 3
-    INTEGER_SENT = 4
-    UNSIGNED_SENT = 5
+    INTEGER_BINARY = 4
+    UNSIGNED_BINARY = 5
     STRING = 6
-    JSONB_SENT = 7
+    JSONB_BINARY = 7
     BYTES = 8
     BYTEA_TEXT = 9
     REAL_TEXT = 10
-    REAL_SENT = 11
+    REAL_BINARY = 11
     DOUBLE_TEXT = 12
-    DOUBLE_SENT = 13
+    DOUBLE_BINARY = 13
     DECIMAL_TEXT = 14
-    DECIMAL_SENT = 15
+    DECIMAL_BINARY = 15
     NUMERIC_TEXT = 16
-    NUMERIC_SENT = 17
+    NUMERIC_BINARY = 17
     DATE_TEXT = 18
-    DATE_SENT = 19
+    DATE_BINARY = 19
     TIME_TEXT = 20
-    TIME_SENT = 21
+    TIME_BINARY = 21
     TIMESTAMP_TEXT = 22
     TIMESTAMPTZ_TEXT = 23
-    TIMESTAMP_SENT = 24
+    TIMESTAMP_BINARY = 24
     UUID_TEXT = 25
-    UUID_SENT = 26
+    UUID_BINARY = 26
     ARRAY_TEXT = 27
 
 
 class Operation(NamedTuple):
     """An encoder as the compiled row codec knows it; the encoder is its specification.
 
-    `low` and `high`: the range of an integer; the width in bytes of a sent one; precision and scale of a decimal; the
-    delimiter of an array. `max_bytes`: the longest text, 0 for any. Whatever an operation does not understand, and
-    whatever is special, is left to the encoder.
+    `low` and `high`: the range of an integer; its width in binary format, in bytes; precision and scale of a decimal;
+    the delimiter of an array. `max_bytes`: the longest text, 0 for any. What an operation does not understand, and
+    what is special, is left to the encoder.
     """
 
     op: Op
@@ -107,7 +107,7 @@ class Codec:
     """One type's way into Avro. `binary` is None where the send format has no direct way.
 
     `may_be_special`: the type has values that `avro` cannot hold, for which the encoders raise `Special`.
-    `text_op` and `sent_op`: the encoders as operations.
+    `text_op` and `binary_op`: the encoders as operations.
     """
 
     avro: AvroType
@@ -115,7 +115,7 @@ class Codec:
     binary: Encoder | None = None
     may_be_special: bool = False
     text_op: Operation = CALL
-    sent_op: Operation = CALL
+    binary_op: Operation = CALL
 
 
 Builder = Callable[[int, Policy], Codec]

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cdcd.model import PgType
+from cdcd.schema.binary_format.table import MAX_DEPTH, text_of_binary
 from cdcd.schema.codec import CALL, Builder, Codec, Encoder
 from cdcd.schema.forms import column_codec
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
-from cdcd.schema.sent.table import MAX_DEPTH, text_of_sent
 from cdcd.schema.types import (
     bits,
     boolean,
@@ -95,8 +95,10 @@ def resolve(
     found = _resolve(oid, typmod, types, policy, 0)
     codec = column_codec(found.codec, policy)
     if codec.binary is None or _is_made_of_others(oid, types):
-        text_of = text_of_sent(oid, types)
-        codec = replace(codec, binary=None if text_of is None else _after(text_of, codec.text), sent_op=CALL)
+        text_of = text_of_binary(oid, types)
+        codec = replace(
+            codec, binary=None if text_of is None else _after(text_of, codec.text), binary_op=CALL
+        )
     return replace(found, codec=codec)
 
 

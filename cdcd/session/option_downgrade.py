@@ -32,13 +32,13 @@ from typing import Any
 
 from cdcd.errors import (
     BinaryFailed,
+    BinaryUnreadable,
     CdcdError,
     IdentityShort,
     KeyChanged,
     OptionFailed,
     SchemaIncompatible,
     SendMissing,
-    SentUnreadable,
     ServerInternal,
     StreamingFailed,
     TwoPhaseFailed,
@@ -56,7 +56,7 @@ _UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., Opt
         StreamingFailed,
         "while open transactions were streamed",
     ),
-    ("binary", (SentUnreadable, SendMissing), BinaryFailed, "while values were sent in binary"),
+    ("binary", (BinaryUnreadable, SendMissing), BinaryFailed, "while values were sent in binary"),
 )
 """(option, what it may be the reason of, the error instead, when it was)."""
 

@@ -64,7 +64,7 @@ def array_text(items: list[str | None]) -> str:
     return "{" + ",".join(quoted) + "}"
 
 
-def array_sent(items: list[str | None]) -> bytes:
+def array_binary(items: list[str | None]) -> bytes:
     if not items:
         return struct.pack(">iiI", 0, 0, 25)
     out = struct.pack(">iiIii", 1, 0, 25, len(items), 1)
@@ -97,7 +97,7 @@ cells: list[st.SearchStrategy[Cell]] = [
         lambda d: (d.isoformat(), struct.pack(">i", d.toordinal() - datetime.date(2000, 1, 1).toordinal()), d)
     ),
     st.binary().map(lambda b: ("\\x" + b.hex(), b, b)),
-    st.lists(text | st.none()).map(lambda items: (array_text(items), array_sent(items), items)),
+    st.lists(text | st.none()).map(lambda items: (array_text(items), array_binary(items), items)),
     st.integers(-(2**31), 2**31 - 1).map(
         lambda d: (f"{d} day{'' if d == 1 else 's'}" if d else "00:00:00", struct.pack(">qii", 0, d, 0), d)
     ),

@@ -135,12 +135,12 @@ def raw_of(oid: int, text: str) -> Any:
     return read(found.text(text.encode()), plain)
 
 
-def sent_numeric(digits: list[int], weight: int, sign: int, dscale: int) -> bytes:
+def binary_numeric(digits: list[int], weight: int, sign: int, dscale: int) -> bytes:
     """numeric_send's bytes."""
     return struct.pack(f">HhHH{len(digits)}H", len(digits), weight, sign, dscale, *digits)
 
 
-def sent_array(oid: int, items: list[bytes | None], lower: int = 1) -> bytes:
+def binary_array(oid: int, items: list[bytes | None], lower: int = 1) -> bytes:
     """array_send's bytes of one dimension."""
     out = struct.pack(">iiIii", 1, 0, oid, len(items), lower)
     for item in items:

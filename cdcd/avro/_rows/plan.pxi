@@ -97,7 +97,7 @@ cdef class CompiledPlan:
             described = plan.columns[at]
             codec = described.codec
             _fill_operation(&column.text, codec.text_op)
-            _fill_operation(&column.binary, codec.sent_op)
+            _fill_operation(&column.binary, codec.binary_op)
             column.is_required = described.is_required
             field = _avro_string(described.field.encode())
             references += [codec.text, codec.binary, described.unchanged, field]

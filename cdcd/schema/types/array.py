@@ -3,7 +3,7 @@
 In: array_out's text (`{1,NULL,"a \\"b\\""}`).
 Out: one Avro block and its end.  Invariant: only one dimension with lower bound 1 (or an empty array) is an
 Avro array; anything else, and an array with an element that is special, is `Special` as a whole. What was sent in
-binary is made that text first (`cdcd.schema.sent`), so it makes no difference.
+binary is made that text first (`cdcd.schema.binary_format`), so it makes no difference.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ def encode_bits(raw: bytes) -> bytes:
 
 
 def bits_of_binary(raw: bytes) -> bytes:
-    """Return the text of a sent bit string (varbit_send)."""
+    """Return the text of a binary bit string (varbit_send)."""
     count = int.from_bytes(raw[:4], "big", signed=True)
     body = raw[4:]
     if len(raw) < 4 or count < 0 or len(body) != (count + 7) // 8:
-        raise ValueError("not a sent bit string")
+        raise ValueError("not a binary bit string")
     if not count:
         return b""
     return format(int.from_bytes(body, "big"), f"0{len(body) * 8}b").encode()[:count]

@@ -17,7 +17,7 @@ _CODEC = Codec(
     _TEXT.__getitem__,
     _BINARY.__getitem__,
     text_op=Operation(Op.BOOLEAN_TEXT),
-    sent_op=Operation(Op.BOOLEAN_SENT),
+    binary_op=Operation(Op.BOOLEAN_BINARY),
 )
 
 BUILDERS: dict[int, Builder] = {BOOL: lambda typmod, policy: _CODEC}

@@ -27,7 +27,7 @@ _CODEC = Codec(
     encode_bytea,
     encode_bytes,
     text_op=Operation(Op.BYTEA_TEXT),
-    sent_op=Operation(Op.BYTES),
+    binary_op=Operation(Op.BYTES),
 )
 
 BUILDERS: dict[int, Builder] = {BYTEA: lambda typmod, policy: _CODEC}

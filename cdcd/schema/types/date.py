@@ -63,7 +63,7 @@ _CODEC = Codec(
     encode_sent_date,
     may_be_special=True,
     text_op=Operation(Op.DATE_TEXT),
-    sent_op=Operation(Op.DATE_SENT),
+    binary_op=Operation(Op.DATE_BINARY),
 )
 
 BUILDERS: dict[int, Builder] = {DATE: lambda typmod, policy: _CODEC}

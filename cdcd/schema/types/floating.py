@@ -81,14 +81,14 @@ _REAL = Codec(
     encode_real,
     encode_sent_real,
     text_op=Operation(Op.REAL_TEXT),
-    sent_op=Operation(Op.REAL_SENT),
+    binary_op=Operation(Op.REAL_BINARY),
 )
 _DOUBLE = Codec(
     "double",
     encode_double,
     encode_sent_double,
     text_op=Operation(Op.DOUBLE_TEXT),
-    sent_op=Operation(Op.DOUBLE_SENT),
+    binary_op=Operation(Op.DOUBLE_BINARY),
 )
 
 BUILDERS: dict[int, Builder] = {

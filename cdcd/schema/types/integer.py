@@ -44,13 +44,13 @@ def _binary(layout: str) -> Encoder:
 
 
 def _builder(avro: str, low: int, high: int, layout: str) -> Builder:
-    sent = Op.UNSIGNED_SENT if layout == ">I" else Op.INTEGER_SENT
+    binary = Op.UNSIGNED_BINARY if layout == ">I" else Op.INTEGER_BINARY
     codec = Codec(
         avro,
         _text(low, high),
         _binary(layout),
         text_op=Operation(Op.INTEGER_TEXT, low, high),
-        sent_op=Operation(sent, struct.calcsize(layout)),
+        binary_op=Operation(binary, struct.calcsize(layout)),
     )
     return lambda typmod, policy: codec
 
@@ -75,7 +75,7 @@ _XID8 = Codec(
     encode_sent_xid8,
     may_be_special=True,
     text_op=Operation(Op.INTEGER_TEXT, MIN_LONG, MAX_LONG),
-    sent_op=Operation(Op.UNSIGNED_SENT, 8),
+    binary_op=Operation(Op.UNSIGNED_BINARY, 8),
 )
 
 BUILDERS: dict[int, Builder] = {

@@ -22,7 +22,7 @@ _DAY_US = 86_400_000_000
 _MONTH_US = _DAY_US * 1461 // 48  # 365.25 / 12 days
 
 _INFINITIES = {b"infinity", b"-infinity"}
-_SENT_INFINITIES = {
+_BINARY_INFINITIES = {
     ((1 << 63) - 1, (1 << 31) - 1, (1 << 31) - 1): b"infinity",
     (-(1 << 63), -(1 << 31), -(1 << 31)): b"-infinity",
 }
@@ -67,7 +67,7 @@ def _fields(raw: bytes) -> tuple[int, int, int]:
 def _sent_fields(raw: bytes) -> tuple[int, int, int]:
     """Return (months, days, us) of interval_send's 16 bytes."""
     us, days, months = struct.unpack(">qii", raw)
-    infinity = _SENT_INFINITIES.get((us, days, months))
+    infinity = _BINARY_INFINITIES.get((us, days, months))
     if infinity is not None:
         raise Special(infinity)
     return months, days, us

@@ -30,9 +30,9 @@ def _avro(policy: Policy) -> AvroType:
 
 BUILDERS: dict[int, Builder] = {
     JSON: lambda typmod, policy: Codec(
-        _avro(policy), encode_string, encode_string, text_op=_STRING, sent_op=_STRING
+        _avro(policy), encode_string, encode_string, text_op=_STRING, binary_op=_STRING
     ),
     JSONB: lambda typmod, policy: Codec(
-        _avro(policy), encode_string, encode_sent_jsonb, text_op=_STRING, sent_op=Operation(Op.JSONB_SENT)
+        _avro(policy), encode_string, encode_sent_jsonb, text_op=_STRING, binary_op=Operation(Op.JSONB_BINARY)
     ),
 }

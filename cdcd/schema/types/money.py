@@ -56,11 +56,11 @@ def _as_string(digits: int) -> Codec:
     def encode(raw: bytes) -> bytes:
         return encode_string(_number(stored(raw), digits))
 
-    def encode_sent(raw: bytes) -> bytes:
+    def encode_binary(raw: bytes) -> bytes:
         (n,) = struct.unpack(">q", raw)
         return encode_string(_number(n, digits))
 
-    return Codec("string", encode, encode_sent)
+    return Codec("string", encode, encode_binary)
 
 
 def _build_money(typmod: int, policy: Policy) -> Codec:

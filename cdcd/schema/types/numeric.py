@@ -27,7 +27,7 @@ _NOT_FINITE = {b"NaN", b"Infinity", b"-Infinity"}
 _NUMERIC = re.compile(rb"(-?)(\d+)(?:\.(\d+))?")
 _DIGITS_AT_ONCE = 4000
 _SIGNS = {0x0000: b"", 0x4000: b"-"}
-_SENT_NOT_FINITE = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
+_BINARY_NOT_FINITE = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
 
 
 def precision_and_scale(typmod: int) -> tuple[int, int] | None:
@@ -51,18 +51,18 @@ def encode_text_numeric(raw: bytes) -> bytes:
     return encode_string(raw)
 
 
-def text_of_sent(raw: bytes) -> bytes:
+def text_of_binary(raw: bytes) -> bytes:
     """Return the text of numeric_send's bytes, as numeric_out writes it."""
     count, weight, sign, dscale = struct.unpack_from(">HhHH", raw)
     if len(raw) != 8 + 2 * count:
-        raise ValueError("not a sent numeric")
-    if sign in _SENT_NOT_FINITE:
-        return _SENT_NOT_FINITE[sign]
+        raise ValueError("not a binary numeric")
+    if sign in _BINARY_NOT_FINITE:
+        return _BINARY_NOT_FINITE[sign]
     digits = struct.unpack_from(f">{count}H", raw, 8)
     if any(digit > 9999 for digit in digits):
-        raise ValueError("not a sent numeric")
+        raise ValueError("not a binary numeric")
     text = b"".join(b"%04d" % digit for digit in digits)
-    point = 4 * (weight + 1)  # digits before the decimal point; may lie outside the digits sent
+    point = 4 * (weight + 1)  # digits before the decimal point; may lie outside the binary value's digits
     if point < 0:
         text, point = b"0" * -point + text, 0
     text = text.ljust(max(point + dscale, len(text)), b"0")
@@ -121,7 +121,7 @@ def _decimal(precision: int, scale: int) -> Codec:
     return replace(
         _codec(avro, encode, may_be_special=True),
         text_op=Operation(Op.DECIMAL_TEXT, precision, scale),
-        sent_op=Operation(Op.DECIMAL_SENT, precision, scale),
+        binary_op=Operation(Op.DECIMAL_BINARY, precision, scale),
     )
 
 
@@ -144,7 +144,7 @@ def encode_double(raw: bytes) -> bytes:
 
 
 def _codec(avro: AvroType, encode: Encoder, *, may_be_special: bool) -> Codec:
-    return Codec(avro, encode, lambda raw: encode(text_of_sent(raw)), may_be_special)
+    return Codec(avro, encode, lambda raw: encode(text_of_binary(raw)), may_be_special)
 
 
 VARIABLE_SCALE: AvroType = {
@@ -159,7 +159,7 @@ VARIABLE_SCALE: AvroType = {
 _STRING = replace(
     _codec("string", encode_text_numeric, may_be_special=False),
     text_op=Operation(Op.NUMERIC_TEXT),
-    sent_op=Operation(Op.NUMERIC_SENT),
+    binary_op=Operation(Op.NUMERIC_BINARY),
 )
 _DOUBLE = _codec("double", encode_double, may_be_special=True)
 _VARIABLE = _codec(VARIABLE_SCALE, encode_variable_scale, may_be_special=True)

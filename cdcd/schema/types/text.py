@@ -14,7 +14,7 @@ TSVECTOR, TSQUERY, JSONPATH = 3614, 3615, 4072
 
 _STRING = Operation(Op.STRING)
 
-PLAIN = Codec("string", encode_string, encode_string, text_op=_STRING, sent_op=_STRING)
+PLAIN = Codec("string", encode_string, encode_string, text_op=_STRING, binary_op=_STRING)
 """A type whose send function sends its text: the text family, enums, citext."""
 
 TEXT_ONLY = Codec("string", encode_string, text_op=_STRING)

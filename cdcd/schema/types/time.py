@@ -91,7 +91,7 @@ _TIME = Codec(
     encode_sent_time,
     may_be_special=True,
     text_op=Operation(Op.TIME_TEXT),
-    sent_op=Operation(Op.TIME_SENT),
+    binary_op=Operation(Op.TIME_BINARY),
 )
 _TIMETZ = Codec("string", encode_timetz, encode_sent_timetz)
 

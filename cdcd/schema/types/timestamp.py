@@ -65,7 +65,7 @@ def _encode_slowly(raw: bytes, *, zoned: bool) -> bytes:
     raise Special(raw)
 
 
-def _encode_sent(raw: bytes, zone: bytes) -> bytes:
+def _encode_binary(raw: bytes, zone: bytes) -> bytes:
     (us,) = struct.unpack(">q", raw)
     if us in (MIN_LONG, MAX_LONG):
         raise Special(b"infinity" if us > 0 else b"-infinity")
@@ -78,12 +78,12 @@ def _encode_sent(raw: bytes, zone: bytes) -> bytes:
 
 def encode_sent_timestamp(raw: bytes) -> bytes:
     """Encode timestamp_send's eight bytes."""
-    return _encode_sent(raw, b"")
+    return _encode_binary(raw, b"")
 
 
 def encode_sent_timestamptz(raw: bytes) -> bytes:
     """Encode timestamptz_send's eight bytes."""
-    return _encode_sent(raw, b"+00")
+    return _encode_binary(raw, b"+00")
 
 
 _LOCAL = Codec(
@@ -92,7 +92,7 @@ _LOCAL = Codec(
     encode_sent_timestamp,
     may_be_special=True,
     text_op=Operation(Op.TIMESTAMP_TEXT),
-    sent_op=Operation(Op.TIMESTAMP_SENT),
+    binary_op=Operation(Op.TIMESTAMP_BINARY),
 )
 _INSTANT = Codec(
     {"type": "long", "logicalType": "timestamp-micros"},
@@ -100,7 +100,7 @@ _INSTANT = Codec(
     encode_sent_timestamptz,
     may_be_special=True,
     text_op=Operation(Op.TIMESTAMPTZ_TEXT),
-    sent_op=Operation(Op.TIMESTAMP_SENT),
+    binary_op=Operation(Op.TIMESTAMP_BINARY),
 )
 
 BUILDERS: dict[int, Builder] = {

@@ -26,7 +26,7 @@ def encode_uuid(raw: bytes) -> bytes:
 def encode_sent_uuid(raw: bytes) -> bytes:
     """Encode uuid_send's 16 bytes."""
     if len(raw) != 16:
-        raise ValueError("not a sent uuid")
+        raise ValueError("not a binary uuid")
     h = raw.hex()
     return encode_string(f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}".encode())
 
@@ -36,7 +36,7 @@ _CODEC = Codec(
     encode_uuid,
     encode_sent_uuid,
     text_op=Operation(Op.UUID_TEXT),
-    sent_op=Operation(Op.UUID_SENT),
+    binary_op=Operation(Op.UUID_BINARY),
 )
 
 BUILDERS: dict[int, Builder] = {UUID: lambda typmod, policy: _CODEC}

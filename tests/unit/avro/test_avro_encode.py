@@ -16,13 +16,13 @@ from cdcd.avro.murmur2 import murmur2, partition_for
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import (
+    BinaryUnreadable,
     MessageTrailing,
     MessageTruncated,
     MessageUnknown,
     ProtocolError,
     RelationUnknown,
     SchemaError,
-    SentUnreadable,
     ValueUnencodable,
 )
 from cdcd.model import Column, Record, Relation, ReplicaIdentity, RowBatch, TransactionInfo
@@ -404,13 +404,13 @@ def test_binary_values_give_the_bytes_of_their_text() -> None:
 def test_a_binary_value_of_a_type_without_an_exact_encoder_names_the_setting() -> None:
     columns = (ID, Column("class", 2205, -1, False))
     table = Table(Relation(7, "public", "orders", ReplicaIdentity.DEFAULT, columns))
-    with pytest.raises(SentUnreadable, match=r"set source\.protocol\.binary: false"):
+    with pytest.raises(BinaryUnreadable, match=r"set source\.protocol\.binary: false"):
         table.encode(("I", insert(["1", b"\x00" * 4])))
 
 
 def test_a_sent_value_that_is_not_understood_may_be_read_as_text() -> None:
     table = Table(relation())
-    with pytest.raises(SentUnreadable) as caught:
+    with pytest.raises(BinaryUnreadable) as caught:
         table.encode(("I", insert(["1", "a", "b", b"\x00" * 3])))
     assert caught.value.context["column"] == "day"
 

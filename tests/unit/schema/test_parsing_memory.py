@@ -15,7 +15,7 @@ SIZE_BYTES = 8_000_000
 LIMIT_KB = 100_000
 MEASURE = """
 import resource
-from cdcd.schema.sent import containers, strings
+from cdcd.schema.binary_format import containers, strings
 from cdcd.schema.types.array import array_codec
 from cdcd.schema.types.composite import composite_codec
 from cdcd.schema.types.hstore import encode_hstore
@@ -27,10 +27,10 @@ functions = {{
     "array": array_codec(PLAIN, ",").text,
     "composite": composite_codec(pair, [PLAIN, PLAIN], ["text", "text"]).text,
     "hstore": encode_hstore,
-    "sent array": containers.array(strings.as_sent, 25, ","),
-    "sent composite": containers.composite({{25: strings.as_sent}}),
-    "sent range": containers.span(strings.as_sent),
-    "sent hstore": strings.hstore,
+    "binary array": containers.array(strings.as_is, 25, ","),
+    "binary composite": containers.composite({{25: strings.as_is}}),
+    "binary range": containers.span(strings.as_is),
+    "binary hstore": strings.hstore,
 }}
 raw = {head!r} + {part!r} * {count} + {tail!r}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -38,13 +38,13 @@ functions[{name!r}](raw)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 PLAIN_PART, BACKSLASHED, DOUBLED, MIXED = b"a ", b'\\"', b'""', b'x\\\\y\\"'
-SENT = SIZE_BYTES.to_bytes(4, "big")
+BINARY = SIZE_BYTES.to_bytes(4, "big")
 ONE, TEXT = (1).to_bytes(4, "big"), (25).to_bytes(4, "big")
-SENT_HEADS = {
-    "sent array": ONE + bytes(4) + TEXT + ONE + ONE + SENT,
-    "sent composite": ONE + TEXT + SENT,
-    "sent range": bytes((16,)) + SENT,
-    "sent hstore": ONE + SENT,
+BINARY_HEADS = {
+    "binary array": ONE + bytes(4) + TEXT + ONE + ONE + BINARY,
+    "binary composite": ONE + TEXT + BINARY,
+    "binary range": bytes((16,)) + BINARY,
+    "binary hstore": ONE + BINARY,
 }
 
 
@@ -55,8 +55,8 @@ SENT_HEADS = {
         *(("hstore", b'"k"=>"', part, b'"') for part in (PLAIN_PART, BACKSLASHED, b"\\\\", MIXED)),
         *(("composite", b'("', part, b'",b)') for part in (PLAIN_PART, DOUBLED, b"\\\\", b'x\\\\y""')),
         *(
-            (name, head, part, b"\xff\xff\xff\xff" if name == "sent hstore" else b"")
-            for name, head in SENT_HEADS.items()
+            (name, head, part, b"\xff\xff\xff\xff" if name == "binary hstore" else b"")
+            for name, head in BINARY_HEADS.items()
             for part in (b"a ", b'"\\', b'x"')
         ),
     ],

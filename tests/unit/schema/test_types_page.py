@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.config.format import Columns
-from cdcd.schema.sent.table import TEXT_INSTEAD
+from cdcd.schema.binary_format.table import TEXT_INSTEAD
 from tests.support.type_answers import BUILT_IN, OF_EXTENSIONS, OF_OTHERS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "types.md").read_text()

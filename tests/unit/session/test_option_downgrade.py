@@ -8,12 +8,12 @@ import pytest
 
 from cdcd.errors import (
     BinaryFailed,
+    BinaryUnreadable,
     CdcdError,
     KeyChanged,
     OptionFailed,
     Retry,
     SendMissing,
-    SentUnreadable,
     ServerInternal,
     SourceUnavailable,
     StreamingFailed,
@@ -47,7 +47,8 @@ def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdE
 
 
 @pytest.mark.parametrize(
-    "error", [SentUnreadable("no reading", table="t", column="c", lsn=7), SendMissing("x", sqlstate="42883")]
+    "error",
+    [BinaryUnreadable("no reading", table="t", column="c", lsn=7), SendMissing("x", sqlstate="42883")],
 )
 def test_what_binary_may_be_the_reason_of_is_tried_again_as_text(error: CdcdError) -> None:
     with pytest.raises(BinaryFailed, match=error.message) as failed, unsafe_options(BINARY, slot="s"):
@@ -97,7 +98,7 @@ def test_two_phase_is_named_after_streaming_was_tried_without() -> None:
 def test_options_that_fail_in_turn_are_both_left_out_in_the_end() -> None:
     """Else each would come back when the other goes, and the slot never gets past the transaction."""
     after: CdcdError | None = None
-    for error in (SentUnreadable("no reading"), ServerInternal("broken")):
+    for error in (BinaryUnreadable("no reading"), ServerInternal("broken")):
         with pytest.raises(OptionFailed) as failed, unsafe_options(allowed(BINARY, after), after, slot="s"):
             raise error
         after = failed.value

@@ -36,10 +36,10 @@ cdef int _integer_binary(Buffer* out, const Operation* op, const uint8_t* p, Py_
     if size == 2:
         _put_long(out, <int16_t>cdcd_u16(p))
     elif size == 4:
-        _put_long(out, <int64_t>cdcd_u32(p) if op.op == UNSIGNED_SENT else <int64_t><int32_t>cdcd_u32(p))
+        _put_long(out, <int64_t>cdcd_u32(p) if op.op == UNSIGNED_BINARY else <int64_t><int32_t>cdcd_u32(p))
     elif size == 8:
         n = cdcd_u64(p)
-        if op.op == UNSIGNED_SENT and n > <uint64_t>INT64_MAX:
+        if op.op == UNSIGNED_BINARY and n > <uint64_t>INT64_MAX:
             return LEFT
         _put_long(out, <int64_t>n)
     else:

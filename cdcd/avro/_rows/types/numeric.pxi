@@ -139,7 +139,7 @@ cdef int _numeric_binary(Buffer* out, const Operation* op, const uint8_t* p, Py_
     cdef Py_ssize_t length = 0
     if _numeric_out(p, size, text, &length) != DONE:
         return LEFT
-    if op.op == NUMERIC_SENT:
+    if op.op == NUMERIC_BINARY:
         _put_sized(out, text, length)
         return DONE
     return _decimal_text(out, op.low, op.high, text, length)

@@ -22,9 +22,9 @@ from tests.support.avro_types import (
     NUMERIC_ARRAY,
     TEXT,
     TEXT_ARRAY,
+    binary_array,
     codec,
     read,
-    sent_array,
     typmod,
     value_of,
 )
@@ -87,9 +87,9 @@ def test_text_that_the_server_does_not_write_is_unreadable(oid: int, text: str) 
 @pytest.mark.parametrize(
     ("oid", "modifier", "text", "binary"),
     [
-        (INT4_ARRAY, -1, "{1,NULL}", sent_array(INT4, [b"\x00\x00\x00\x01", None])),
+        (INT4_ARRAY, -1, "{1,NULL}", binary_array(INT4, [b"\x00\x00\x00\x01", None])),
         (INT4_ARRAY, -1, "{}", struct.pack(">iiI", 0, 0, INT4)),
-        (TEXT_ARRAY, -1, '{"a b",""}', sent_array(TEXT, [b"a b", b""])),
+        (TEXT_ARRAY, -1, '{"a b",""}', binary_array(TEXT, [b"a b", b""])),
     ],
 )
 def test_binary_gives_the_bytes_of_its_text(oid: int, modifier: int, text: str, binary: bytes) -> None:
@@ -101,9 +101,9 @@ def test_binary_gives_the_bytes_of_its_text(oid: int, modifier: int, text: str, 
 @pytest.mark.parametrize(
     ("oid", "binary"),
     [
-        (INT4_ARRAY, sent_array(TEXT, [b"a"])),
+        (INT4_ARRAY, binary_array(TEXT, [b"a"])),
         (INT4_ARRAY, struct.pack(">iiI", 2, 0, INT4) + b"\x00" * 16),
-        (INT4_ARRAY, sent_array(INT4, [b"\x00\x00\x00\x01"]) + b"\x00"),
+        (INT4_ARRAY, binary_array(INT4, [b"\x00\x00\x00\x01"]) + b"\x00"),
         (INT4_ARRAY, struct.pack(">iiIii", 1, 0, INT4, 2**30, 1)),
     ],
 )

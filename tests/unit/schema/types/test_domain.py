@@ -18,8 +18,8 @@ from tests.support.avro_types import (
     PRICE_ARRAY,
     TAGS,
     TYPES,
+    binary_numeric,
     codec,
-    sent_numeric,
     value_of,
 )
 
@@ -40,7 +40,7 @@ def test_text(oid: int, text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("oid", "modifier", "text", "binary"),
     [
-        (NET_PRICE, -1, "1.50", sent_numeric([1, 5000], 0, 0, 2)),
+        (NET_PRICE, -1, "1.50", binary_numeric([1, 5000], 0, 0, 2)),
     ],
 )
 def test_binary_gives_the_bytes_of_its_text(oid: int, modifier: int, text: str, binary: bytes) -> None:

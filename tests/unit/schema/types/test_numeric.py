@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.schema.codec import UNREADABLE, Special
-from tests.support.avro_types import NUMERIC, codec, read, sent_numeric, typmod, value_of
+from tests.support.avro_types import NUMERIC, binary_numeric, codec, read, typmod, value_of
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_text_that_the_server_does_not_write_is_unreadable(oid: int, text: str) 
 @pytest.mark.parametrize(
     ("oid", "modifier", "text", "binary"),
     [
-        (NUMERIC, -1, "12345678.9", sent_numeric([1234, 5678, 9000], 1, 0, 1)),
-        (NUMERIC, -1, "-0.00012", sent_numeric([1, 2000], -1, 0x4000, 5)),
-        (NUMERIC, -1, "0.00", sent_numeric([], 0, 0, 2)),
-        (NUMERIC, -1, "0", sent_numeric([], 0, 0, 0)),
-        (NUMERIC, -1, "10000", sent_numeric([1], 1, 0, 0)),
-        (NUMERIC, -1, "0.000000001", sent_numeric([1000], -3, 0, 9)),
-        (NUMERIC, -1, "NaN", sent_numeric([], 0, 0xC000, 0)),
-        (NUMERIC, -1, "-Infinity", sent_numeric([], 0, 0xF000, 0)),
-        (NUMERIC, typmod(10, 2), "-1234.50", sent_numeric([1234, 5000], 0, 0x4000, 2)),
+        (NUMERIC, -1, "12345678.9", binary_numeric([1234, 5678, 9000], 1, 0, 1)),
+        (NUMERIC, -1, "-0.00012", binary_numeric([1, 2000], -1, 0x4000, 5)),
+        (NUMERIC, -1, "0.00", binary_numeric([], 0, 0, 2)),
+        (NUMERIC, -1, "0", binary_numeric([], 0, 0, 0)),
+        (NUMERIC, -1, "10000", binary_numeric([1], 1, 0, 0)),
+        (NUMERIC, -1, "0.000000001", binary_numeric([1000], -3, 0, 9)),
+        (NUMERIC, -1, "NaN", binary_numeric([], 0, 0xC000, 0)),
+        (NUMERIC, -1, "-Infinity", binary_numeric([], 0, 0xF000, 0)),
+        (NUMERIC, typmod(10, 2), "-1234.50", binary_numeric([1234, 5000], 0, 0x4000, 2)),
     ],
 )
 def test_binary_gives_the_bytes_of_its_text(oid: int, modifier: int, text: str, binary: bytes) -> None:
@@ -76,7 +76,7 @@ def test_binary_gives_the_bytes_of_its_text(oid: int, modifier: int, text: str, 
 @pytest.mark.parametrize(
     ("oid", "modifier", "binary", "text"),
     [
-        (NUMERIC, typmod(5, 2), sent_numeric([], 0, 0xC000, 0), "NaN"),
+        (NUMERIC, typmod(5, 2), binary_numeric([], 0, 0xC000, 0), "NaN"),
     ],
 )
 def test_special_in_binary_has_the_servers_text(oid: int, modifier: int, binary: bytes, text: str) -> None:
@@ -91,7 +91,7 @@ def test_special_in_binary_has_the_servers_text(oid: int, modifier: int, binary:
     ("oid", "binary"),
     [
         (NUMERIC, b"\x00\x02\x00\x00\x00\x00\x00\x00"),
-        (NUMERIC, sent_numeric([10000], 0, 0, 0)),
+        (NUMERIC, binary_numeric([10000], 0, 0, 0)),
     ],
 )
 def test_binary_that_the_server_does_not_send_is_unreadable(oid: int, binary: bytes) -> None:
@@ -207,4 +207,4 @@ def test_many_digits_with_something_else_among_them_are_unreadable(spoiled: str,
 def test_binary_gives_the_same_bytes_under_each_policy(choice: str) -> None:
     found = codec(NUMERIC, numeric_as=choice)
     assert found.binary is not None
-    assert found.binary(sent_numeric([1234, 5000], 0, 0x4000, 2)) == found.text(b"-1234.50")
+    assert found.binary(binary_numeric([1234, 5000], 0, 0x4000, 2)) == found.text(b"-1234.50")

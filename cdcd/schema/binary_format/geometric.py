@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 
-from cdcd.schema.sent.cut import all_of, int32_at, uint32_at
-from cdcd.schema.sent.floating import text_of_double
+from cdcd.schema.binary_format.cut import all_of, int32_at, uint32_at
+from cdcd.schema.binary_format.floating import text_of_double
 
 _ONE_POINT = 0x8000_0000
 
@@ -52,7 +52,7 @@ def circle(raw: bytes) -> bytes:
 def path(raw: bytes) -> bytes:
     """path_send's byte that says closed, the number of points, and the points."""
     if raw[:1] not in (b"\0", b"\1"):
-        raise ValueError("not a sent path")
+        raise ValueError("not a binary path")
     points = _points(_numbers(raw, 2 * int32_at(raw, 1), 5))
     return b"(%s)" % points if raw[0] else b"[%s]" % points
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from cdcd.schema.sent.cut import TextOfSent
+from cdcd.schema.binary_format.cut import TextOfBinary
 
 _SIZES = {2: 4, 3: 16}  # PGSQL_AF_INET is AF_INET of the protocol, 2, PGSQL_AF_INET6 the number after it
 
@@ -19,17 +19,17 @@ def network(raw: bytes) -> bytes:
     family, bits, is_cidr, size = raw[:4]
     address = raw[4:]
     if size != len(address) or _SIZES[family] != size or bits > 8 * size or is_cidr > 1:
-        raise ValueError("not a sent address")
+        raise ValueError("not a binary address")
     text = b"%d.%d.%d.%d" % tuple(address) if size == 4 else _ipv6(address)
     return text + b"/%d" % bits if is_cidr or bits < 8 * size else text
 
 
-def mac(size: int) -> TextOfSent:
+def mac(size: int) -> TextOfBinary:
     """Return the function of a MAC address of this many bytes."""
 
     def text(raw: bytes) -> bytes:
         if len(raw) != size:
-            raise ValueError("not a sent MAC address")
+            raise ValueError("not a binary MAC address")
         return raw.hex(":").encode()
 
     return text

@@ -1,6 +1,6 @@
 """Floats in the shortest digits, as PostgreSQL writes them since version 12.
 
-In: a float, or sent bytes of real and double precision.  Out: `0.1`, `1e+22`, `-0`, `NaN`, `-Infinity`.
+In: a float, or the binary format of real and double precision.  Out: `0.1`, `1e+22`, `-0`, `NaN`, `-Infinity`.
 Invariant: the digits are the fewest that lie strictly between the midpoints to both neighbours, and of those the
 nearest to the value. Python's repr also takes a midpoint itself where the mantissa is even, PostgreSQL never does.
 A number is written without exponent from 0.0001 to below 1e15, a real to below 1e6 (f2s.c, d2s.c).

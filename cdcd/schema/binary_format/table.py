@@ -10,32 +10,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdcd.model import PgType
-from cdcd.schema.sent import containers, datetime, floating, geometric, network, numbers, strings, textsearch
-from cdcd.schema.sent import pgvector as of_pgvector
-from cdcd.schema.sent.cut import TextOfSent
+from cdcd.schema.binary_format import (
+    containers,
+    datetime,
+    floating,
+    geometric,
+    network,
+    numbers,
+    strings,
+    textsearch,
+)
+from cdcd.schema.binary_format import pgvector as of_pgvector
+from cdcd.schema.binary_format.cut import TextOfBinary
 from cdcd.schema.types.bits import bits_of_binary
-from cdcd.schema.types.numeric import text_of_sent as numeric
+from cdcd.schema.types.numeric import text_of_binary as numeric
 
 _OID, _INT2 = numbers.integer(">I"), numbers.integer(">h")
 
-BUILT_IN: dict[int, TextOfSent] = {
+BUILT_IN: dict[int, TextOfBinary] = {
     16: numbers.boolean,
     17: strings.bytea,
     18: strings.one_character,  # "char"
-    19: strings.as_sent,  # name
+    19: strings.as_is,  # name
     20: numbers.integer(">q"),
     21: _INT2,
     22: containers.vector(_INT2, 21),  # int2vector
     23: numbers.integer(">i"),
-    25: strings.as_sent,  # text
+    25: strings.as_is,  # text
     26: _OID,
     27: numbers.tid,
     28: _OID,  # xid
     29: _OID,  # cid
     30: containers.vector(_OID, 26),  # oidvector
-    114: strings.as_sent,  # json
-    142: strings.as_sent,  # xml: with client encoding UTF8 its declaration names no encoding in either form
-    194: strings.as_sent,  # pg_node_tree
+    114: strings.as_is,  # json
+    142: strings.as_is,  # xml: with client encoding UTF8 its declaration names no encoding in either form
+    194: strings.as_is,  # pg_node_tree
     600: geometric.point,
     601: geometric.lseg,
     602: geometric.path,
@@ -50,8 +59,8 @@ BUILT_IN: dict[int, TextOfSent] = {
     790: numbers.money,
     829: network.mac(6),
     869: network.network,  # inet
-    1042: strings.as_sent,  # char(n)
-    1043: strings.as_sent,  # varchar
+    1042: strings.as_is,  # char(n)
+    1043: strings.as_is,  # varchar
     1082: datetime.date,
     1083: datetime.time,
     1114: datetime.timestamp,
@@ -61,7 +70,7 @@ BUILT_IN: dict[int, TextOfSent] = {
     1560: bits_of_binary,
     1562: bits_of_binary,  # varbit
     1700: numeric,
-    1790: strings.as_sent,  # refcursor
+    1790: strings.as_is,  # refcursor
     2950: strings.uuid,
     2970: numbers.snapshot,  # txid_snapshot
     3220: numbers.lsn,
@@ -74,8 +83,8 @@ BUILT_IN: dict[int, TextOfSent] = {
 }
 """By oid, which is the same on every server."""
 
-OF_EXTENSIONS: dict[tuple[str, str], TextOfSent] = {
-    ("citext", "citext"): strings.as_sent,
+OF_EXTENSIONS: dict[tuple[str, str], TextOfBinary] = {
+    ("citext", "citext"): strings.as_is,
     ("cube", "cube"): geometric.cube,
     ("hstore", "hstore"): strings.hstore,
     ("ltree", "ltree"): strings.after_version_1,
@@ -109,7 +118,7 @@ MAX_DEPTH = 32
 """Types that are nested deeper are their text: no reader goes further."""
 
 
-def text_of_sent(oid: int, types: Mapping[int, PgType], depth: int = 0) -> TextOfSent | None:
+def text_of_binary(oid: int, types: Mapping[int, PgType], depth: int = 0) -> TextOfBinary | None:
     """Return the function of a type, None where its send format has no exact reading here.
 
     `types` is closed over what types are made of.
@@ -121,27 +130,27 @@ def text_of_sent(oid: int, types: Mapping[int, PgType], depth: int = 0) -> TextO
     if known is not None or pg_type is None:
         return known
     if pg_type.kind == "e":
-        return strings.as_sent
+        return strings.as_is
     if pg_type.kind == "d":
-        return text_of_sent(pg_type.base_oid, types, depth + 1)
+        return text_of_binary(pg_type.base_oid, types, depth + 1)
     if pg_type.kind == "c":
         return _composite(pg_type, types, depth)
     if pg_type.kind in "rm":
-        part = text_of_sent(pg_type.subtype_oid, types, depth + 1)
+        part = text_of_binary(pg_type.subtype_oid, types, depth + 1)
         make = containers.span if pg_type.kind == "r" else containers.spans
         return None if part is None else make(part)
     if pg_type.element_oid:
-        element = text_of_sent(pg_type.element_oid, types, depth + 1)
+        element = text_of_binary(pg_type.element_oid, types, depth + 1)
         described = types.get(pg_type.element_oid)
         delimiter = described.delimiter if described else pg_type.delimiter
         return None if element is None else containers.array(element, pg_type.element_oid, delimiter)
     return OF_EXTENSIONS.get((pg_type.extension, pg_type.name))
 
 
-def _composite(pg_type: PgType, types: Mapping[int, PgType], depth: int) -> TextOfSent | None:
-    functions: dict[int, TextOfSent] = {}
+def _composite(pg_type: PgType, types: Mapping[int, PgType], depth: int) -> TextOfBinary | None:
+    functions: dict[int, TextOfBinary] = {}
     for attribute in pg_type.attributes:
-        function = text_of_sent(attribute.type_oid, types, depth + 1)
+        function = text_of_binary(attribute.type_oid, types, depth + 1)
         if function is None:
             return None
         functions[attribute.type_oid] = function

@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 
 from cdcd.model import POSTGRES_EPOCH_US
+from cdcd.schema.binary_format.cut import TextOfBinary
 from cdcd.schema.calendar import civil_of
-from cdcd.schema.sent.cut import TextOfSent
 
 _DAY_US = 86_400_000_000
 _EPOCH_DAYS = POSTGRES_EPOCH_US // _DAY_US
@@ -47,7 +47,7 @@ def date(raw: bytes) -> bytes:
     return _INFINITE_DAYS.get(days) or b"".join(_day(days))
 
 
-def _timestamp(zone: bytes) -> TextOfSent:
+def _timestamp(zone: bytes) -> TextOfBinary:
     def text(raw: bytes) -> bytes:
         (us,) = _unpack_us(raw)
         if us in _INFINITE_US:

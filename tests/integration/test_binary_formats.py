@@ -17,9 +17,9 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.model import PgType
+from cdcd.schema.binary_format.table import OF_EXTENSIONS, text_of_binary
 from cdcd.schema.codec import Encoder, Special
 from cdcd.schema.resolve import resolve
-from cdcd.schema.sent.table import OF_EXTENSIONS, text_of_sent
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from tests.support.source import settings_for
@@ -112,7 +112,7 @@ def avro_of(encode: Encoder, raw: bytes) -> tuple[str, bytes]:
 
 def assert_one_form(column: Column, what: str) -> int:
     """Sent and written are the same text and the same Avro."""
-    text_of = text_of_sent(column.oid, column.types)
+    text_of = text_of_binary(column.oid, column.types)
     assert text_of is not None, what
     codec = resolve(column.oid, column.typmod, column.types).codec
     assert codec.binary is not None, what
@@ -182,7 +182,7 @@ def test_types_of_extensions_too(judge: Judge) -> None:
             found = judge.catalog.types([oid])
             if (extension, type_name) not in OF_EXTENSIONS:
                 assert not found[oid].has_send, type_name
-                assert text_of_sent(oid, found) is None
+                assert text_of_binary(oid, found) is None
                 continue
             seen.add((extension, type_name))
             assert_every_shape(judge, type_name, [*values, *random_literals(type_name)])
@@ -218,7 +218,7 @@ def test_a_composite_is_read_as_it_was_sent(judge: Judge) -> None:
     before = judge.column()
     judge.execute("alter type held add attribute c date")
     later = Catalog(judge.settings)
-    text_of = text_of_sent(before.oid, later.types([before.oid]))
+    text_of = text_of_binary(before.oid, later.types([before.oid]))
     later.close()
     assert text_of is not None
     assert [text_of(sent) for sent, _ in before.rows] == [b'(1,"x y")', b"(,)"]
@@ -233,7 +233,7 @@ def test_every_base_type_has_an_answer(judge: Judge) -> None:
           and typoutput <> 'array_out'::regproc
     """)
     for oid, name, has_send in rows:
-        is_read = text_of_sent(oid, judge.catalog.types([oid])) is not None
+        is_read = text_of_binary(oid, judge.catalog.types([oid])) is not None
         if name in names:
             assert is_read, name
         elif name in AS_TEXT or not has_send:
@@ -249,7 +249,7 @@ def test_every_array_of_the_catalog_is_read_when_its_element_is(judge: Judge) ->
     )
     for oid, element in rows:
         types = judge.catalog.types([oid])
-        assert (text_of_sent(oid, types) is None) == (text_of_sent(element, types) is None), oid
+        assert (text_of_binary(oid, types) is None) == (text_of_binary(element, types) is None), oid
 
 
 @pytest.mark.parametrize("type_name", AS_TEXT)
@@ -258,5 +258,5 @@ def test_what_has_no_exact_reading_says_so_with_all_that_is_made_of_it(judge: Ju
     judge.execute(f"create type held as (a int, b {type_name})")
     for expression in ("x", "array[x]", "row(1, x)::held"):
         column = judge.column(expression)
-        assert text_of_sent(column.oid, column.types) is None
+        assert text_of_binary(column.oid, column.types) is None
         assert resolve(column.oid, column.typmod, column.types).codec.binary is None

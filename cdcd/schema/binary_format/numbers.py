@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import struct
 
-from cdcd.schema.sent.cut import TextOfSent
+from cdcd.schema.binary_format.cut import TextOfBinary
 
 _BOOLEAN = {b"\x01": b"t", b"\x00": b"f"}
 _unpack_tid = struct.Struct(">IH").unpack
 _unpack_snapshot = struct.Struct(">iQQ").unpack_from
 
 
-def integer(layout: str) -> TextOfSent:
+def integer(layout: str) -> TextOfBinary:
     """Return the function of an integer of this struct layout."""
     unpack = struct.Struct(layout).unpack
     return lambda raw: b"%d" % unpack(raw)[0]
@@ -47,6 +47,6 @@ def snapshot(raw: bytes) -> bytes:
     """pg_snapshot_send's count, xmin, xmax and the transactions in progress."""
     count, xmin, xmax = _unpack_snapshot(raw)
     if count < 0 or len(raw) != 20 + 8 * count:
-        raise ValueError("not a sent snapshot")
+        raise ValueError("not a binary snapshot")
     running = struct.unpack_from(f">{count}Q", raw, 20)
     return b"%d:%d:%s" % (xmin, xmax, b",".join(b"%d" % xid for xid in running))

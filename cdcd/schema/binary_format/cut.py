@@ -1,6 +1,6 @@
-"""Pieces of sent bytes, cut with a check of every length.
+"""Pieces of a binary value, cut with a check of every length.
 
-In: sent bytes and a position.  Out: the piece and the position after it.
+In: a binary value and a position.  Out: the piece and the position after it.
 Invariant: nothing beyond the end is taken, and nothing is allocated for a length that the bytes do not have.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-TextOfSent = Callable[[bytes], bytes]
-"""Sent bytes -> the output function's text. Raises one of `codec.UNREADABLE`."""
+TextOfBinary = Callable[[bytes], bytes]
+"""A value in binary format -> the output function's text. Raises one of `codec.UNREADABLE`."""
 
 _size_at = struct.Struct(">i").unpack_from
 _word_at = struct.Struct(">I").unpack_from

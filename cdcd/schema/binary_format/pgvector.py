@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import struct
 
-from cdcd.schema.sent.cut import TextOfSent
-from cdcd.schema.sent.floating import text_of_real
+from cdcd.schema.binary_format.cut import TextOfBinary
+from cdcd.schema.binary_format.floating import text_of_real
 
 
-def _dense(letter: str) -> TextOfSent:
+def _dense(letter: str) -> TextOfBinary:
     size = struct.calcsize(letter)
 
     def text(raw: bytes) -> bytes:
         count, unused = struct.unpack_from(">hh", raw)
         if unused or count < 1 or len(raw) != 4 + size * count:
-            raise ValueError("not a sent vector")
+            raise ValueError("not a binary vector")
         elements = struct.unpack_from(f">{count}{letter}", raw, 4)
         return b"[%s]" % b",".join(map(text_of_real, elements))
 
@@ -37,7 +37,7 @@ def sparsevec(raw: bytes) -> bytes:
     """sparsevec_send's dimensions, number of elements, their indices and values."""
     dimensions, count, unused = struct.unpack_from(">iii", raw)
     if unused or count < 0 or len(raw) != 12 + 8 * count:
-        raise ValueError("not a sent vector")
+        raise ValueError("not a binary vector")
     indices = struct.unpack_from(f">{count}i", raw, 12)
     values = struct.unpack_from(f">{count}f", raw, 12 + 4 * count)
     pairs = zip(indices, values, strict=True)

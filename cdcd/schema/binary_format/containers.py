@@ -2,7 +2,7 @@
 
 In: the functions of the parts by oid, and array_send's, record_send's, range_send's bytes.
 Out: the text with the quotes that array_out, record_out and range_out set.
-Invariant: what was sent says which types it is made of, and only those are read: an attribute that was added or
+Invariant: the value says which types it is made of, and only those are read: an attribute that was added or
 dropped since (F44) does not shift a value into another's place.
 """
 
@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Mapping
 
-from cdcd.schema.sent.cut import TextOfSent, all_of, int32_at, uint32_at, value_at
+from cdcd.schema.binary_format.cut import TextOfBinary, all_of, int32_at, uint32_at, value_at
 
 _MAX_DIMENSIONS = 6
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _NO_LOWER, _NO_UPPER = 1, 2, 4, 8, 16
@@ -25,7 +25,7 @@ def _doubled(text: bytes) -> bytes:
     return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'""')
 
 
-def array(element: TextOfSent, element_oid: int, delimiter: str) -> TextOfSent:
+def array(element: TextOfBinary, element_oid: int, delimiter: str) -> TextOfBinary:
     """Return the function of an array; `delimiter` is the element type's typdelim."""
     split = delimiter.encode()
     is_bare = re.compile(rb'[^"\\{}\s' + re.escape(split) + rb"]+").fullmatch
@@ -53,13 +53,13 @@ def array(element: TextOfSent, element_oid: int, delimiter: str) -> TextOfSent:
     return text
 
 
-def vector(element: TextOfSent, element_oid: int) -> TextOfSent:
-    """Return the function of int2vector and oidvector: an array as sent, its elements alone as text."""
+def vector(element: TextOfBinary, element_oid: int) -> TextOfBinary:
+    """Return the function of int2vector and oidvector: an array in binary format, its elements alone as text."""
 
     def text(raw: bytes) -> bytes:
         bounds, items = _array_items(raw, element_oid)
         if len(bounds) > 1:
-            raise ValueError("not a sent vector")
+            raise ValueError("not a binary vector")
         return b" ".join(element(item) for item in items)  # type: ignore[arg-type]
 
     return text
@@ -68,7 +68,7 @@ def vector(element: TextOfSent, element_oid: int) -> TextOfSent:
 def _array_items(raw: bytes, element_oid: int) -> tuple[list[tuple[int, int]], list[bytes | None]]:
     dimensions, flags, oid = struct.unpack_from(">iiI", raw)
     if not 0 <= dimensions <= _MAX_DIMENSIONS or flags not in (0, 1) or oid != element_oid:
-        raise ValueError("not a sent array of this type")
+        raise ValueError("not a binary array of this type")
     bounds = [struct.unpack_from(">ii", raw, 12 + 8 * number) for number in range(dimensions)]
     position = 12 + 8 * dimensions
     count = 1 if dimensions else 0
@@ -84,7 +84,7 @@ def _array_items(raw: bytes, element_oid: int) -> tuple[list[tuple[int, int]], l
     return [(size, lower) for size, lower in bounds], items
 
 
-def composite(functions: Mapping[int, TextOfSent]) -> TextOfSent:
+def composite(functions: Mapping[int, TextOfBinary]) -> TextOfBinary:
     """Return the function of a composite type whose attributes have these types."""
 
     def shown(text: bytes) -> bytes:
@@ -93,7 +93,7 @@ def composite(functions: Mapping[int, TextOfSent]) -> TextOfSent:
     def text(raw: bytes) -> bytes:
         count, position = int32_at(raw, 0), 4
         if not 0 <= count <= (len(raw) - 4) // 8:
-            raise ValueError("not a sent composite")
+            raise ValueError("not a binary composite")
         texts = []
         for _ in range(count):
             oid = uint32_at(raw, position)
@@ -105,7 +105,7 @@ def composite(functions: Mapping[int, TextOfSent]) -> TextOfSent:
     return text
 
 
-def span(subtype: TextOfSent) -> TextOfSent:
+def span(subtype: TextOfBinary) -> TextOfBinary:
     """Return the function of a range of `subtype`."""
 
     def bound(raw: bytes, position: int) -> tuple[bytes, int]:
@@ -121,7 +121,7 @@ def span(subtype: TextOfSent) -> TextOfSent:
             all_of(position, raw)
             return b"empty"
         if flags >= 32:
-            raise ValueError("not a sent range")
+            raise ValueError("not a binary range")
         lower = upper = b""
         if not flags & _NO_LOWER:
             lower, position = bound(raw, position)
@@ -134,7 +134,7 @@ def span(subtype: TextOfSent) -> TextOfSent:
     return text
 
 
-def spans(of: TextOfSent) -> TextOfSent:
+def spans(of: TextOfBinary) -> TextOfBinary:
     """Return the function of a multirange of these ranges."""
 
     def text(raw: bytes) -> bytes:

@@ -6,10 +6,10 @@ Invariant: a version that is not known is unreadable.
 
 from __future__ import annotations
 
-from cdcd.schema.sent.cut import all_of, int32_at, value_at
+from cdcd.schema.binary_format.cut import all_of, int32_at, value_at
 
 
-def as_sent(raw: bytes) -> bytes:
+def as_is(raw: bytes) -> bytes:
     """A send function that sends the text."""
     return raw
 
@@ -36,14 +36,14 @@ def bytea(raw: bytes) -> bytes:
 def upper_hex(raw: bytes) -> bytes:
     """PostGIS: the extended well-known binary, whose text is its hex."""
     if len(raw) < 5:
-        raise ValueError("not a sent geometry")
+        raise ValueError("not a binary geometry")
     return raw.hex().upper().encode()
 
 
 def uuid(raw: bytes) -> bytes:
     """uuid_send's 16 bytes."""
     if len(raw) != 16:
-        raise ValueError("not a sent uuid")
+        raise ValueError("not a binary uuid")
     h = raw.hex()
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}".encode()
 
@@ -56,13 +56,13 @@ def hstore(raw: bytes) -> bytes:
     """hstore_send's count and pairs."""
     count, position = int32_at(raw, 0), 4
     if not 0 <= count <= (len(raw) - 4) // 8:
-        raise ValueError("not a sent hstore")
+        raise ValueError("not a binary hstore")
     pairs = []
     for _ in range(count):
         key, position = value_at(raw, position)
         value, position = value_at(raw, position)
         if key is None:
-            raise ValueError("not a sent hstore")
+            raise ValueError("not a binary hstore")
         pairs.append(_hstore_quoted(key) + b"=>" + (b"NULL" if value is None else _hstore_quoted(value)))
     all_of(position, raw)
     return b", ".join(pairs)

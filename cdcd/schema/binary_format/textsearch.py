@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 
-from cdcd.schema.sent.cut import all_of, string_at, uint32_at
+from cdcd.schema.binary_format.cut import all_of, string_at, uint32_at
 
 _WEIGHTS = (b"", b"C", b"B", b"A")
 _VALUE, _OPERATOR = 1, 2
@@ -109,14 +109,14 @@ def _items(raw: bytes) -> list[bytes | tuple[int, int]]:
                 position += 2
             items.append((detail, distance))
         else:
-            raise ValueError("not a sent tsquery")
+            raise ValueError("not a binary tsquery")
     all_of(position, raw)
     return items
 
 
 def _suffix(weights: int, is_prefix: int) -> bytes:
     if weights > 15 or is_prefix > 1:
-        raise ValueError("not a sent tsquery")
+        raise ValueError("not a binary tsquery")
     if not weights and not is_prefix:
         return b""
     letters = bytes(letter for bit, letter in zip((8, 4, 2, 1), b"ABCD", strict=True) if weights & bit)

@@ -1,6 +1,6 @@
 """Malformed bytes never do more than raise what `UNREADABLE` names, and cost no more than their length.
 
-That well-formed bytes give the server's text is PostgreSQL's to say (tests/integration/test_sent_formats.py).
+That well-formed bytes give the server's text is PostgreSQL's to say (tests/integration/test_binary_formats.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.model import Attribute, PgType
+from cdcd.schema.binary_format.cut import TextOfBinary
+from cdcd.schema.binary_format.table import BUILT_IN, OF_EXTENSIONS, text_of_binary
 from cdcd.schema.codec import UNREADABLE
-from cdcd.schema.sent.cut import TextOfSent
-from cdcd.schema.sent.table import BUILT_IN, OF_EXTENSIONS, text_of_sent
 
 TYPES = {
     entry.oid: entry
@@ -33,13 +33,13 @@ TYPES = {
 }
 
 
-def _function(oid: int) -> TextOfSent:
-    found = text_of_sent(oid, TYPES)
+def _function(oid: int) -> TextOfBinary:
+    found = text_of_binary(oid, TYPES)
     assert found is not None
     return found
 
 
-FUNCTIONS: dict[str, TextOfSent] = {
+FUNCTIONS: dict[str, TextOfBinary] = {
     **{str(oid): function for oid, function in BUILT_IN.items()},
     **{"/".join(name): function for name, function in OF_EXTENSIONS.items()},
     **{TYPES[oid].name: _function(oid) for oid in (1, 2, 3, 4, 5, 9)},
@@ -95,7 +95,7 @@ TEXTS = {
 }
 
 
-def text_or_refusal(function: TextOfSent, raw: bytes) -> bytes | None:
+def text_or_refusal(function: TextOfBinary, raw: bytes) -> bytes | None:
     try:
         return function(raw)
     except UNREADABLE:
@@ -151,7 +151,7 @@ def test_a_query_as_deep_as_it_is_long_needs_no_recursion() -> None:
 
 
 def test_what_is_made_of_the_unknown_is_unknown() -> None:
-    assert text_of_sent(7, TYPES) is None
-    assert text_of_sent(8, TYPES) is None
-    assert text_of_sent(99, TYPES) is None
-    assert text_of_sent(6, TYPES) is None  # made of itself: nested deeper than anything is read
+    assert text_of_binary(7, TYPES) is None
+    assert text_of_binary(8, TYPES) is None
+    assert text_of_binary(99, TYPES) is None
+    assert text_of_binary(6, TYPES) is None  # made of itself: nested deeper than anything is read
