@@ -71,7 +71,7 @@ def mark_unlogged(plan: RelationPlan, row: Row, extras: Extras) -> None:
         return
     for column, raw in zip(plan.columns, row, strict=True):
         if raw is None:
-            extras.special[f"{_place(plan, column, 'before')}.not_logged"] = b"true"
+            extras.special[f"{_special_name(plan, column, 'before')}.not_logged"] = b"true"
 
 
 def encode_key(plan: RelationPlan, row: Row, is_plain: bool, lsn: int) -> bytes:
@@ -134,7 +134,7 @@ def _encode_column(
         raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", hint=_SPECIAL_HINT)
     if not _is_utf_8(special):
         raise _unencodable(plan, column, lsn, "a special value whose text is not UTF-8", TextUnreadable)
-    extras.special[_place(plan, column, side)] = special
+    extras.special[_special_name(plan, column, side)] = special
     return NULL
 
 
@@ -146,7 +146,7 @@ def _is_utf_8(text: bytes) -> bool:
     return True
 
 
-def _place(plan: RelationPlan, column: ColumnCodec, side: str) -> str:
+def _special_name(plan: RelationPlan, column: ColumnCodec, side: str) -> str:
     """Return the name of a column's entry in `special`: a flat value has one side only."""
     return column.field if plan.is_flat else f"{side}.{column.field}"
 
@@ -159,7 +159,7 @@ def _encode_oversized(
         hint = _OVERSIZED_KEY_HINT if extras is None else _OVERSIZED_HINT
         raise _unencodable(plan, column, lsn, message, hint=hint)
     # No field's name has a dot in it, so nobody can take this for a value's text.
-    extras.special[f"{_place(plan, column, side)}.omitted_bytes"] = b"%d" % size_bytes
+    extras.special[f"{_special_name(plan, column, side)}.omitted_bytes"] = b"%d" % size_bytes
     return NULL
 
 

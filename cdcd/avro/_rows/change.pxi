@@ -16,10 +16,10 @@ cdef int _delete(list records, CompiledPlan plan, Transaction* tx, uint64_t lsn,
     cdef bytes key = None
     if plan.keys:
         if _key_record(&_key, plan, old) != DONE:
-            return LEFT
+            return DECLINED
         key = _bytes_of(&_key)
     if _value_record(plan, tx, lsn, OP_DELETE, old, NULL) != DONE:
-        return LEFT
+        return DECLINED
     _append(records, plan, key, _bytes_of(&_value))
     if key is not None and plan.tombstones:
         _append(records, plan, key, None)
@@ -52,34 +52,34 @@ cdef int _change(
     list records, CompiledPlan plan, Transaction* tx, uint64_t lsn, uint8_t kind, const uint8_t* at,
     const uint8_t* end,
 ) except -1:
-    """Append one message's records, `at` being behind its relid; LEFT, with nothing done: the fallback's."""
+    """Append one message's records, `at` being behind its relid; DECLINED, with nothing done: the fallback's."""
     cdef bint has_old = False, is_whole = False, has_unchanged = False, ignored = False
     cdef bytes key = None
     if kind != INSERT and at < end and (at[0] == KEY or at[0] == OLD):
         has_old, is_whole = True, at[0] == OLD or plan.keys == 0
         at = _split(plan.old, plan.width, at + 1, end, &ignored)
         if at == NULL:
-            return LEFT
-    if kind != INSERT and (plan.leaves_changes or (plan.leaves_whole and is_whole)):
-        return LEFT
+            return DECLINED
+    if kind != INSERT and (plan.declines_changes or (plan.declines_whole_rows and is_whole)):
+        return DECLINED
     if kind == DELETE:
         if not has_old or at != end:
-            return LEFT
+            return DECLINED
         return _delete(records, plan, tx, lsn, plan.old)
     if at >= end or at[0] != NEW or (kind != INSERT and kind != UPDATE):
-        return LEFT
+        return DECLINED
     at = _split(plan.new, plan.width, at + 1, end, &has_unchanged)
     if at != end:
-        return LEFT
+        return DECLINED
     if has_old and has_unchanged:
         _fill_unchanged(plan)
     if plan.keys:
         if _key_record(&_key, plan, plan.new) != DONE:
-            return LEFT
+            return DECLINED
         key = _bytes_of(&_key)
     if kind == INSERT:
         if _value_record(plan, tx, lsn, OP_READ if tx.is_snapshot else OP_CREATE, NULL, plan.new) != DONE:
-            return LEFT
+            return DECLINED
         return _append(records, plan, key, _bytes_of(&_value))
     return _update(records, plan, tx, lsn, key, has_old)
 
@@ -92,7 +92,7 @@ cdef int _update(
     if has_old and plan.keys and _is_another_key(plan):
         return _update_of_key(records, plan, tx, lsn, key)
     if _value_record(plan, tx, lsn, OP_UPDATE, before, plan.new) != DONE:
-        return LEFT
+        return DECLINED
     return _append(records, plan, key, _bytes_of(&_value))
 
 
@@ -107,4 +107,4 @@ cdef int _update_of_key(list records, CompiledPlan plan, Transaction* tx, uint64
         return _append(records, plan, key, _bytes_of(&_value))
     del records[before_records:]
     tx.tx_seq, plan.order = before_seq, before_order
-    return LEFT
+    return DECLINED

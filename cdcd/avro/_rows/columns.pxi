@@ -17,14 +17,14 @@ def take_fallback_counts():
 
 
 cdef int _column(Buffer* out, Column* column, Value* value, bint is_required) except -1:
-    """Write one column with its branch; LEFT where the fallback has to judge."""
+    """Write one column with its branch; DECLINED where the fallback has to judge."""
     global _called_columns
     cdef Py_ssize_t begin = out.size
     cdef Operation* op
     cdef PyObject* encoder
     if value.kind == KIND_NULL:
         if is_required:
-            return LEFT
+            return DECLINED
         _put_byte(out, NULL_BRANCH)
         return DONE
     if not is_required:
@@ -36,22 +36,22 @@ cdef int _column(Buffer* out, Column* column, Value* value, bint is_required) ex
         op = &column.binary
         encoder = column.binary_encoder
     else:
-        return LEFT
+        return DECLINED
     if op.op != CALL:
         if _encode(out, op, value.at, value.size) == DONE:
             return DONE
         out.size = begin
-        return LEFT
+        return DECLINED
     if encoder == <PyObject*>None:
-        return LEFT
+        return DECLINED
     _called_columns += 1
     raw = PyBytes_FromStringAndSize(<const char*>value.at, value.size)
     try:
         encoded = (<object>encoder)(raw)
     except Exception:
-        return LEFT
+        return DECLINED
     if type(encoded) is not bytes:
-        return LEFT
+        return DECLINED
     _put(out, <const uint8_t*>PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
     return DONE
 
@@ -64,10 +64,10 @@ cdef int _row(Buffer* out, CompiledPlan plan, Value* row, bint is_after) except 
         column = &plan.columns[at]
         if row[at].kind == KIND_UNCHANGED:
             if not is_after or column.is_required:
-                return LEFT
+                return DECLINED
             _put_slice(out, column.unchanged)
         elif _column(out, column, &row[at], column.is_required) != DONE:
-            return LEFT
+            return DECLINED
     return DONE
 
 
@@ -78,5 +78,5 @@ cdef int _key_record(Buffer* out, CompiledPlan plan, Value* row) except -1:
     for number in range(plan.keys):
         at = plan.key_indexes[number]
         if _column(out, &plan.columns[at], &row[at], plan.is_key_required) != DONE:
-            return LEFT
+            return DECLINED
     return DONE

@@ -4,9 +4,9 @@ from libc.stdint cimport uint8_t
 
 
 cdef int _encode(Buffer* out, const Operation* op, const uint8_t* p, Py_ssize_t size) except -1:
-    """Write one value; LEFT where only its encoder knows, and then part of it may be in `out` already."""
+    """Write one value; DECLINED where only its encoder knows, and then part of it may be in `out` already."""
     if op.max_bytes and size > op.max_bytes:
-        return LEFT
+        return DECLINED
     if op.op == STRING:
         return _string(out, p, size)
     if op.op == INTEGER_TEXT:
@@ -55,4 +55,4 @@ cdef int _encode(Buffer* out, const Operation* op, const uint8_t* p, Py_ssize_t 
         return _uuid_binary(out, p, size)
     if op.op == ARRAY_TEXT:
         return _array_text(out, op, p, size)
-    return LEFT
+    return DECLINED

@@ -86,7 +86,7 @@ cdef int _flat_value(
 ) except -1:
     """Write a flat value after its header: the row itself, and what `source` would say of it."""
     if _row(out, plan, row, after != NULL) != DONE:
-        return LEFT
+        return DECLINED
     tx.tx_seq += 1
     _put_long(out, 1)  # the size of the string op
     _put_byte(out, op)
@@ -103,14 +103,14 @@ cdef int _flat_value(
 cdef int _value_record(
     CompiledPlan plan, Transaction* tx, uint64_t lsn, uint8_t op, Value* before, Value* after
 ) except -1:
-    """Write the value of the transaction's next change; nothing is counted where it is LEFT."""
+    """Write the value of the transaction's next change; nothing is counted where it is DECLINED."""
     cdef Buffer* out = &_value
     out.size = 0
     _put_slice(out, plan.value_header)
     if plan.is_flat:
         return _flat_value(out, plan, tx, op, before if after == NULL else after, after)
     if _side(out, plan, before, False) != DONE or _side(out, plan, after, True) != DONE:
-        return LEFT
+        return DECLINED
     tx.tx_seq += 1
     _source(out, plan, tx, lsn)
     _extras(out, plan, after)

@@ -1,4 +1,4 @@
-"""What there is to do with a column's bytes: `cdcd.schema.codec.Op` by number, and what an operation comes to."""
+"""The operations on a column's bytes, numbered as `cdcd.schema.codec.Op`, and their results."""
 
 from libc.stdint cimport int64_t
 
@@ -51,7 +51,7 @@ if {op.name: int(op) for op in Op} != _KNOWN:
 
 cdef enum:
     DONE = 0
-    LEFT = 1  # to the encoder, or to the fallback
+    DECLINED = 1  # the column's encoder, or the Python fallback, has to do it
     FAILED = -1  # a Python error is set
 
 cdef struct Operation:

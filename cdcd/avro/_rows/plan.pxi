@@ -45,8 +45,8 @@ cdef class CompiledPlan:
     cdef bint is_key_required
     cdef bint is_flat
     cdef bint tombstones
-    cdef bint leaves_changes
-    cdef bint leaves_whole
+    cdef bint declines_changes
+    cdef bint declines_whole_rows
     cdef int partitions
     cdef object topic
     cdef object null_key_partition
@@ -83,8 +83,8 @@ cdef class CompiledPlan:
         self.is_flat = plan.is_flat
         self.tombstones = plan.tombstones
         # What partitions may have left out of an old tuple is the fallback's to judge (F78).
-        self.leaves_changes = plan.old_tuples is not None and bool(plan.old_tuples.short)
-        self.leaves_whole = plan.old_tuples is not None
+        self.declines_changes = plan.old_tuples is not None and bool(plan.old_tuples.short)
+        self.declines_whole_rows = plan.old_tuples is not None
         self.partitions = plan.partitions
         self.partition_numbers = list(range(plan.partitions))
         self.topic = plan.topic

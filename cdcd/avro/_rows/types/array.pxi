@@ -9,18 +9,18 @@ cdef int _array_text(Buffer* out, const Operation* op, const uint8_t* p, Py_ssiz
     cdef uint8_t delimiter = <uint8_t>op.low
     cdef Py_ssize_t end = size - 1, count
     if size < 2 or p[0] != c'{' or p[end] != c'}':
-        return LEFT
+        return DECLINED
     if size == 2:
         _put_byte(out, 0)
         return DONE
     count = _count_elements(p, end, delimiter)
     if count < 0:
-        return LEFT
+        return DECLINED
     memset(&element, 0, sizeof(element))
     element.op, element.low, element.high = op.element_op, op.element_low, op.element_high
     _put_long(out, count)  # the one block's count goes before its elements
     if _put_elements(out, &element, p, end, delimiter) != DONE:
-        return LEFT
+        return DECLINED
     _put_byte(out, 0)
     return DONE
 
@@ -83,7 +83,7 @@ cdef int _put_elements(
             _put_byte(out, SOME_BRANCH)
             found = _encode(out, element, p + begin, at - begin)
         if found != DONE:
-            return LEFT
+            return DECLINED
         at += 1
     return DONE
 

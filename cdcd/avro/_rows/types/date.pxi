@@ -35,17 +35,17 @@ cdef int _day(const uint8_t* p, int64_t* days) noexcept:
     cdef int century = _two_digits(p), rest = _two_digits(p + 2)
     cdef int month = _two_digits(p + 5), day = _two_digits(p + 8), year
     if century < 0 or rest < 0 or month < 1 or month > 12 or day < 1 or p[4] != c'-' or p[7] != c'-':
-        return LEFT
+        return DECLINED
     year = century * 100 + rest
     if year == 0 or day > cdcd_month_days(year, month):
-        return LEFT
+        return DECLINED
     days[0] = cdcd_days(year, month, day)
     return DONE
 
 cdef int _date_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     cdef int64_t days = 0
     if size != 10 or _day(p, &days) != DONE:
-        return LEFT
+        return DECLINED
     _put_long(out, days)
     return DONE
 
@@ -53,9 +53,9 @@ cdef int _date_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
 cdef int _date_binary(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     cdef int32_t days
     if size != 4:
-        return LEFT
+        return DECLINED
     days = <int32_t>cdcd_u32(p)
     if days == 0x7FFFFFFF or days == -0x7FFFFFFF - 1:
-        return LEFT
+        return DECLINED
     _put_long(out, <int64_t>days + POSTGRES_EPOCH_DAYS)
     return DONE

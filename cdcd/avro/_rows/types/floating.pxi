@@ -63,26 +63,26 @@ cdef int _parse_double(const uint8_t* p, Py_ssize_t size, double* found) except 
     cdef Py_ssize_t at
     cdef uint8_t c
     if size == 0 or size > 64:
-        return LEFT
+        return DECLINED
     if _short_double(p, size, found):
         return DONE
     for at in range(size):
         c = p[at]
         if not (_is_digit(c) or c == c'+' or c == c'-' or c == c'.' or c == c'e'):
-            return LEFT
+            return DECLINED
         text[at] = <char>c
     text[size] = 0
     try:
         found[0] = PyOS_string_to_double(text, &end, NULL)
     except ValueError:
-        return LEFT
-    return DONE if end == text + size else LEFT
+        return DECLINED
+    return DONE if end == text + size else DECLINED
 
 
 cdef int _double_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     cdef double value = 0
     if _parse_double(p, size, &value) != DONE:
-        return LEFT
+        return DECLINED
     _put(out, <uint8_t*>&value, 8)
     return DONE
 
@@ -92,14 +92,14 @@ cdef int _real_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     cdef float real
     cdef uint64_t bits
     if _parse_double(p, size, &value) != DONE:
-        return LEFT
+        return DECLINED
     real = <float>value
     memcpy(&bits, &value, 8)
     if isinf(real) and not isinf(value):
-        return LEFT
+        return DECLINED
     # The text decides where the double lies between two reals, or is no normal one: the encoder knows how.
     if bits & 0x1FFFFFFF == 0x10000000 or 0.0 < fabs(value) < 1.1754943508222875e-38:
-        return LEFT
+        return DECLINED
     _put(out, <uint8_t*>&real, 4)
     return DONE
 
@@ -110,17 +110,17 @@ cdef int _float_binary(Buffer* out, const uint8_t* p, Py_ssize_t size, int width
     cdef double value
     cdef float real
     if size != width:
-        return LEFT
+        return DECLINED
     if width == 8:
         long_bits = cdcd_u64(p)
         memcpy(&value, &long_bits, 8)
         if isnan(value):
-            return LEFT
+            return DECLINED
         _put(out, <uint8_t*>&long_bits, 8)
     else:
         bits = cdcd_u32(p)
         memcpy(&real, &bits, 4)
         if isnan(real):
-            return LEFT
+            return DECLINED
         _put(out, <uint8_t*>&bits, 4)
     return DONE

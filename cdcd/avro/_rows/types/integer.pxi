@@ -9,22 +9,22 @@ cdef int _integer_text(Buffer* out, const Operation* op, const uint8_t* p, Py_ss
     cdef uint64_t n = 0
     cdef int64_t signed_n
     if size == at or size - at > 19:
-        return LEFT
+        return DECLINED
     while at < size:
         if not _is_digit(p[at]):
-            return LEFT
+            return DECLINED
         n = n * 10 + (p[at] - c'0')
         at += 1
     if is_negative:
         if n > <uint64_t>1 << 63:
-            return LEFT
+            return DECLINED
         signed_n = <int64_t>(0 - n)
     else:
         if n > <uint64_t>INT64_MAX:
-            return LEFT
+            return DECLINED
         signed_n = <int64_t>n
     if signed_n < op.low or signed_n > op.high:
-        return LEFT
+        return DECLINED
     _put_long(out, signed_n)
     return DONE
 
@@ -32,7 +32,7 @@ cdef int _integer_text(Buffer* out, const Operation* op, const uint8_t* p, Py_ss
 cdef int _integer_binary(Buffer* out, const Operation* op, const uint8_t* p, Py_ssize_t size) except -1:
     cdef uint64_t n
     if size != op.low:
-        return LEFT
+        return DECLINED
     if size == 2:
         _put_long(out, <int16_t>cdcd_u16(p))
     elif size == 4:
@@ -40,8 +40,8 @@ cdef int _integer_binary(Buffer* out, const Operation* op, const uint8_t* p, Py_
     elif size == 8:
         n = cdcd_u64(p)
         if op.op == UNSIGNED_BINARY and n > <uint64_t>INT64_MAX:
-            return LEFT
+            return DECLINED
         _put_long(out, <int64_t>n)
     else:
-        return LEFT
+        return DECLINED
     return DONE

@@ -31,11 +31,11 @@ cdef int _decimal_text(Buffer* out, int64_t precision, int64_t scale, const uint
     cdef uint8_t unscaled[17]
     cdef int length
     if size - at > 64:
-        return LEFT
+        return DECLINED
     while at < size:
         if p[at] == c'.':
             if fraction >= 0:
-                return LEFT
+                return DECLINED
             fraction = 0
         elif _is_digit(p[at]):
             digits += 1
@@ -43,24 +43,24 @@ cdef int _decimal_text(Buffer* out, int64_t precision, int64_t scale, const uint
             if significant or p[at] != c'0':
                 significant += 1
                 if significant > 38:
-                    return LEFT
+                    return DECLINED
                 n = n * 10 + <u128>(p[at] - c'0')
         else:
-            return LEFT
+            return DECLINED
         at += 1
     if fraction < 0:
         fraction = 0
     if digits == 0 or fraction > scale or digits + is_negative > precision + 2:
-        return LEFT
+        return DECLINED
     if significant:
         while fraction < scale:
             n = n * 10
             fraction += 1
             significant += 1
             if significant > precision:
-                return LEFT
+                return DECLINED
         if significant > precision:
-            return LEFT
+            return DECLINED
     length = cdcd_put_unscaled(unscaled, n, is_negative and significant > 0)
     _put_sized(out, unscaled, length)
     return DONE
@@ -72,16 +72,16 @@ cdef int _numeric_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1
     while at < size and _is_digit(p[at]):
         at += 1
     if at == begin:
-        return LEFT
+        return DECLINED
     if at < size:
         if p[at] != c'.':
-            return LEFT
+            return DECLINED
         at += 1
         begin = at
         while at < size and _is_digit(p[at]):
             at += 1
         if at == begin or at < size:
-            return LEFT
+            return DECLINED
     _put_sized(out, p, size)
     return DONE
 
@@ -92,18 +92,18 @@ cdef int _numeric_out(const uint8_t* p, Py_ssize_t size, uint8_t* text, Py_ssize
     cdef uint8_t digits[4]
     cdef Py_ssize_t end = 0
     if size < 8:
-        return LEFT
+        return DECLINED
     count, weight, sign, scale = cdcd_u16(p), <int16_t>cdcd_u16(p + 2), cdcd_u16(p + 4), cdcd_u16(p + 6)
     if size != 8 + 2 * count or count > 12 or weight > 11 or weight < -6 or scale > 40:
-        return LEFT
+        return DECLINED
     if sign == 0x4000:
         text[end] = c'-'
         end += 1
     elif sign != 0:
-        return LEFT
+        return DECLINED
     for position in range(count):
         if cdcd_u16(p + 8 + 2 * position) > 9999:
-            return LEFT
+            return DECLINED
     if weight < 0:
         text[end] = c'0'
         end += 1
@@ -138,7 +138,7 @@ cdef int _numeric_binary(Buffer* out, const Operation* op, const uint8_t* p, Py_
     cdef uint8_t text[128]
     cdef Py_ssize_t length = 0
     if _numeric_out(p, size, text, &length) != DONE:
-        return LEFT
+        return DECLINED
     if op.op == NUMERIC_BINARY:
         _put_sized(out, text, length)
         return DONE

@@ -39,6 +39,6 @@ cdef extern from *:
 
 cdef int _string(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     if not cdcd_is_utf8(p, size):
-        return LEFT
+        return DECLINED
     _put_sized(out, p, size)
     return DONE

@@ -11,10 +11,10 @@ cdef int _timestamp_text(Buffer* out, const uint8_t* p, Py_ssize_t size, bint is
     cdef int64_t days = 0, us = 0
     if is_zoned:
         if size < 22 or p[size - 3] != c'+' or p[size - 2] != c'0' or p[size - 1] != c'0':
-            return LEFT
+            return DECLINED
         size -= 3
     if size < 19 or p[10] != c' ' or _day(p, &days) != DONE or _clock(p + 11, size - 11, &us) != DONE:
-        return LEFT
+        return DECLINED
     _put_long(out, days * DAY_US + us)
     return DONE
 
@@ -22,9 +22,9 @@ cdef int _timestamp_text(Buffer* out, const uint8_t* p, Py_ssize_t size, bint is
 cdef int _timestamp_binary(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     cdef int64_t us
     if size != 8:
-        return LEFT
+        return DECLINED
     us = <int64_t>cdcd_u64(p)
     if us == INT64_MIN or us > INT64_MAX - EPOCH_US:
-        return LEFT
+        return DECLINED
     _put_long(out, us + EPOCH_US)
     return DONE

@@ -10,13 +10,13 @@ cdef inline bint _is_dash(Py_ssize_t at) noexcept:
 cdef int _uuid_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     cdef Py_ssize_t at
     if size != 36:
-        return LEFT
+        return DECLINED
     for at in range(36):
         if _is_dash(at):
             if p[at] != c'-':
-                return LEFT
+                return DECLINED
         elif not (_is_digit(p[at]) or c'a' <= p[at] <= c'f'):
-            return LEFT
+            return DECLINED
     _put_sized(out, p, 36)
     return DONE
 
@@ -26,7 +26,7 @@ cdef int _uuid_binary(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     cdef const char* hexadecimal = b"0123456789abcdef"
     cdef Py_ssize_t at = 0, number
     if size != 16:
-        return LEFT
+        return DECLINED
     for number in range(16):
         if _is_dash(at):
             text[at] = c'-'
