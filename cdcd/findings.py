@@ -34,14 +34,14 @@ class Finding:
     level: Level
     subject: str
     message: str
-    mend: str = ""
+    hint: str = ""
     error: CdcdError | None = field(default=None, compare=False)
     at_row: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a complaint without a remedy: an operator at night needs the next step."""
-        if self.level != "ok" and not self.mend:
-            raise ValueError(f"finding {self.subject!r} is {self.level} but says no mend")
+        if self.level != "ok" and not self.hint:
+            raise ValueError(f"finding {self.subject!r} is {self.level} but has no hint")
 
     @property
     def code(self) -> str:
@@ -52,7 +52,7 @@ class Finding:
     def refused(self) -> CdcdError:
         """What a start raises for this finding."""
         return self.error or SourceSetup(
-            f"{self.subject}: {self.message}", hint=f"{self.mend}; then `cdcd resume`"
+            f"{self.subject}: {self.message}", hint=f"{self.hint}; then `cdcd resume`"
         )
 
 

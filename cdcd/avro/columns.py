@@ -18,7 +18,7 @@ from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.varint import encode_long, encode_string
 
 _SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special, Oversized)  # TypeError: null in a required column
-_SPECIAL_HINT = "format.special: beside puts its text into source.special, string makes the column one"
+_SPECIAL_HINT = "format.special: separate puts its text into source.special, string makes the column one"
 _OVERSIZED_HINT = "raise format.max_value_bytes, or set format.oversized: omit"
 _SPECIAL_KEY_HINT = (
     "format.special: string makes the column a string; registry.incompatible lets its new schema through"

@@ -1,6 +1,6 @@
 """Does a change name its row? Asked where the replica identity that formed it may lack the record's key (F78).
 
-In: a plan with `old_tuples`, the raw old row or None.  Out: nothing, or IdentityShort.
+In: a plan with `old_tuples`, the raw old row or None.  Out: nothing, or ReplicaIdentityIncomplete.
 Invariant: a key is built only from values that are there; an UPDATE without an old tuple left the columns of the
 partition's identity alone, and says nothing of other columns of the key.
 """
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.tuple_data import Row
-from cdcd.errors import IdentityShort
+from cdcd.errors import ReplicaIdentityIncomplete
 from cdcd.schema.identity import OldTuples, full_identity_sql
 
 _NAMED = "; or name the columns of a key in format.key_columns"
 
 
 def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
-    """Raise IdentityShort where the row before the change is not known by its key, or, without one, by any column."""
+    """Raise ReplicaIdentityIncomplete where the row before the change is not known by its key, or, without one, by
+    any column."""
     lacking = plan.old_tuples
     if lacking is None or (not lacking.short and (lacking.is_sure or old is None)):
         return
@@ -27,7 +28,7 @@ def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
     key = ", ".join(plan.columns[i].name for i in plan.key_indexes)
     lacks = f"does not include the key ({key})" if key else "is not FULL, and the records have no key"
     whose = ", ".join(lacking.short) or "one of its partitions, as it was then,"
-    raise IdentityShort(
+    raise ReplicaIdentityIncomplete(
         f"an UPDATE or DELETE does not name its row: the replica identity of {whose} {lacks}",
         hint=_hint(plan, lacking),
     )

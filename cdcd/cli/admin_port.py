@@ -33,8 +33,8 @@ def check_admin_port(config: Config) -> list[Finding]:
         return [Finding("ok", "admin.port", f"the daemon of this configuration answers at {host}:{port}")]
     why = failed.strerror or type(failed).__name__
     message = f"{host}:{port} cannot be had on this machine: {why}; a daemon here would end with status 78"
-    mend = "stop what listens there, or choose another admin.port or admin.host"
-    return [Finding("warn", "admin.port", message, mend)]
+    hint = "stop what listens there, or choose another admin.port or admin.host"
+    return [Finding("warn", "admin.port", message, hint)]
 
 
 def here(host: str) -> str:

@@ -56,8 +56,8 @@ def as_text(findings: Sequence[Finding]) -> str:
     lines = []
     for finding, following in zip(findings, [*findings[1:], None], strict=True):
         lines.append(f"{finding.level:<{levels}}  {escape(finding.subject):<{width}}  {finding.message}")
-        if following is None or following.mend != finding.mend:
-            lines += [f"{'':<{levels}}  {'':<{width}}  -> {line}" for line in finding.mend.splitlines()]
+        if following is None or following.hint != finding.hint:
+            lines += [f"{'':<{levels}}  {'':<{width}}  -> {line}" for line in finding.hint.splitlines()]
     return "\n".join(map(clean, [*lines, _counts(findings)]))
 
 

@@ -49,7 +49,7 @@ def _check(options: argparse.Namespace) -> int:
     with logged(config, "warning"):
         findings = check(config)
     if options.json:
-        fields = ("level", "subject", "message", "mend", "code")
+        fields = ("level", "subject", "message", "hint", "code")
         found = [{name: strike(getattr(finding, name)) for name in fields} for finding in findings]
         print(ascii_escapes(json.dumps(found, indent=2)))
     else:

@@ -121,7 +121,7 @@ def _is_in_the_way(finding: Finding, config: Config) -> bool:
 
 def _not_done(finding: Finding) -> Step:
     word = "missing " if isinstance(finding.error, PublicationMissing) else "failed  "
-    return Step(f"{word} {finding.subject}: {finding.message} -> {finding.mend}", is_done=False)
+    return Step(f"{word} {finding.subject}: {finding.message} -> {finding.hint}", is_done=False)
 
 
 def _publication(config: Config) -> list[Step]:

@@ -42,7 +42,7 @@ def compared(config: Config, identities: TopicIdentities, connection: Any) -> li
 def _finding(change: Change, config: Config) -> Finding:
     error = what_halts([change], at_removal=config.source.publication.table_removed == "halt")
     subject = f"table {change.table}" if change.table else f"publication {change.publication}"
-    mend = "\n".join(line for line in (change.sql, hint_of(change)) if line)
+    hint = "\n".join(line for line in (change.sql, hint_of(change)) if line)
     if error is None:
-        return Finding("warn", subject, change.said, mend)
-    return Finding("fail", subject, change.said, mend or PublicationChanged.hint, error)
+        return Finding("warn", subject, change.said, hint)
+    return Finding("fail", subject, change.said, hint or PublicationChanged.hint, error)

@@ -59,8 +59,8 @@ class Columns(Room):
     json_as: Literal["json", "string"] = Field(
         default="json", description="json: a string that Connect readers know as JSON"
     )
-    special: Literal["beside", "halt", "string"] = Field(
-        default="beside",
+    special: Literal["separate", "halt", "string"] = Field(
+        default="separate",
         description="values the Avro type cannot hold: in source.special, halt, or all of the column as string",
     )
     max_value_bytes: Whole = Field(

@@ -136,7 +136,7 @@ class WalGuard(Room):
 
     warn: Size = Field(default=8 << 30, description="say so in the log, a metric and /status from here on")
     critical: Size = Field(default=32 << 30, description="say so as an error from here on")
-    give_up: Size | None = Field(
+    drop_slot: Size | None = Field(
         default=None,
         description="halt and drop the slot from here on, to save the primary's disk: what was not confirmed is "
         "lost to cdcd; default: never",
@@ -147,7 +147,11 @@ class WalGuard(Room):
     def _rising(self) -> WalGuard:
         given = [
             (name, value)
-            for name, value in (("warn", self.warn), ("critical", self.critical), ("give_up", self.give_up))
+            for name, value in (
+                ("warn", self.warn),
+                ("critical", self.critical),
+                ("drop_slot", self.drop_slot),
+            )
             if value is not None
         ]
         for (lower, less), (upper, more) in pairwise(given):

@@ -30,22 +30,22 @@ class ConfigError(CdcdError):
 class ResumeRefused(CdcdError):
     """The way on that was asked for does not mend what is wrong, or would not be safe now."""
 
-    code = "CDCD-RESUME"
+    code = "CDCD-RESUME-REFUSED"
     hint = "`cdcd check` shows the state"
 
 
 class SecretUnreadable(CdcdError):
     """A secret's file cannot be read at the moment of use."""
 
-    code = "CDCD-SECRET"
+    code = "CDCD-SECRET-UNREADABLE"
     retry = Retry.AUTO  # a file that is being rotated is there again at the next attempt
     hint = "put the file back, readable for the daemon's user; it is read anew at each try"
 
 
-class MemoryShort(CdcdError):
+class OutOfMemory(CdcdError):
     """The system refuses memory. Ends the process: one that begins anew has what this one had taken."""
 
-    code = "CDCD-MEMORY"
+    code = "CDCD-OUT-OF-MEMORY"
     retry = Retry.NEVER
     exit_status = EXIT_MEMORY
     hint = "give it more memory, or lower buffer.memory; nothing that is not durable was confirmed"

@@ -28,7 +28,7 @@ class KeyChanged(SchemaError):
     )
 
 
-class IdentityShort(CdcdError):
+class ReplicaIdentityIncomplete(CdcdError):
     """A change that does not name its row: the replica identity, of a partition or the table, lacks the key (F78)."""
 
     code = "CDCD-REPLICA-IDENTITY"

@@ -41,7 +41,7 @@ class SinkFenced(SinkError):
 class TransactionExpired(SinkUnavailable):
     """The broker gave up a Kafka transaction that was open for longer than its timeout; nothing of it is visible."""
 
-    code = "CDCD-SINK-EXPIRED"
+    code = "CDCD-SINK-TRANSACTION-EXPIRED"
     hint = (
         "nothing: the next session writes it again. If it comes again and again, raise sink.transaction_timeout_ms "
         "(the broker allows up to its transaction.max.timeout.ms)"
@@ -77,10 +77,10 @@ class TopicReplaced(SinkError):
     hint = "`cdcd resume` looks again, and names the commands"
 
 
-class Owned(SinkError):
+class OwnedByAnother(SinkError):
     """A topic, the transactional id or the slot itself is another daemon's (F80)."""
 
-    code = "CDCD-OWNED"
+    code = "CDCD-OWNED-BY-ANOTHER"
     hint = "choose another name, which gives topics of its own"
 
 
@@ -99,7 +99,7 @@ class RecordTooLarge(SinkError):
 class BatchTooLarge(RecordTooLarge):
     """A broker refuses a batch of records; whether one of them alone is too large is found out by trying (F65)."""
 
-    code = "CDCD-SINK-BATCH"
+    code = "CDCD-SINK-BATCH-TOO-LARGE"
     retry = Retry.AUTO
     hint = (
         "nothing: the next session sends smaller batches to this topic, and what is too large by itself alone"
@@ -120,7 +120,7 @@ class TransactionTooLarge(SinkError):
 class ProgressUnreadable(SinkError):
     """The progress topic holds what this version cannot read."""
 
-    code = "CDCD-PROGRESS"
+    code = "CDCD-PROGRESS-UNREADABLE"
     hint = "run the version of cdcd that wrote it, or a newer one"
 
 
@@ -131,14 +131,14 @@ class SchemasUnreadable(SinkError):
     hint = "run the version of cdcd that wrote it, or a newer one"
 
 
-class ReadingError(CdcdError):
+class SparkReadError(CdcdError):
     """The topics and the target of a reader do not fit together."""
 
-    code = "CDCD-READING"
+    code = "CDCD-SPARK-READ"
     hint = "give the reader the target that belongs to these topics"
 
 
-class HistoryMissing(ReadingError):
+class HistoryMissing(SparkReadError):
     """Kafka no longer has records that were not read yet."""
 
     code = "CDCD-HISTORY-MISSING"
@@ -148,7 +148,7 @@ class HistoryMissing(ReadingError):
     )
 
 
-class GapInTopic(ReadingError):
+class GapInTopic(SparkReadError):
     """The topic has a marker: changes are missing there, and somebody has accepted it."""
 
     code = "CDCD-GAP"
@@ -158,8 +158,8 @@ class GapInTopic(ReadingError):
     )
 
 
-class MirrorInconsistent(ReadingError):
+class MirrorInconsistent(SparkReadError):
     """A change that the mirror's state or its type rules do not allow."""
 
-    code = "CDCD-MIRROR"
+    code = "CDCD-MIRROR-INCONSISTENT"
     hint = "make the mirror anew, into an empty target; if it comes again, report it"

@@ -42,10 +42,10 @@ class ServerInternal(SourceError):
     )
 
 
-class SendMissing(SourceError):
+class SendFunctionMissing(SourceError):
     """The server has no function that writes a value of this type (42883): in binary form, most likely."""
 
-    code = "CDCD-SOURCE-SEND"
+    code = "CDCD-SOURCE-SEND-FUNCTION"
     hint = (
         "a function of PostgreSQL 14 or later is missing on the server, or the role's search_path hides it: the "
         "message and the server's log name it; mend that, then `cdcd resume`"
@@ -156,10 +156,10 @@ class SlotAhead(SourceError):
     hint = GAP_OR_SNAPSHOT
 
 
-class SlotGivenUp(SourceError):
+class SlotDroppedByWalGuard(SourceError):
     """The WAL guard has given the slot up, to save the primary's disk (F21)."""
 
-    code = "CDCD-SLOT-GIVEN-UP"
+    code = "CDCD-SLOT-DROPPED-BY-WAL-GUARD"
     hint = GAP_OR_SNAPSHOT
 
 

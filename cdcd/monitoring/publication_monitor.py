@@ -128,7 +128,7 @@ class PublicationMonitor:
             self._accepted = {name: before[name] for name in self._names if name in before}
             if before.keys() != set(self._names):
                 _LOG.warning(
-                    "publications_listed", before=sorted(before), now=sorted(self._names), hint=_LISTED
+                    "publication_list_changed", before=sorted(before), now=sorted(self._names), hint=_LISTED
                 )
 
     def look(self, connection: Any) -> Look:
@@ -198,7 +198,7 @@ class PublicationMonitor:
         say = _LOG.info if change.kind == "table_gone" else _LOG.warning
         sql = {"sql": change.sql} if change.sql else {}
         hint = hint_of(change)
-        say("publication_changed", change=change.kind, said=change.said, hint=hint, **sql)
+        say("publication_changed", change=change.kind, detail=change.said, hint=hint, **sql)
 
     def _log_with_topic(self, look: Look) -> None:
         """Say once in a process which tables are not published although their topics hold records."""

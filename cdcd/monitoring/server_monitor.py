@@ -91,7 +91,7 @@ class ServerMonitor:
                 if not await self._succeeds(self._turn()):
                     self._guard.report(None, None, 0)
                     self._held_up.report(None, None)
-            is_urgent = self._guard.is_giving_up or not self._publications.has_looked
+            is_urgent = self._guard.drops_slot or not self._publications.has_looked
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
     async def sample(self) -> None:
@@ -138,7 +138,7 @@ class ServerMonitor:
         try:
             await look
         except CdcdError as error:
-            _LOG.debug("slot_unknown", error=str(error))
+            _LOG.debug("slot_state_unknown", error=str(error))
         except Exception:  # noqa: BLE001 - a defect here must not take the WAL guard away for good
             _LOG.exception("monitor_failed")
         else:
@@ -163,7 +163,7 @@ class ServerMonitor:
         if error is not None and self._publications.is_on:
             self._found(error)
         if self._guard.report(look.guarded, reading, end.lsn):
-            await in_thread(self._guard.give_up, self._connection)
+            await in_thread(self._guard.drop_slot, self._connection)
 
     def _look(self, reading: SlotReading | None) -> _Look:
         guarded = self._guard.look(self._connection, reading)

@@ -190,7 +190,7 @@ class Waits:
             _LOG.debug("blockers_unknown", kind=note.kind, error=str(error))
         except Exception:  # noqa: BLE001 - a defect in a look must not end the waits
             note.blockers = ()
-            _LOG.exception("look_failed")
+            _LOG.exception("blocker_query_failed")
 
     def _say(self, note: Note, now_s: float) -> None:
         if note.since_s is None:
@@ -214,4 +214,4 @@ class Waits:
     def _say_ended(self, note: Note) -> None:
         if note.said_s is not None and note.since_s is not None:
             seconds = round(self._clock() - note.since_s, 1)
-            _LOG.info("waited", kind=note.kind, what=note.what, seconds=seconds)
+            _LOG.info("wait_ended", kind=note.kind, what=note.what, seconds=seconds)

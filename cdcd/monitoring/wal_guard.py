@@ -1,7 +1,7 @@
 """The WAL guard: tell how much WAL the slot keeps back, and give the slot up where that was asked for (F21).
 
 In: readings of the slot, at intervals.  Out: a line in the log at each change of level, a metric, a part of /status;
-beyond `give_up` an error that ends the session, and then the slot is dropped.
+beyond `drop_slot` an error that ends the session, and then the slot is dropped.
 Invariant: the slot is dropped only beyond the size configured for it, only when it is cdcd's by name, plugin and
 database, and only when nobody holds it; before that its loss is in the log and the daemon is halted with the reason.
 While another daemon has the slot, or copies for it (F69), when the last start has found that the slot is not this
@@ -31,7 +31,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.wal_guard")
 
 
 class WalGuard:
-    """One for the process. `look` and `give_up` are called in the monitor's thread, `report` on the loop."""
+    """One for the process. `look` and `drop_slot` are called in the monitor's thread, `report` on the loop."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class WalGuard:
         self._status = status
         self._found = found
         self._level = Level.OK
-        self.is_giving_up = False
+        self.drops_slot = False
         """Whether the slot is to go as soon as nobody holds it."""
 
     def look(self, connection: Any, reading: SlotReading | None) -> Judged | None:
@@ -77,35 +77,35 @@ class WalGuard:
         if verdict is None or reading is None:
             self._status.wal_guard(None)
             self._level = Level.OK  # what cannot be seen is told anew when it is seen again
-            self.is_giving_up = False
+            self.drops_slot = False
             return False
         self._status.wal_guard(verdict)
         if verdict.level is not self._level:
             self._say(verdict)
             self._level = verdict.level
-        was_giving_up = self.is_giving_up
-        self.is_giving_up = verdict.level is Level.GIVE_UP and not verdict.is_anothers
-        if not self.is_giving_up:
+        was_giving_up = self.drops_slot
+        self.drops_slot = verdict.level is Level.DROP_SLOT and not verdict.is_anothers
+        if not self.drops_slot:
             return False
         self._found(
-            halts.slot_given_up(
+            halts.slot_dropped_by_wal_guard(
                 self._settings.slot, verdict.why, verdict.holder, reading.confirmed_flush_lsn or 0, wal_lsn
             )
         )
         # A session that was told takes no slot any more; one that waits for Kafka to close does not hold it either.
         return was_giving_up and not reading.is_active
 
-    def give_up(self, connection: Any) -> None:
+    def drop_slot(self, connection: Any) -> None:
         """Drop the slot, if it is cdcd's and nobody holds it. Blocking; raises Source errors."""
         confirmed_lsn = drop_own_slot(connection, self._settings)
         if confirmed_lsn is None:
             return
-        self._status.metrics.source.slot_given_up()
+        self._status.metrics.source.slot_dropped_by_wal_guard()
         _LOG.error(
-            "slot_given_up",
+            "slot_dropped_by_wal_guard",
             slot=self._settings.slot,
             confirmed_lsn=format_lsn(confirmed_lsn),
-            why="source.wal_guard.give_up",
+            why="source.wal_guard.drop_slot",
             hint="what was committed after confirmed_lsn is not in Kafka; the server frees the WAL at its next "
             "checkpoint; the ways on are in the halt's reason",
         )

@@ -1,7 +1,7 @@
 """How much WAL the slot keeps back, judged: pure decisions of the WAL guard (F21, F22).
 
 In: one reading of the slot, the configured sizes, the oldest transaction that writes.  Out: level, reason, holder.
-Invariant: GIVE_UP comes from the one size that was configured for it and from nothing else.
+Invariant: DROP_SLOT comes from the one size that was configured for it and from nothing else.
 Must not: ask a server, log.
 """
 
@@ -26,7 +26,7 @@ class Level(enum.IntEnum):
     OK = 0
     WARN = 1
     CRITICAL = 2
-    GIVE_UP = 3
+    DROP_SLOT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Sizes:
 
     warn_bytes: int | None = None
     critical_bytes: int | None = None
-    give_up_bytes: int | None = None
+    drop_slot_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _by_size(reading: SlotReading, sizes: Sizes) -> list[tuple[Level, str]]:
     return [
         (level, f"the slot keeps {_size(retained)} of WAL, {name} is {_size(limit)}")
         for level, name, limit in (
-            (Level.GIVE_UP, "source.wal_guard.give_up", sizes.give_up_bytes),
+            (Level.DROP_SLOT, "source.wal_guard.drop_slot", sizes.drop_slot_bytes),
             (Level.CRITICAL, "source.wal_guard.critical", sizes.critical_bytes),
             (Level.WARN, "source.wal_guard.warn", sizes.warn_bytes),
         )

@@ -200,7 +200,7 @@ class Metrics:
         """
         self._kafka_transactions.labels("committed").inc()
         self._kafka_duration.observe(duration_s)
-        self._last_ack.set(self._clock())
+        self._kafka_last_commit.set(self._clock())
         if commit_us is not None:
             self.last_commit(commit_us)
         if latency_s is not None:
@@ -343,7 +343,9 @@ class Metrics:
         )
         self._source_connected = self._gauge("source_connected", "1 while the replication stream is open.")
         self._sink_connected = self._gauge("sink_connected", "1 while the producer is open.")
-        self._last_turn = self._optional("loop_last_turn_timestamp_seconds", "When the loop last turned.")
+        self._last_turn = self._optional(
+            "event_loop_last_iteration_timestamp_seconds", "When the loop last turned."
+        )
         self.state("starting")
 
     def _make_lag(self) -> None:
@@ -354,7 +356,9 @@ class Metrics:
         self._last_commit = self._optional(
             "last_commit_timestamp_seconds", "Commit time of the last transaction that is durable in Kafka."
         )
-        self._last_ack = self._optional("last_ack_timestamp_seconds", "When Kafka last made a group durable.")
+        self._kafka_last_commit = self._optional(
+            "kafka_last_commit_timestamp_seconds", "When Kafka last made a group durable."
+        )
         self._latency = self._histogram(
             "event_latency_seconds",
             "From a commit in PostgreSQL to its being durable in Kafka, once for each group that one ends in.",

@@ -46,7 +46,7 @@ class SourceMetrics:
         for change in CHANGES:
             self._changes.labels(change)
         self._unpublished = OptionalGauge(
-            "cdcd_tables_not_published_with_topic",
+            "cdcd_unpublished_tables_with_topic",
             "Tables that are not published although the topic of their name holds records; absent before a look.",
             registry,
         )
@@ -90,6 +90,6 @@ class SourceMetrics:
         """What the WAL guard said last; None while it cannot see the slot."""
         self._guard.set(level)
 
-    def slot_given_up(self) -> None:
+    def slot_dropped_by_wal_guard(self) -> None:
         """The WAL guard has dropped the slot."""
         self._given_up.inc()

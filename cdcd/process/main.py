@@ -123,7 +123,7 @@ def _publication_monitor(config: Config, status: Status) -> PublicationMonitor:
 
 def _wal_guard(config: Config, status: Status, supervisor: Supervisor) -> WalGuard:
     guard = config.source.wal_guard
-    sizes = Sizes(guard.warn, guard.critical, guard.give_up)
+    sizes = Sizes(guard.warn, guard.critical, guard.drop_slot)
     return WalGuard(config.source_settings(), sizes, status, supervisor.found)
 
 
@@ -176,7 +176,7 @@ def _wire_signals(supervisor: Supervisor, timeout_s: float) -> None:
 
     def stop(name: str) -> None:
         if supervisor.stop.is_set():
-            _LOG.warning("stopping_at_once", signal=name)
+            _LOG.warning("stopping_immediately", signal=name)
             flush()
             os._exit(EXIT_FORCED)
         _LOG.info("stopping", signal=name)

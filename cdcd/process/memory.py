@@ -16,14 +16,14 @@ import sys
 import threading
 from typing import Any
 
-from cdcd.errors import EXIT_MEMORY, MemoryShort
+from cdcd.errors import EXIT_MEMORY, OutOfMemory
 
-_SAID = str(MemoryShort("the system refuses memory; it begins anew when it is started again"))
+_SAID = str(OutOfMemory("the system refuses memory; it begins anew when it is started again"))
 _ENDED = {
-    "event": "ended",
+    "event": "exiting",
     "level": "error",
     "logger": "cdcd.memory",
-    "code": MemoryShort.code,
+    "code": OutOfMemory.code,
     "error": _SAID,
 }
 _LAST_WORDS = json.dumps(_ENDED).encode() + b"\n"

@@ -20,7 +20,7 @@ from tempfile import gettempdir
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_OK, CdcdError, MemoryShort, Retry, SlotActive, SnapshotStale
+from cdcd.errors import EXIT_OK, CdcdError, OutOfMemory, Retry, SlotActive, SnapshotStale
 from cdcd.errors.frames import drop_frames
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.monitoring.publication_monitor import PublicationMonitor
@@ -45,10 +45,10 @@ STABLE_S = 60.0
 """A session that lived this long starts the back-off anew, and so does one that made anything new durable."""
 
 
-class Defect(CdcdError):
+class InternalError(CdcdError):
     """An error that cdcd did not foresee."""
 
-    code = "CDCD-DEFECT"
+    code = "CDCD-INTERNAL"
     hint = "this is a defect of cdcd: please report the traceback in the log; SIGHUP or a restart tries again"
 
 
@@ -113,7 +113,7 @@ class Supervisor:
             if error.retry is Retry.NEVER:
                 drop_frames(error)
                 self._status.failed(error)
-                _LOG.error("ended", error=str(error), code=error.code)
+                _LOG.error("exiting", error=str(error), code=error.code)
                 return error.exit_status
             await release_session(error)
             self._status.failed(error)
@@ -148,10 +148,10 @@ class Supervisor:
         except CdcdError as error:
             return self._ended_by(error)
         except MemoryError:
-            return self._ended_by(MemoryShort("the system refuses memory"))
+            return self._ended_by(OutOfMemory("the system refuses memory"))
         except Exception as error:  # noqa: BLE001 - a defect halts, with its traceback, and skips nothing
-            _LOG.exception("defect")
-            return self._ended_by(Defect(f"{type(error).__name__} in a session"))
+            _LOG.exception("internal_error")
+            return self._ended_by(InternalError(f"{type(error).__name__} in a session"))
         finally:
             self._running = None
         return SessionOutcome()

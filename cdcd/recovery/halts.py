@@ -13,7 +13,7 @@ import enum
 from cdcd.errors import (
     CdcdError,
     SlotAhead,
-    SlotGivenUp,
+    SlotDroppedByWalGuard,
     SlotLost,
     SlotMissing,
     SlotUnsynchronised,
@@ -34,9 +34,9 @@ class Way(enum.Enum):
 
 
 _GAP_OR_SNAPSHOT = frozenset({Way.ACCEPT_GAP, Way.RESNAPSHOT})
-_BY_HALT: dict[type[CdcdError], frozenset[Way]] = {
+_RESOLUTIONS_BY_HALT: dict[type[CdcdError], frozenset[Way]] = {
     SlotMissing: _GAP_OR_SNAPSHOT,
-    SlotGivenUp: _GAP_OR_SNAPSHOT,
+    SlotDroppedByWalGuard: _GAP_OR_SNAPSHOT,
     SlotLost: _GAP_OR_SNAPSHOT,
     SlotAhead: _GAP_OR_SNAPSHOT,
     SlotUnsynchronised: _GAP_OR_SNAPSHOT,
@@ -52,7 +52,7 @@ _WAYS = (
 
 def ways_on(halt: CdcdError) -> frozenset[Way]:
     """Return the commands that go on from this halt; none where none mends it."""
-    return _BY_HALT.get(type(halt), frozenset())
+    return _RESOLUTIONS_BY_HALT.get(type(halt), frozenset())
 
 
 def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
@@ -67,9 +67,9 @@ def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     )
 
 
-def slot_given_up(slot: str, why: str, holder: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
+def slot_dropped_by_wal_guard(slot: str, why: str, holder: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     """The WAL guard gives the slot up, or has (F21)."""
-    return SlotGivenUp(
+    return SlotDroppedByWalGuard(
         f'the WAL guard gives slot "{slot}" up to save the primary\'s disk: {why}; its WAL is held by {holder}. '
         f"Changes committed since {format_lsn(from_lsn)} are lost",
         hint=_WAYS,

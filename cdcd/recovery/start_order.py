@@ -15,7 +15,7 @@ from typing import Literal
 from cdcd.errors import (
     CdcdError,
     KeyChanged,
-    Owned,
+    OwnedByAnother,
     PartialTransactionMissing,
     ProgressUnreadable,
     PublicationChanged,
@@ -123,7 +123,7 @@ ORDER: tuple[Step, ...] = (
         "reads",
         "whether another slot writes to one of the topics, or under our id; where a start that was cut off would "
         "make the slot anew, whether another name's daemon reads it",
-        (Owned,),
+        (OwnedByAnother,),
     ),
     Step(
         "topics",

@@ -161,8 +161,8 @@ class Registry:
         try:
             level = self._global_level() or self._level_by(subject)
         except CdcdError as error:
-            mend = error.advice or "check registry.url, its credentials and that it is running"
-            return [Finding("fail", "registry", error.said, mend, error)]
+            hint = error.advice or "check registry.url, its credentials and that it is running"
+            return [Finding("fail", "registry", error.said, hint, error)]
         rule = (
             f"new subjects get {self._settings.compatibility}"
             if self._settings.auto_register

@@ -36,7 +36,7 @@ class Policy:
     the database gives none. `keyless`: what it has without them: null and one partition, or, if its replica
     identity is FULL, the whole row as its key.
     `special`: where a value goes that the column's Avro type cannot hold (NaN, infinity, 24:00:00, an array of two
-    dimensions): `beside` into `source.special`, `halt`, or `string`, which makes the whole column a string of
+    dimensions): `separate` into `source.special`, `halt`, or `string`, which makes the whole column a string of
     the server's text. `max_value_bytes`: the longest text of a value, 0 for any; a longer one is `oversized`.
     `placeholder`: what stands in a string or bytes column for a TOASTed value that was not sent; "": null.
     """
@@ -49,7 +49,7 @@ class Policy:
     money_as: Literal["decimal", "string"] = "decimal"
     interval_as: Literal["iso_8601", "fields", "microseconds"] = "iso_8601"
     json_as: Literal["json", "string"] = "json"
-    special: Literal["beside", "halt", "string"] = "beside"
+    special: Literal["separate", "halt", "string"] = "separate"
     max_value_bytes: int = 0
     oversized: Literal["halt", "omit"] = "halt"
     placeholder: str = ""

@@ -38,7 +38,7 @@ async def flush_in_time(flushing: Awaitable[None], time_s: float) -> None:
         async with asyncio.timeout(time_s):
             await flushing
     except TimeoutError:
-        _LOG.warning("stopped_unflushed", hint="Kafka did not answer; nothing of it was confirmed")
+        _LOG.warning("stopped_without_flush", hint="Kafka did not answer; nothing of it was confirmed")
 
 
 async def note_in_time(flushing: Awaitable[None], time_s: float) -> None:
@@ -65,7 +65,7 @@ class Closing:
         try:
             await self._unless_stopped_for_long(writer.close())
         except TimeoutError:
-            _LOG.warning("abort_unanswered", hint="the broker aborts it after its timeout")
+            _LOG.warning("abort_timed_out", hint="the broker aborts it after its timeout")
         except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be closed
             _LOG.warning("abort_failed", error=_error_text(error))
 
@@ -85,7 +85,7 @@ class Closing:
             try:
                 await self._unless_stopped_for_long(in_thread(part.close))
             except TimeoutError:
-                _LOG.warning("close_unanswered", what=what)
+                _LOG.warning("close_timed_out", what=what)
             except Exception as error:  # noqa: BLE001
                 _LOG.warning("close_failed", what=what, error=_error_text(error))
 

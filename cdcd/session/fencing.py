@@ -114,7 +114,7 @@ def _is_held(source: SourceSettings, own_pid: int | None) -> bool | None:
                 return False
             time.sleep(_LOOK_AGAIN_S)
     except CdcdError as error:
-        _LOG.warning("slot_unknown", error=str(error))
+        _LOG.warning("slot_state_unknown", error=str(error))
         return None
 
 

@@ -34,11 +34,11 @@ from cdcd.errors import (
     BinaryFailed,
     BinaryUnreadable,
     CdcdError,
-    IdentityShort,
     KeyChanged,
     OptionFailed,
+    ReplicaIdentityIncomplete,
     SchemaIncompatible,
-    SendMissing,
+    SendFunctionMissing,
     ServerInternal,
     StreamingFailed,
     TwoPhaseFailed,
@@ -52,11 +52,11 @@ _OFF: dict[str, Any] = {"streaming": "off", "binary": False}
 _UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., OptionFailed], str], ...] = (
     (
         "streaming",
-        (ServerInternal, KeyChanged, SchemaIncompatible, IdentityShort, UnsafeStreaming),
+        (ServerInternal, KeyChanged, SchemaIncompatible, ReplicaIdentityIncomplete, UnsafeStreaming),
         StreamingFailed,
         "while open transactions were streamed",
     ),
-    ("binary", (BinaryUnreadable, SendMissing), BinaryFailed, "while values were sent in binary"),
+    ("binary", (BinaryUnreadable, SendFunctionMissing), BinaryFailed, "while values were sent in binary"),
 )
 """(option, what it may be the reason of, the error instead, when it was)."""
 

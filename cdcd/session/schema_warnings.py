@@ -45,7 +45,7 @@ async def say_what_would_halt(
     _say([one for one in findings if one.level == "fail"])
     for one in findings:
         if one.level == "unknown":
-            _LOG.info("could_not_look", subject=one.subject, said=one.message, hint=one.mend)
+            _LOG.info("check_inconclusive", subject=one.subject, detail=one.message, hint=one.hint)
 
 
 def _apart(config: Config, own: Registry | SchemaTopic) -> Registry | SchemaTopic:
@@ -58,7 +58,7 @@ def _apart(config: Config, own: Registry | SchemaTopic) -> Registry | SchemaTopi
 
 def _say(failing: list[Finding]) -> None:
     for one in failing[:MOST_LINES]:
-        _LOG.warning("table_will_halt", subject=one.subject, code=one.code, said=one.message, hint=one.mend)
+        _LOG.warning("table_will_halt", subject=one.subject, code=one.code, detail=one.message, hint=one.hint)
     if len(failing) > MOST_LINES:
         more = len(failing) - MOST_LINES
         _LOG.warning("tables_will_halt", more=more, hint="`cdcd check` names all of them")

@@ -24,7 +24,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.errors import (
     CdcdError,
-    Owned,
+    OwnedByAnother,
     SinkAuthorization,
     SinkFenced,
     SinkUnavailable,
@@ -219,7 +219,7 @@ class Session:
 
         Where Kafka cannot say whose it is, it is taken for our own: the WAL guard is for that time, too.
         """
-        if isinstance(error, (Owned, SlotUnusable, SourceMismatch)):
+        if isinstance(error, (OwnedByAnother, SlotUnusable, SourceMismatch)):
             self._status.is_slot_anothers = True
         elif self._status.is_slot_anothers is None and isinstance(
             error, (SinkUnavailable, SinkAuthorization)
@@ -394,7 +394,7 @@ class Session:
     async def _prepared_before(self, begin: Resume) -> PreparedBefore:
         before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
         if before.undecided:
-            _LOG.warning("prepared_before_the_slot", transactions=len(before.undecided), hint=_PREPARED_HINT)
+            _LOG.warning("prepared_before_slot", transactions=len(before.undecided), hint=_PREPARED_HINT)
         return before
 
     def _new_streaming(

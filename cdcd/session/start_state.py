@@ -139,8 +139,8 @@ class SessionStart:
                     findings, _ = await in_thread(asked, one, self._known)
                 for finding in findings:
                     if finding.level == "unknown":
-                        said, hint = finding.message, finding.mend
-                        _LOG.warning("could_not_look", subject=finding.subject, said=said, hint=hint)
+                        said, hint = finding.message, finding.hint
+                        _LOG.warning("check_inconclusive", subject=finding.subject, detail=said, hint=hint)
                 error = refusal(findings)
                 if error is not None:
                     raise error
@@ -157,7 +157,7 @@ class SessionStart:
             start_in_thread(self._known.close)  # behind a question that was cut off and still runs
         shared = self._known.shared
         if shared is not None:
-            _LOG.warning("topics_shared", said=shared.message, hint=shared.advice)
+            _LOG.warning("topics_shared", detail=shared.message, hint=shared.advice)
 
     @property
     def to_try_beside(self) -> dict[str, PublishedTable | None]:
@@ -266,7 +266,7 @@ class SessionStart:
         wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
         options = granted(server.version_num, allowed(wanted, self._after), failover=failover)
         for one in shortfalls(server.version_num, wanted):
-            _LOG.warning("option_left_out", option=one.option, reason=one.why)
+            _LOG.warning("option_disabled", option=one.option, reason=one.why)
         return options
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from cdcd.errors import Owned, ProgressUnreadable, SinkError, SinkUnavailable
+from cdcd.errors import OwnedByAnother, ProgressUnreadable, SinkError, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
@@ -74,7 +74,7 @@ class Claims:
         """Read with these settings from now on."""
         self._settings = settings
 
-    def refuse_owned(self, names: Collection[str]) -> Owned | None:
+    def refuse_owned(self, names: Collection[str]) -> OwnedByAnother | None:
         """Raise Owned where another slot writes to one of these, or under our transactional id.
 
         What our own record has already is not refused but returned: both slots' rows are in it, and a halt would not
@@ -102,14 +102,14 @@ class Claims:
         _, owners = read_owners(self._settings)
         for owner in owners:
             if owner.progress_key != self._own and owner.reads(self._own.slot, system_identifier, database):
-                raise Owned(
+                raise OwnedByAnother(
                     f"the slot is read by a daemon with another name: {owner}",
                     hint="choose another source.slot.name; or, if that daemon is not to run any more, "
                     "`cdcd drop-slot` with its configuration",
                     slot=self._own.slot,
                 )
 
-    def _conflict(self, names: Collection[str], owners: list[Owner]) -> Owned | None:
+    def _conflict(self, names: Collection[str], owners: list[Owner]) -> OwnedByAnother | None:
         return conflict(names, owners, self._own, self._shared_with)
 
     def refuse_claimed_since(self, names: Collection[str], until: int) -> None:

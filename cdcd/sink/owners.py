@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from cdcd.errors import Owned, ProgressUnreadable
+from cdcd.errors import OwnedByAnother, ProgressUnreadable
 from cdcd.model import Progress
 from cdcd.sink.names import message_topic, own_topics, progress_topic, transaction_topic
 from cdcd.sink.progress import load
@@ -140,14 +140,14 @@ def _shared(common: Iterable[str]) -> set[str]:
 
 def conflict(
     names: Collection[str], owners: Iterable[Owner], own: ProgressKey, shared_with: Collection[str]
-) -> Owned | None:
+) -> OwnedByAnother | None:
     """Return the error of topics that another slot owns, None where each is free or shared on purpose."""
     for owner in owners:
         taken = sorted(owner.topics.intersection(names))
         if not taken or owner.progress_key == own or owner.progress_key.slot in shared_with:
             continue
         shown = ", ".join(taken[:_SHOWN]) + (f" and {len(taken) - _SHOWN} more" if taken[_SHOWN:] else "")
-        return Owned(
+        return OwnedByAnother(
             f"another slot writes to {shown}: {owner}. Records of both would be mixed there, under the same keys",
             hint=_way_out(taken, own.prefix)
             + "choose another name, which gives topics of its own; or, if records of "
@@ -170,7 +170,7 @@ def _way_out(taken: Collection[str], prefix: str) -> str:
     )
 
 
-def same_id(transactional_id: str, owners: Iterable[Owner], own: ProgressKey) -> Owned | None:
+def same_id(transactional_id: str, owners: Iterable[Owner], own: ProgressKey) -> OwnedByAnother | None:
     """Return the error of a transactional id under which another slot writes, None where nobody else does.
 
     Whoever opens a producer under it would end the other's, and be ended by it in turn (F64, F79).
@@ -178,7 +178,7 @@ def same_id(transactional_id: str, owners: Iterable[Owner], own: ProgressKey) ->
     mine = [owner for owner in owners if owner.transactional_id == transactional_id]
     if not transactional_id or any(owner.progress_key == own for owner in mine) or not mine:
         return None
-    return Owned(
+    return OwnedByAnother(
         f"another slot writes under this transactional id: {mine[0]}. The two would end each other's producers",
         hint="set sink.transactional_id to one that no other slot has",
         transactional_id=transactional_id,

@@ -250,8 +250,8 @@ class Topics:
         try:
             return check_durability(self._admin.client, there, self._settings.operation_timeout_s)
         except SinkError as error:
-            mend = error.advice or "grant DescribeConfigs on them"
-            return [Finding("warn", "sink.topics", f"their configuration is not known: {error.said}", mend)]
+            hint = error.advice or "grant DescribeConfigs on them"
+            return [Finding("warn", "sink.topics", f"their configuration is not known: {error.said}", hint)]
 
     def check_acls(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
         """Return which of these topics may not be written to, of those that are there."""
@@ -373,13 +373,13 @@ class Topics:
         """Warn of what new topics get; a broker that cannot make a missing one refuses that one by itself."""
         wanted = self._topics.replication_factor
         if wanted > brokers and all(_is_there(metadata, name) for name in names):
-            mend = f"set sink.topics.replication_factor to {brokers} or less, or add brokers"
+            hint = f"set sink.topics.replication_factor to {brokers} or less, or add brokers"
             message = f"new topics want {wanted} replicas and there are {brokers} brokers"
-            return [Finding("warn", "sink.topics", message, mend)]
+            return [Finding("warn", "sink.topics", message, hint)]
         if wanted < 2:
-            mend = "set sink.topics.replication_factor: 3 and min.insync.replicas: 2 where it matters"
+            hint = "set sink.topics.replication_factor: 3 and min.insync.replicas: 2 where it matters"
             return [
-                Finding("warn", "sink.topics", "new topics have one replica: a lost disk loses them", mend)
+                Finding("warn", "sink.topics", "new topics have one replica: a lost disk loses them", hint)
             ]
         return []
 

@@ -66,11 +66,11 @@ def check_by_another_id(settings: SinkSettings) -> Finding:
     try:
         sink.initialise_only()
     except SinkError as error:
-        mend = (
+        hint = (
             f"grant DescribeConfigs on the cluster, then the id itself is looked at; or grant Write and Describe on "
             f"transactional ids with the prefix {settings.transactional_id}"
         )
-        return Finding("unknown", _subject(settings), f"tried with {probe_id}: {error.said}", mend)
+        return Finding("unknown", _subject(settings), f"tried with {probe_id}: {error.said}", hint)
     finally:
         sink.close()
     return Finding("ok", _subject(settings), f"transactions are allowed (tried with {probe_id})")

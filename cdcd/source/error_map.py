@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cdcd.errors import (
     PublicationMissing,
-    SendMissing,
+    SendFunctionMissing,
     ServerInternal,
     SlotActive,
     SlotLost,
@@ -49,7 +49,7 @@ _BY_SQLSTATE: dict[str, type[SourceError]] = {
     "57014": SourceUnavailable,  # cancelled, by a timeout or somebody
     "55P03": SourceUnavailable,  # lock not available
     "25006": SourceUnavailable,  # read-only: this is a standby by now
-    "42883": SendMissing,  # a type without the function that writes it, inside another (F53)
+    "42883": SendFunctionMissing,  # a type without the function that writes it, inside another (F53)
     "XX000": ServerInternal,
     "XX001": ServerInternal,  # damaged data
     "XX002": ServerInternal,  # a damaged index

@@ -51,8 +51,8 @@ def _shared(table: PublishedTable, policy: Policy, subject: str) -> Finding:
     message = (
         f"no unique index keeps two rows from having the key of format.key_columns ({columns}): {_SHARED}"
     )
-    mend = f"{_alter(table)} ADD UNIQUE ({quoted}), with each column NOT NULL; or choose other columns"
-    return Finding("warn", subject, message, mend)
+    hint = f"{_alter(table)} ADD UNIQUE ({quoted}), with each column NOT NULL; or choose other columns"
+    return Finding("warn", subject, message, hint)
 
 
 def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> Finding:
@@ -64,35 +64,35 @@ def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> 
         what = f"({columns}) is no replica identity, because {flaw}"
         fails = table.needs_identity and not table.comes_from_partitions  # else their identities decide
         follows = f"{_FAILS}; {_NULL_KEY}" if fails else _NULL_KEY
-    mend = "make its constraint anew, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
+    hint = "make its constraint anew, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
     if not flaw.endswith("DEFERRABLE"):
-        mend = "make it valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition"
-    mend += f", {_CHOOSE}" if table.identity is ReplicaIdentity.FULL else ", or set format.key_columns"
-    return Finding("warn", subject, f"{what}: {follows}", mend)
+        hint = "make it valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition"
+    hint += f", {_CHOOSE}" if table.identity is ReplicaIdentity.FULL else ", or set format.key_columns"
+    return Finding("warn", subject, f"{what}: {follows}", hint)
 
 
 def _keyless(table: PublishedTable, subject: str) -> Finding:
     alter = _alter(table)
     if table.has_key and table.identity is ReplicaIdentity.FULL:
         why = "no primary key" if table.key is None else "a primary key that is not published"
-        mend = f"{alter} ADD PRIMARY KEY (...)" if table.key is None else "publish its key columns"
-        return Finding("warn", subject, f"{_identity(table)} and {why}: {_NULL_KEY}", f"{mend}, {_CHOOSE}")
+        hint = f"{alter} ADD PRIMARY KEY (...)" if table.key is None else "publish its key columns"
+        return Finding("warn", subject, f"{_identity(table)} and {why}: {_NULL_KEY}", f"{hint}, {_CHOOSE}")
     if table.has_key:
         message = f"replica identity {table.identity.name} with columns that are not published: {_NULL_KEY}"
         if table.needs_identity and not table.comes_from_partitions:
             message += "; UPDATE and DELETE fail in PostgreSQL, or halt cdcd (CDCD-REPLICA-IDENTITY)"
-        mend = f"publish its key columns, or {alter} REPLICA IDENTITY FULL"
-        return Finding("warn", subject, message, mend)
-    mend = f"{alter} ADD PRIMARY KEY (...)"
+        hint = f"publish its key columns, or {alter} REPLICA IDENTITY FULL"
+        return Finding("warn", subject, message, hint)
+    hint = f"{alter} ADD PRIMARY KEY (...)"
     if table.identity is ReplicaIdentity.NOTHING:
-        mend = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"
+        hint = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"
     if table.comes_from_partitions:  # their identities decide what PostgreSQL refuses
         return Finding("warn", subject, f"{_identity(table)}: {_NULL_KEY}", "set format.key_columns")
     if not table.needs_identity:
-        return Finding("warn", subject, f"{_identity(table)}: {_NULL_KEY}", mend)
+        return Finding("warn", subject, f"{_identity(table)}: {_NULL_KEY}", hint)
     message = f"{_identity(table)}: {_FAILS}; {_NULL_KEY}"
     return Finding(
-        "warn", subject, message, f"{mend}; for UPDATE and DELETE alone: {alter} REPLICA IDENTITY FULL"
+        "warn", subject, message, f"{hint}; for UPDATE and DELETE alone: {alter} REPLICA IDENTITY FULL"
     )
 
 

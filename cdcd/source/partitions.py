@@ -70,7 +70,7 @@ class Shortfall:
 
     table: str
     message: str
-    mend: str
+    hint: str
 
 
 def shortfalls(connection: Connection, roots: Sequence[Root]) -> list[Shortfall]:

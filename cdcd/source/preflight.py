@@ -30,7 +30,7 @@ from cdcd.source.identity import ServerIdentity
 from cdcd.source.key_check import key_findings, record_key
 from cdcd.source.partitions import Root
 from cdcd.source.partitions import shortfalls as shortfalls_of_partitions
-from cdcd.source.publication_catalog import CONFLICT_MEND, PublishedTable, create_publication_sql
+from cdcd.source.publication_catalog import CONFLICT_HINT, PublishedTable, create_publication_sql
 from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings, StreamOptions, shortfalls
 from cdcd.source.slot import SlotState
 from cdcd.source.start import quote_identifier
@@ -129,11 +129,11 @@ def publication_findings(
         if may_create:
             # Only `cdcd init` makes it: a daemon without its publication halts (F39).
             message = f"publication {name} does not exist; a start does not create it"
-            mend = "run `cdcd init`, which does"
+            hint = "run `cdcd init`, which does"
         else:
             message = f"publication {name} does not exist"
-            mend = f"{create_publication_sql(name)}; or name its tables"
-        yield Finding("fail", "publication", message, mend, PublicationMissing(message, hint=_CREATE_HINT))
+            hint = f"{create_publication_sql(name)}; or name its tables"
+        yield Finding("fail", "publication", message, hint, PublicationMissing(message, hint=_CREATE_HINT))
 
 
 def table_findings(
@@ -154,16 +154,16 @@ def table_findings(
         _root(table, policy_of) for table in tables if table.comes_from_partitions and table.needs_identity
     ]
     for one in shortfalls_of_partitions(connection, roots):
-        yield Finding("warn", f"table {one.table}", one.message, one.mend)
+        yield Finding("warn", f"table {one.table}", one.message, one.hint)
     if snapshot:
         yield from _readable(connection, tables)
 
 
 def connection_failure(error: CdcdError) -> Finding:
     """Return the finding of a server that cannot be connected to."""
-    mend = error.advice or "start the server, or correct host, port and network in source.dsn"
+    hint = error.advice or "start the server, or correct host, port and network in source.dsn"
     subject = "password" if isinstance(error, SourceAuthentication) else "connection"
-    return Finding("fail", f"source {subject}", error.message, mend, error)
+    return Finding("fail", f"source {subject}", error.message, hint, error)
 
 
 def server_findings(server: ServerIdentity) -> Iterator[Finding]:
@@ -177,27 +177,27 @@ def server_findings(server: ServerIdentity) -> Iterator[Finding]:
     else:
         yield Finding("ok", "server", said)
     if server.in_recovery:
-        mend = (
+        hint = (
             "point source.dsn at the primary (target_session_attrs=read-write finds it among several hosts)"
         )
         message = "the server is a standby; cdcd reads from a primary only"
-        yield Finding("fail", "standby", message, mend, SourceStandby(message))
+        yield Finding("fail", "standby", message, hint, SourceStandby(message))
 
 
 def _wal(
     wal_level: str, max_slots: int, max_senders: int, slots: int, senders: int, *, has_slot: bool
 ) -> Iterator[Finding]:
     if wal_level != "logical":
-        mend = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
-        yield Finding("fail", "wal_level", f"wal_level is {wal_level}, not logical", mend)
+        hint = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
+        yield Finding("fail", "wal_level", f"wal_level is {wal_level}, not logical", hint)
     else:
         yield Finding("ok", "wal_level", "wal_level is logical")
     if not has_slot and slots >= max_slots:
-        mend = (
+        hint = (
             f"raise max_replication_slots (ALTER SYSTEM SET max_replication_slots = {max_slots + 5}) and restart the "
             "server; or drop a slot that nobody needs any more"
         )
-        yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", mend)
+        yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", hint)
     else:
         yield Finding("ok", "replication slots", f"{slots} of {max_slots} in use")
     yield Finding("ok", "wal senders", f"{senders} of {max_senders} in use")
@@ -210,31 +210,31 @@ def _walsender(settings: SourceSettings, connection: Connection, *, drops_slot: 
     try:
         connect_replication(settings).close()
     except CdcdError as error:
-        mend = (
+        hint = (
             error.advice or "connect to PostgreSQL itself, not to a pooler, and correct what is named above"
         )
         message = error.message
         if login and not may_login:
             quoted = quote_identifier(login)
-            mend = f"ALTER ROLE {quoted} REPLICATION (on Amazon RDS: GRANT rds_replication TO {quoted})"
+            hint = f"ALTER ROLE {quoted} REPLICATION (on Amazon RDS: GRANT rds_replication TO {quoted})"
             message = f"role {login} lacks REPLICATION: {message}"
-            error = SourceSetup(message, hint=mend)
-        yield Finding("fail", "replication connection", message, mend, error)
+            error = SourceSetup(message, hint=hint)
+        yield Finding("fail", "replication connection", message, hint, error)
         return
     yield Finding("ok", "replication connection", f"role {login} may replicate, and is let in")
     current, may_current = roles.get(False, (login, True))
     if not may_current:
         # Only pg_drop_replication_slot asks, which is SQL.
         message = f"role {login} becomes {current}, which lacks REPLICATION and so may not drop a slot"
-        mend = f"ALTER ROLE {quote_identifier(login)} RESET role, or give REPLICATION to {quote_identifier(current)}"
-        yield Finding("fail" if drops_slot else "warn", "role", message, mend)
+        hint = f"ALTER ROLE {quote_identifier(login)} RESET role, or give REPLICATION to {quote_identifier(current)}"
+        yield Finding("fail" if drops_slot else "warn", "role", message, hint)
 
 
 def _kept_wal(keep_size: str | None, *, limits_wal: bool) -> Iterator[Finding]:
     if keep_size == "-1" and not limits_wal:
         message = "it is -1: while Kafka or cdcd is away, the server keeps WAL until its disk is full"
-        mend = "ALTER SYSTEM SET max_slot_wal_keep_size to what the disk can spare; or set source.wal_guard.give_up"
-        yield Finding("warn", "max_slot_wal_keep_size", message, mend)
+        hint = "ALTER SYSTEM SET max_slot_wal_keep_size to what the disk can spare; or set source.wal_guard.drop_slot"
+        yield Finding("warn", "max_slot_wal_keep_size", message, hint)
 
 
 def _heartbeat(connection: Connection) -> Iterator[Finding]:
@@ -243,19 +243,19 @@ def _heartbeat(connection: Connection) -> Iterator[Finding]:
         yield Finding("ok", subject, "the role may write heartbeats")
         return
     role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
-    mend = f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text{{}}) TO {role}, or set it to 0"
+    hint = f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text{{}}) TO {role}, or set it to 0"
     more = ", boolean" if connection.server_version >= 170_000 else ""
     message = "the role may not call pg_logical_emit_message, so no heartbeats are written"
-    yield Finding("warn", subject, message, mend.format(more))
+    yield Finding("warn", subject, message, hint.format(more))
 
 
 def _decoding(encoding: str, plugins: str | None) -> Iterator[Finding]:
     if encoding == "SQL_ASCII":
-        mend = "convert the database to UTF8; until then text that is not UTF-8 halts the stream"
-        yield Finding("warn", "encoding", "the database's encoding is SQL_ASCII", mend)
+        hint = "convert the database to UTF8; until then text that is not UTF-8 halts the stream"
+        yield Finding("warn", "encoding", "the database's encoding is SQL_ASCII", hint)
     if plugins is not None and "pgoutput" not in [name.strip() for name in plugins.split(",")]:
-        mend = f"ALTER SYSTEM SET output_plugin_libraries = '{plugins}, pgoutput'; SELECT pg_reload_conf()"
-        yield Finding("fail", "output plugin", "output_plugin_libraries does not allow pgoutput", mend)
+        hint = f"ALTER SYSTEM SET output_plugin_libraries = '{plugins}, pgoutput'; SELECT pg_reload_conf()"
+        yield Finding("fail", "output plugin", "output_plugin_libraries does not allow pgoutput", hint)
 
 
 def _options(settings: SourceSettings, server: ServerIdentity, options: StreamOptions) -> Iterator[Finding]:
@@ -266,7 +266,7 @@ def _options(settings: SourceSettings, server: ServerIdentity, options: StreamOp
             message = f"{one.wish} are left out: {one.why}"
             yield Finding("warn", one.option, message, f"{one.option}: false says that this is known")
         else:
-            yield Finding("fail", one.option, f"{one.wish} is not possible: {one.why}", one.mend)
+            yield Finding("fail", one.option, f"{one.wish} is not possible: {one.why}", one.hint)
     if not missing:
         shown = f"version {options.protocol_version}, streaming {options.streaming}"
         more = [name for name in ("binary", "messages", "two_phase") if getattr(options, name)]
@@ -278,15 +278,15 @@ def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Fin
     """What a slot that shall outlive its server needs beside its own flag (PostgreSQL 17+)."""
     subject = "source.slot.failover"
     if slot is not None and not slot.failover:
-        mend = f'ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true), on a replication connection'
+        hint = f'ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true), on a replication connection'
         message = f"slot {slot.name} exists and is not synchronised to standbys"
-        yield Finding("warn", subject, message, mend)
+        yield Finding("warn", subject, message, hint)
     elif standby_slots:
         yield Finding("ok", subject, "the slot is synchronised to standbys")
     if not standby_slots:
         message = "synchronized_standby_slots is empty: rows may reach Kafka before a standby has them"
-        mend = "ALTER SYSTEM SET synchronized_standby_slots = 'the standby''s physical slot'; reload"
-        yield Finding("warn", "synchronized_standby_slots", message, mend)
+        hint = "ALTER SYSTEM SET synchronized_standby_slots = 'the standby''s physical slot'; reload"
+        yield Finding("warn", "synchronized_standby_slots", message, hint)
 
 
 def holder_findings(connection: Connection, settings: SourceSettings, slot: SlotState) -> Iterator[Finding]:
@@ -304,8 +304,8 @@ def holder_findings(connection: Connection, settings: SourceSettings, slot: Slot
     message = (
         f"slot {slot.name} is in use by process {slot.active_pid}, {who}, since {since or 'an unknown time'}"
     )
-    mend = "a start waits until it lets go; if it is no cdcd of this configuration, choose another source.slot.name"
-    yield Finding("fail", "slot", message, mend, SlotActive(message, hint=mend))
+    hint = "a start waits until it lets go; if it is no cdcd of this configuration, choose another source.slot.name"
+    yield Finding("fail", "slot", message, hint, SlotActive(message, hint=hint))
 
 
 def _lsn(slot: SlotState) -> str:
@@ -325,7 +325,7 @@ def _table(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Iterato
         message = "an UPDATE that brings a row into the row filter comes without its unchanged TOASTed values"
         yield Finding("warn", subject, message, f"ALTER TABLE {_quoted(table)} REPLICA IDENTITY FULL")
     if table.conflict:
-        yield Finding("fail", subject, table.conflict, CONFLICT_MEND)
+        yield Finding("fail", subject, table.conflict, CONFLICT_HINT)
 
 
 def _readable(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:
@@ -340,22 +340,22 @@ def _readable(connection: Connection, tables: list[PublishedTable]) -> Iterator[
         may_use, may_select, unreadable = privileges[table.relid]
         if not may_use and table.schema not in closed:
             closed.add(table.schema)
-            mend = f"GRANT USAGE ON SCHEMA {quote_identifier(table.schema)} TO {role}"
+            hint = f"GRANT USAGE ON SCHEMA {quote_identifier(table.schema)} TO {role}"
             message = f"role {role} may not use it, so no snapshot of its tables"
-            yield Finding("fail", f"schema {table.schema}", message, mend)
+            yield Finding("fail", f"schema {table.schema}", message, hint)
         subject = f"table {table.schema}.{table.name}"
         hidden = [column for column in table.columns if column in unreadable]
         if hidden or not (table.columns or may_select):
             yield _unreadable(table, subject, role, hidden)
         if table.has_row_security:
-            mend = f"ALTER ROLE {role} BYPASSRLS"
-            yield Finding("fail", subject, "row-level security would hide rows from the snapshot", mend)
+            hint = f"ALTER ROLE {role} BYPASSRLS"
+            yield Finding("fail", subject, "row-level security would hide rows from the snapshot", hint)
 
 
 def _unreadable(table: PublishedTable, subject: str, role: str, hidden: list[str]) -> Finding:
     if len(hidden) == len(table.columns):
-        mend = f"GRANT SELECT ON {_quoted(table)} TO {role}"
-        return Finding("fail", subject, f"role {role} may not read it, so no snapshot", mend)
+        hint = f"GRANT SELECT ON {_quoted(table)} TO {role}"
+        return Finding("fail", subject, f"role {role} may not read it, so no snapshot", hint)
     columns = ", ".join(map(quote_identifier, hidden))
     message = f"role {role} may not read its columns {columns}, so no snapshot"
     return Finding("fail", subject, message, f"GRANT SELECT ({columns}) ON {_quoted(table)} TO {role}")

@@ -48,7 +48,7 @@ _TABLES = """
 """
 
 Ask = Callable[[Connection, str, tuple[Any, ...]], list[tuple[Any, ...]]]
-CONFLICT_MEND = "give it the same columns in each of them"
+CONFLICT_HINT = "give it the same columns in each of them"
 LOCK_PATIENCE_MS = 500
 """How long a start waits for tables that somebody is altering, to tell whether they can be decoded."""
 _TRIES_WHILE_TABLES_GO = 20

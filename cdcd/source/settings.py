@@ -76,7 +76,7 @@ class Shortfall:
     wish: str
     option: str
     why: str
-    mend: str
+    hint: str
     is_left_out: bool = False
 
 
@@ -119,7 +119,7 @@ def granted(server_version_num: int, options: StreamOptions, *, failover: bool =
     refused = [one for one in missing if not one.is_left_out]
     if refused:
         what = "; ".join(f"{one.wish} is not possible: {one.why}" for one in refused)
-        mends = dict.fromkeys(one.mend for one in refused)
+        mends = dict.fromkeys(one.hint for one in refused)
         raise SourceSetup(what, hint="; ".join(mends), server_major=server_version_num // 10_000)
     return replace(options, messages=False) if missing else options
 
@@ -172,7 +172,7 @@ _GRANTED_EVERYWHERE = {
 def _shortfall(wish: str, option: str, since_major: int, since_protocol: int, major: int) -> Shortfall:
     if major < since_major:
         why = f"it needs PostgreSQL {since_major}, the server is {major}"
-        mend = f"set {option}: {_GRANTED_EVERYWHERE[option]}, and restart cdcd"
-        return Shortfall(wish, option, why, mend, is_left_out=wish == "messages")
+        hint = f"set {option}: {_GRANTED_EVERYWHERE[option]}, and restart cdcd"
+        return Shortfall(wish, option, why, hint, is_left_out=wish == "messages")
     why = f"it needs protocol version {since_protocol}"
     return Shortfall(wish, option, why, "set source.protocol.version: auto, and restart cdcd")

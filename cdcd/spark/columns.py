@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import ReadingError
+from cdcd.errors import SparkReadError
 
 AvroType = Any
 
@@ -45,12 +45,12 @@ _PROMOTIONS = {
 
 
 def without_null(avro: AvroType) -> AvroType:
-    """Return T of ["null", T]. Raises ReadingError for any other union."""
+    """Return T of ["null", T]. Raises SparkReadError for any other union."""
     if not isinstance(avro, list):
         return avro
     branches = [branch for branch in avro if branch != "null"]
     if len(branches) != 1:
-        raise ReadingError("a union of several types has no column type", branches=len(branches))
+        raise SparkReadError("a union of several types has no column type", branches=len(branches))
     return branches[0]
 
 
@@ -78,7 +78,7 @@ def arrow_type(avro: AvroType) -> pa.DataType:
     special = _LOGICAL.get((kind, logical or ""))
     known = special or _PRIMITIVES.get(kind)
     if known is None:
-        raise ReadingError("an Avro type without a column type", type=kind)
+        raise SparkReadError("an Avro type without a column type", type=kind)
     return known()
 
 

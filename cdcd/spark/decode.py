@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cdcd.errors import ReadingError
+from cdcd.errors import SparkReadError
 from cdcd.spark.columns import arrow_array, continues
 from cdcd.spark.schemas import (
     HEADER_BYTES,
@@ -55,11 +55,11 @@ _PLAIN = [
 def decode(df: DataFrame, *, registry_url: str, topic: str) -> DataFrame:
     """Return the decoded changes of `topic`. `key` is null for a table without one.
 
-    Raises ReadingError when the registry has no schema for the topic. Times of day are microseconds (long).
+    Raises SparkReadError when the registry has no schema for the topic. Times of day are microseconds (long).
     """
     envelope = newest_schema(registry_url, f"{topic}-value")
     if envelope is None:
-        raise ReadingError("the registry has no value schema of the topic", topic=topic)
+        raise SparkReadError("the registry has no value schema of the topic", topic=topic)
     key = newest_schema(registry_url, f"{topic}-key")
     row = _without_time(value_record(expanded(envelope)))
     key_row = None if key is None else _without_time(expanded(key))
@@ -155,6 +155,6 @@ class _Reader:
 
 def _check_follows(written: Schema, wanted: Schema, number: int) -> None:
     if not (continues(written, wanted) or continues(wanted, written)):
-        raise ReadingError(
+        raise SparkReadError(
             "a record's columns are of types that the newest schema cannot hold", schema_id=number
         )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from cdcd.errors import GapInTopic, ReadingError
+from cdcd.errors import GapInTopic, SparkReadError
 from cdcd.lsn import parse_lsn
 from cdcd.spark.schemas import HEADER_BYTES, Schema, parsed_physical, schema_id
 
@@ -95,7 +95,7 @@ def read_envelope(value: bytes, schemas: Mapping[int, Schema]) -> tuple[int, dic
     number = schema_id(value)
     schema = schemas.get(number)
     if schema is None:
-        raise ReadingError("a record under a schema id that was not planned for", schema_id=number)
+        raise SparkReadError("a record under a schema id that was not planned for", schema_id=number)
     body = io.BytesIO(value)
     body.seek(HEADER_BYTES)
     return number, fastavro.schemaless_reader(body, schema)

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdcd.errors import ReadingError
+from cdcd.errors import SparkReadError
 from cdcd.spark.cuts import Offsets
 from cdcd.spark.events import BEGINNING, Sequence
 from cdcd.spark.shape import Field, TableShape, aligned, arrow_schema
@@ -89,7 +89,7 @@ class Manifest:
 
 
 def read_manifest(target: str | Path) -> Manifest | None:
-    """Return the manifest, None where there is none. ReadingError when it is of another format."""
+    """Return the manifest, None where there is none. SparkReadError when it is of another format."""
     path = Path(target) / NAME
     try:
         fields = json.loads(path.read_text())
@@ -97,7 +97,7 @@ def read_manifest(target: str | Path) -> Manifest | None:
         return None
     written_as = fields.pop("format", None)
     if written_as not in (FORMAT, BEFORE_TIMELINES):
-        raise ReadingError("a manifest of an unknown format", path=path)
+        raise SparkReadError("a manifest of an unknown format", path=path)
     for entry in fields["tables"].values():
         if written_as == BEFORE_TIMELINES:
             entry["applied"] = [BEGINNING.timeline, *entry["applied"]]
@@ -120,7 +120,7 @@ def write_manifest(target: str | Path, manifest: Manifest) -> None:
     folder = Path(target)
     before = read_manifest(folder)
     if (before.version if before else 0) != manifest.version - 1:
-        raise ReadingError("another writer changed the mirror meanwhile", path=folder)
+        raise SparkReadError("another writer changed the mirror meanwhile", path=folder)
     gone = sorted((before.files() if before else set()) - manifest.files())
     manifest = replace(manifest, replaced=tuple(gone))
     temporary = folder / f"{NAME}.{uuid.uuid4().hex}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.errors import ReadingError
+from cdcd.errors import SparkReadError
 from cdcd.spark.manifest import Manifest, read_bucket, read_manifest
 from cdcd.spark.shape import KEY
 
@@ -42,7 +42,7 @@ class Mirror:
         """Return a table's rows in no order, with `__special`: texts of values that the types cannot hold."""
         entry = self.manifest.tables.get(topic)
         if entry is None:
-            raise ReadingError("the mirror has no such table", topic=topic, target=self.target)
+            raise SparkReadError("the mirror has no such table", topic=topic, target=self.target)
         shape = entry.shape()
         files = entry.files or (None,)
         parts = [read_bucket(self.target, shape, file) for file in files]
@@ -54,8 +54,8 @@ class Mirror:
 
 
 def read_mirror(target: str | Path) -> Mirror:
-    """Open a mirror. Raises ReadingError where there is none."""
+    """Open a mirror. Raises SparkReadError where there is none."""
     manifest = read_manifest(target)
     if manifest is None:
-        raise ReadingError("there is no mirror", target=target)
+        raise SparkReadError("there is no mirror", target=target)
     return Mirror(Path(target), manifest)

@@ -18,7 +18,7 @@ from typing import Any
 
 import fastavro.schema
 
-from cdcd.errors import ReadingError, RegistryRefused, RegistryUnavailable
+from cdcd.errors import RegistryRefused, RegistryUnavailable, SparkReadError
 
 Schema = Any
 HEADER_BYTES = 5
@@ -30,7 +30,7 @@ PAUSE_S = 1.0
 def schema_id(framed: bytes) -> int:
     """Return the schema id of a framed key or value: 0x00, int32 big-endian id, Avro binary."""
     if len(framed) < HEADER_BYTES or framed[0] != 0:
-        raise ReadingError("a record is not framed as 0x00, schema id, Avro", bytes=len(framed))
+        raise SparkReadError("a record is not framed as 0x00, schema id, Avro", bytes=len(framed))
     number: int = struct.unpack_from(">I", framed, 1)[0]
     return number
 
@@ -116,4 +116,4 @@ def value_record(envelope: Schema) -> Schema:
             for branch in field["type"]:
                 if isinstance(branch, dict) and branch.get("type") == "record":
                     return branch
-    raise ReadingError("a value schema is not an envelope", schema=envelope.get("name"))
+    raise SparkReadError("a value schema is not an envelope", schema=envelope.get("name"))

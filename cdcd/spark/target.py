@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from cdcd.errors import ReadingError
+from cdcd.errors import SparkReadError
 from cdcd.spark.manifest import NAME, Manifest, is_of_a_mirror, read_manifest
 
 LOCK = "_lock"
@@ -50,7 +50,7 @@ _held: dict[Path, Held] = {}
 
 
 def refuse_anothers(target: str | Path) -> None:
-    """Raise ReadingError for a folder without a manifest in which there is anything but a mirror's beginning.
+    """Raise SparkReadError for a folder without a manifest in which there is anything but a mirror's beginning.
 
     A mirror removes what it does not know there, Spark's checkpoint before anything else (F79).
     """
@@ -61,7 +61,7 @@ def refuse_anothers(target: str | Path) -> None:
     is_begun = any(path.name == LOCK for path in entries)
     strangers = [path.name for path in entries if not (is_begun and _is_of_a_beginning(path))]
     if strangers:
-        raise ReadingError(
+        raise SparkReadError(
             "the target has no manifest of a mirror, and is not empty",
             hint="choose an empty folder: a mirror removes what it does not know in its own",
             target=folder,
@@ -78,13 +78,13 @@ def _is_of_a_beginning(path: Path) -> bool:
 
 
 def take(target: str | Path) -> Held:
-    """Return the lock of a target for a new query. Raises ReadingError while another one writes there."""
+    """Return the lock of a target for a new query. Raises SparkReadError while another one writes there."""
     folder = Path(target).resolve()
     held = _held.get(folder)
     if held is None:
         held = _held[folder] = Held(_locked(folder))
     elif held.query is not None and held.query.isActive:
-        raise ReadingError("a query of this process writes to the target", target=folder)
+        raise SparkReadError("a query of this process writes to the target", target=folder)
     return held
 
 
@@ -98,7 +98,7 @@ def _locked(folder: Path) -> int:
         except BlockingIOError:
             if time.monotonic() > give_up:
                 os.close(file)
-                raise ReadingError(
+                raise SparkReadError(
                     "another mirror writes to the target",
                     hint="stop it first, or choose another target",
                     target=folder,
@@ -112,7 +112,7 @@ def _locked(folder: Path) -> int:
 
 
 def starting_manifest(target: str | Path, prefix: str, buckets: int, cluster: str) -> Manifest:
-    """Return where the target stands. Raises ReadingError where it mirrors another prefix, or another cluster's.
+    """Return where the target stands. Raises SparkReadError where it mirrors another prefix, or another cluster's.
 
     A manifest of an older version does not say of which cluster it is: it is of this one from now on.
     """
@@ -120,14 +120,14 @@ def starting_manifest(target: str | Path, prefix: str, buckets: int, cluster: st
     if manifest is None:
         return Manifest(prefix, buckets, cluster=cluster)
     if manifest.prefix != prefix:
-        raise ReadingError(
+        raise SparkReadError(
             "the target mirrors another prefix",
             hint="choose another target",
             target=target,
             has=manifest.prefix,
         )
     if manifest.cluster not in ("", cluster):
-        raise ReadingError(
+        raise SparkReadError(
             "the target mirrors another Kafka cluster",
             hint="choose another target; or, if the topics were moved with their offsets, write the new id into "
             "manifest.json",

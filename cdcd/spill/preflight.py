@@ -41,5 +41,5 @@ def check_folder(settings: SpillSettings) -> Finding:
     return Finding("ok", _SUBJECT, room)
 
 
-def _refused(message: str, mend: str) -> Finding:
-    return Finding("fail", _SUBJECT, message, mend, SpillError(message, hint=mend))
+def _refused(message: str, hint: str) -> Finding:
+    return Finding("fail", _SUBJECT, message, hint, SpillError(message, hint=hint))

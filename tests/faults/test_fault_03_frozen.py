@@ -39,7 +39,7 @@ def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_
         os.kill(daemon.process.pid, signal.SIGCONT)
         events = reader.wait([topic], lambda events: len(events) >= 20)
         assert_each_once(events)
-        assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SINK-EXPIRED"]
+        assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SINK-TRANSACTION-EXPIRED"]
 
 
 @pytest.mark.parametrize("is_renamed", [False, True])

@@ -177,7 +177,7 @@ def test_a_server_restored_to_an_earlier_state_halts(
         daemon.start()
         hint = hint_of(halts_with(daemon, "CDCD-SOURCE-BEHIND"))
         for way in (ACCEPT_GAP, RESNAPSHOT):
-            assert "CDCD-RESUME" in command(daemon, *way).stderr
+            assert "CDCD-RESUME-REFUSED" in command(daemon, *way).stderr
         assert "point source.dsn at the server that was read before" in hint
         assert daemon.stop() == 0
         daemon.config["source"]["dsn"] = primary.dsn()
@@ -226,7 +226,7 @@ def test_a_server_that_was_promoted_apart_to_the_same_timeline_halts(
         daemon.config["source"]["dsn"] = second.dsn()
         daemon.start()
         halts_with(daemon, "CDCD-SOURCE-TIMELINE")
-        assert "CDCD-RESUME" in command(daemon, *ACCEPT_GAP).stderr
+        assert "CDCD-RESUME-REFUSED" in command(daemon, *ACCEPT_GAP).stderr
         audited(command(daemon, *RESNAPSHOT))
         daemon.wait_state("streaming")
         equals_table(reader, f"{daemon.name}.public.t", second, "postgres")
@@ -253,7 +253,7 @@ def test_a_server_that_has_replaced_the_other_is_copied_where_its_wal_is_further
         daemon.config["source"]["dsn"] = other.dsn()
         daemon.start()
         halts_with(daemon, "CDCD-SOURCE-IDENTITY")
-        assert "CDCD-RESUME" in command(daemon, *ACCEPT_GAP).stderr
+        assert "CDCD-RESUME-REFUSED" in command(daemon, *ACCEPT_GAP).stderr
         while other.execute("SELECT pg_current_wal_lsn() <= %s::pg_lsn", lsn) == [(True,)]:
             run_script(other.dsn(), "SELECT pg_switch_wal()", "INSERT INTO t SELECT max(id) + 1 FROM t")
         audited(command(daemon, *RESNAPSHOT))

@@ -154,11 +154,11 @@ def test_a_new_snapshot_may_be_had_without_any_trouble(
     )
     nothing = command(daemon, *RESNAPSHOT)
     assert nothing.returncode == 1
-    assert "CDCD-RESUME" in nothing.stderr or "CDCD-TOPIC-MISSING" in nothing.stderr
+    assert "CDCD-RESUME-REFUSED" in nothing.stderr or "CDCD-TOPIC-MISSING" in nothing.stderr
     daemon.start().wait_state("streaming")
     refused = command(daemon, *RESNAPSHOT)
     assert refused.returncode == 1
-    assert "CDCD-RESUME" in refused.stderr
+    assert "CDCD-RESUME-REFUSED" in refused.stderr
     assert daemon.status()["state"] == "streaming", "nobody was fenced"
     reported = command(daemon, "resume")
     assert "it was in state streaming" in reported.stdout

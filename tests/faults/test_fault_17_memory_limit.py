@@ -12,7 +12,7 @@ from contextlib import closing
 import psycopg2
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.errors import EXIT_MEMORY, MemoryShort
+from cdcd.errors import EXIT_MEMORY, OutOfMemory
 from tests.integration.conftest import STREAMED, NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import apply, hint_of
@@ -56,8 +56,8 @@ def test_a_transaction_for_which_there_is_no_memory(
             cursor.execute(MANY)
             assert daemon.wait_exit() == EXIT_MEMORY  # while the transaction is open: it was for its rows
             connection.commit()
-        ended = daemon.events("ended")[-1]
-        assert ended["code"] == MemoryShort.code
+        ended = daemon.events("exiting")[-1]
+        assert ended["code"] == OutOfMemory.code
         apply(daemon.config, hint_of(str(ended["error"])), "buffer.memory", "8MiB")
         daemon.start()
         limit(daemon, limit_bytes)
@@ -81,8 +81,8 @@ def test_memory_that_is_refused_where_nobody_takes_the_error(
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGUSR1)
         assert daemon.wait_exit() == EXIT_MEMORY
-        assert f"{MemoryShort.code}: the system refuses memory" in daemon.log()
-        assert "lower buffer.memory" in hint_of(daemon.events("ended")[-1]["error"])
+        assert f"{OutOfMemory.code}: the system refuses memory" in daemon.log()
+        assert "lower buffer.memory" in hint_of(daemon.events("exiting")[-1]["error"])
         daemon.start()
         await_confirmed(postgres, daemon)
         assert_each_once(reader.read(f"{daemon.name}.public.t"))

@@ -120,7 +120,7 @@ def test_what_has_to_wait_for_what_was_sent_does_not_wait_for_it_to_linger(
         postgres.execute(f"INSERT INTO t {rows}", dbname=database)
         events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 200)
         assert_each_once(events)
-        refused = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SINK-BATCH"]
+        refused = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SINK-BATCH-TOO-LARGE"]
         assert {hint_of(line["error"])[:8] for line in refused} == {"nothing:"}, "as above"
 
 
@@ -220,5 +220,5 @@ def test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on(
         await_confirmed(postgres, daemon, 150)  # a session for each refusal, with the pause before it
         topics = [f"{daemon.name}.public.t", f"{daemon.name}.transaction"]
         assert_told_once(daemon, kafka, reader.read(*topics), large)
-        assert "CDCD-SINK-BATCH" in daemon.log()
+        assert "CDCD-SINK-BATCH-TOO-LARGE" in daemon.log()
         assert daemon.status()["dead_letters"] == len(large)

@@ -65,7 +65,7 @@ def answer_500(door: Door) -> None:
     door.status = 500
 
 
-def mend(door: Door) -> None:
+def hint(door: Door) -> None:
     door.status = None
     if door._server is None:
         door.open()
@@ -103,7 +103,7 @@ def test_what_is_known_flows_and_what_is_new_waits(
         assert (confirmed_position(postgres, daemon.slot) or 0) <= before
         assert sorted(rows(reader.read(f"{daemon.name}.public.t"))) == [1, 2, 3]
         assert reader.read(f"{daemon.name}.public.u") == []
-        mend(door)
+        hint(door)
         wait_rows(reader, daemon, "u", 1)
         wait_rows(reader, daemon, "t", 1, 2, 3, 4)
         await_confirmed(postgres, daemon)

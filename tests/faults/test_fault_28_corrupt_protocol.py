@@ -96,7 +96,7 @@ def test_a_damaged_message_is_read_again(
         assert len(events) == 9
         assert daemon.events("retrying")
         assert not daemon.events("halted")
-        assert not daemon.events("defect")
+        assert not daemon.events("internal_error")
 
 
 def test_a_message_that_is_always_damaged_halts(

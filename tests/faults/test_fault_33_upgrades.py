@@ -74,7 +74,7 @@ def test_the_record_of_a_newer_version_is_refused(
     record = stored(kafka, stopped)
     store(kafka, stopped, record | newer)
     page = stopped.start().wait_state("halted")
-    assert "CDCD-PROGRESS" in page["reason"]
+    assert "CDCD-PROGRESS-UNREADABLE" in page["reason"]
     assert next(iter(newer)) in page["reason"]
     assert stored(kafka, stopped) == record | newer
     store(kafka, stopped, record)

@@ -98,12 +98,12 @@ def test_a_role_that_may_not_write_them_is_told_and_a_read_only_one_may(
         server.execute(f"REVOKE EXECUTE ON FUNCTION {FUNCTION} FROM reads", dbname="shop")
         settings = settings_for(server, "shop")
         found = {
-            (one.level, one.mend)
+            (one.level, one.hint)
             for one in preflight(replace(settings, dsn=dsn), heartbeat=True)
             if one.subject == "source.heartbeat_interval_ms"
         }
-        ((level, mend),) = found
+        ((level, hint),) = found
         assert level == "warn", "the daemon streams without them"
-        server.execute(mend.partition(", or ")[0], dbname="shop")
+        server.execute(hint.partition(", or ")[0], dbname="shop")
         with contextlib.closing(psycopg2.connect(dsn)) as connection:
             assert may_write_heartbeat(connection)

@@ -10,7 +10,8 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-ERROR": NEVER_RAISED,
     "CDCD-SOURCE-OPTION": NEVER_RAISED,
     # the daemon's own surroundings
-    "CDCD-MEMORY": "tests/faults/test_fault_17_memory_limit.py::test_a_transaction_for_which_there_is_no_memory",
+    "CDCD-OUT-OF-MEMORY": "tests/faults/test_fault_17_memory_limit.py::"
+    "test_a_transaction_for_which_there_is_no_memory",
     "CDCD-SPILL-LOST": "tests/faults/test_fault_16_spill_disk.py::"
     "test_a_folder_that_is_removed_costs_a_new_session_and_no_row",
     "CDCD-STACK": "of the local servers of the demo, never of a daemon",
@@ -19,7 +20,7 @@ ELSEWHERE: dict[str, str] = {
     "test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming",
     "CDCD-SLOT-LOST": "tests/faults/test_fault_11_slot_invalidated.py::"
     "test_a_slot_that_the_server_gave_up_is_made_anew",
-    "CDCD-SLOT-GIVEN-UP": "tests/integration/test_wal_guard.py::"
+    "CDCD-SLOT-DROPPED-BY-WAL-GUARD": "tests/integration/test_wal_guard.py::"
     "test_a_slot_that_streams_is_let_go_before_it_is_given_up",
     "CDCD-SLOT-UNSYNCHRONISED": "a server drops such a copy of a slot while it is promoted, so that it is told as "
     "CDCD-SLOT-MISSING: tests/faults/test_fault_09_other_servers.py::"
@@ -35,15 +36,15 @@ ELSEWHERE: dict[str, str] = {
     "test_a_commit_of_rows_that_this_slot_has_lost_halts",
     "CDCD-UNSUPPORTED": "refused before as CDCD-SLOT-UNUSABLE: the stream never begins",
     # Kafka, and who reads the topics
-    "CDCD-SINK-BATCH": "tests/faults/test_fault_20_too_large.py::"
+    "CDCD-SINK-BATCH-TOO-LARGE": "tests/faults/test_fault_20_too_large.py::"
     "test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on",
     "CDCD-SINK-AUTH": "tests/faults/test_fault_22_kafka_access.py::"
     "test_a_right_that_is_taken_away_is_told_and_waited_for",
-    "CDCD-READING": "tests/spark/test_target.py::"
+    "CDCD-SPARK-READ": "tests/spark/test_target.py::"
     "test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another",
     "CDCD-HISTORY-MISSING": "tests/spark/test_mirror.py::test_a_start_that_kafka_has_removed_is_an_error",
     "CDCD-GAP": "tests/spark/test_gaps.py::test_the_mirror_stops_at_a_gap_until_it_is_accepted",
-    "CDCD-MIRROR": "what contradicts itself in the topics is no situation of a server",
+    "CDCD-MIRROR-INCONSISTENT": "what contradicts itself in the topics is no situation of a server",
 }
 
 TOLD_AS = {

@@ -20,7 +20,7 @@ def unknown_key(w: World) -> Iterator[str]:
     w.start()
 
 
-@situation("CDCD-RESUME", "a gap is accepted while a daemon streams", "stop it first")
+@situation("CDCD-RESUME-REFUSED", "a gap is accepted while a daemon streams", "stop it first")
 def accepted_while_it_streams(w: World) -> Iterator[str]:
     w.stream()
     yield w.command("resume", "--accept-gap").stderr
@@ -30,7 +30,7 @@ def accepted_while_it_streams(w: World) -> Iterator[str]:
     w.start()
 
 
-@situation("CDCD-RESUME", "nobody is there to look again", "or start it")
+@situation("CDCD-RESUME-REFUSED", "nobody is there to look again", "or start it")
 def nobody_answers(w: World) -> Iterator[str]:
     yield w.command("resume").stderr
     w.start()
@@ -38,7 +38,7 @@ def nobody_answers(w: World) -> Iterator[str]:
     assert w.command("resume").returncode == 0, "this, as it says"
 
 
-@situation("CDCD-RESUME", "nothing was written yet", "start cdcd")
+@situation("CDCD-RESUME-REFUSED", "nothing was written yet", "start cdcd")
 def nothing_written(w: World) -> Iterator[str]:
     yield w.command("resnapshot").stderr
     w.start()

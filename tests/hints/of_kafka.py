@@ -240,7 +240,10 @@ def too_many_bytes(w: World) -> Iterator[None]:
 
 
 @situation(
-    "CDCD-PROGRESS", "somebody else writes under the slot's key", "produce the last record", "cdcd resume"
+    "CDCD-PROGRESS-UNREADABLE",
+    "somebody else writes under the slot's key",
+    "produce the last record",
+    "cdcd resume",
 )
 def foreign_progress(w: World) -> Iterator[None]:
     w.stream()

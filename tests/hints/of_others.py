@@ -20,7 +20,7 @@ from tests.support.topics import (
 )
 from tests.support.waiting import eventually
 
-OWNED = "CDCD-OWNED"
+OWNED = "CDCD-OWNED-BY-ANOTHER"
 
 
 # --- the same topics, the same id --------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def fenced(w: World) -> Iterator[None]:
 
 
 @situation(
-    "CDCD-SINK-EXPIRED",
+    "CDCD-SINK-TRANSACTION-EXPIRED",
     "it is frozen for longer than its Kafka transaction may take",
     "nothing: the next session writes it again",
     "raise sink.transaction_timeout_ms",
@@ -98,7 +98,7 @@ def expired(w: World) -> Iterator[None]:
     os.kill(w.daemon.process.pid, signal.SIGCONT)
     yield
     w.daemon.wait_state("streaming")
-    w.follow(w.said("CDCD-SINK-EXPIRED"), "sink.transaction_timeout_ms", 60_000)
+    w.follow(w.said("CDCD-SINK-TRANSACTION-EXPIRED"), "sink.transaction_timeout_ms", 60_000)
 
 
 # --- the schema topic --------------------------------------------------------------------------------------------

@@ -522,7 +522,7 @@ def text_of_another_encoding(w: World) -> Iterator[None]:
     w.resume("resnapshot")
 
 
-@situation("CDCD-SECRET", "the password's file is gone", "put the file back", is_retried=True)
+@situation("CDCD-SECRET-UNREADABLE", "the password's file is gone", "put the file back", is_retried=True)
 def secret_is_gone(w: World) -> Iterator[None]:
     password = w.folder / "password"
     password.write_text("right-one\n")
@@ -534,7 +534,7 @@ def secret_is_gone(w: World) -> Iterator[None]:
 
 
 @situation(
-    "CDCD-SOURCE-SEND",
+    "CDCD-SOURCE-SEND-FUNCTION",
     "a function of the server is not there",
     "a function of PostgreSQL 14 or later is missing",
     "cdcd resume",

@@ -63,7 +63,7 @@ def situation(
     """Put a function into the table. It halts, or `is_retried`, or `ends` the process."""
 
     def taken(play: Play) -> Play:
-        reported = "ended" if ends else "retrying" if is_retried else "halted"
+        reported = "exiting" if ends else "retrying" if is_retried else "halted"
         SITUATIONS.append(Situation(code, what, hint, play, reported, is_well_after))
         return play
 
@@ -217,7 +217,7 @@ def _printed(one: Situation, daemon: Daemon) -> str:
 
     def said() -> str:
         for found in daemon.lines():
-            if found["event"] in ("retrying", "halted", "ended") and found["code"] == one.code:
+            if found["event"] in ("retrying", "halted", "exiting") and found["code"] == one.code:
                 if found["event"] in passing - {one.reported}:
                     continue
                 assert found["event"] == one.reported, found

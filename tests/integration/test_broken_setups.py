@@ -65,7 +65,7 @@ def verdict_of_check(world: World) -> str:
     findings = check(world.config)
     codes = [finding.code for finding in findings if finding.level == "fail"]
     said = codes[0] if codes else "unknown" if has_failed(findings) else ""
-    assert all(finding.mend for finding in findings if finding.level != "ok")
+    assert all(finding.hint for finding in findings if finding.level != "ok")
     return said
 
 

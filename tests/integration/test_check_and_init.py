@@ -35,7 +35,7 @@ class Command:
     def check(self) -> tuple[int, dict[str, tuple[str, str, str]]]:
         status, text = self.run("check", "--json")
         return status, {
-            one["subject"]: (one["level"], one["message"], one["mend"]) for one in json.loads(text)
+            one["subject"]: (one["level"], one["message"], one["hint"]) for one in json.loads(text)
         }
 
 
@@ -194,9 +194,9 @@ def test_check_says_how_each_topic_will_be_made(
     status, found = command.check()
     assert status == 1
     assert found[f"topic {name}.public.orders"][0] == "fail"
-    level, _, mend = found[f"topic {name}.message"]
+    level, _, hint = found[f"topic {name}.message"]
     assert level == "warn", "a daemon runs as long as nobody writes a logical message"
-    assert "source.protocol.messages: false" in mend
+    assert "source.protocol.messages: false" in hint
     command.tree["source"]["protocol"] = {"messages": False}
     _, found = command.check()
     assert f"topic {name}.message" not in found
@@ -220,14 +220,14 @@ def test_check_names_all_that_is_wrong_on_every_side(
         command.tree["registry"]["url"] = f"http://127.0.0.1:{free_port()}"
         status, found = command.check()
     assert status == 1
-    failed = {subject: mend for subject, (level, _, mend) in found.items() if level == "fail"}
+    failed = {subject: hint for subject, (level, _, hint) in found.items() if level == "fail"}
     assert "ALTER SYSTEM SET wal_level" in failed["wal_level"]
-    assert any("gone" in mend for mend in failed.values())
+    assert any("gone" in hint for hint in failed.values())
     assert {"kafka", "registry"} <= failed.keys()
-    keyless = next((level, mend) for subject, (level, _, mend) in found.items() if "keyless" in subject)
+    keyless = next((level, hint) for subject, (level, _, hint) in found.items() if "keyless" in subject)
     assert keyless[0] in ("warn", "fail")
     assert "REPLICA IDENTITY" in keyless[1]
-    assert all(mend for mend in failed.values())
+    assert all(hint for hint in failed.values())
 
 
 def test_check_with_a_wrong_password_still_asks_kafka_and_the_registry(

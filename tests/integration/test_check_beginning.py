@@ -47,7 +47,7 @@ def check(daemon: Daemon) -> tuple[int, Findings]:
     assert ended.stderr == ""
     found: Findings = {}
     for one in json.loads(ended.stdout):
-        found.setdefault(one["subject"], []).append((one["level"], one["message"], one["mend"]))
+        found.setdefault(one["subject"], []).append((one["level"], one["message"], one["hint"]))
     return ended.returncode, found
 
 
@@ -152,21 +152,21 @@ def test_check_fails_where_the_daemon_halts(
     situation(postgres, database, daemon)
     status, found = check(daemon)
     assert (status, failed(found)) == (1, [subject])
-    ((_, message, mend),) = [one for one in found[subject] if one[0] == "fail"]
+    ((_, message, hint),) = [one for one in found[subject] if one[0] == "fail"]
     if subject == "slot":
         assert code in message
-    assert mend
+    assert hint
     assert halted_with(daemon) == code
     # "topics" tells of those that are there: the start may have made the one for its progress.
     assert check(daemon)[1].keys() - {"topics"} == found.keys() - {"topics"}, (
         "the halt has changed nothing of it"
     )
     if situation is publication_dropped:
-        assert "cdcd init" in mend
+        assert "cdcd init" in hint
         assert cdcd(daemon, "init").returncode == 0
         assert check(daemon)[0] == 0
     if situation is schema_closed:
-        run_script(postgres.dsn(database), mend)
+        run_script(postgres.dsn(database), hint)
         assert check(daemon)[0] == 0
         run_once(daemon)
         run_script(postgres.dsn(database), f"DROP OWNED BY {daemon.slot}")
@@ -235,7 +235,7 @@ def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_al
         assert other.execute("SELECT slot_name FROM pg_replication_slots") == []
     eventually(lambda: len(committed_values(kafka.bootstrap, topic)) == 5, "all rows are there")
     assert daemon.status()["state"] == "streaming"
-    assert daemon.events("retrying") == daemon.events("ended") == []
+    assert daemon.events("retrying") == daemon.events("exiting") == []
     assert daemon.stop() == 0
 
 
@@ -250,8 +250,8 @@ def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
         postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
         status, found = check(daemon)
         assert (status, failed(found)) == (0, [])
-        ((level, said, mend),) = found["slot"]
-        assert (level, mend) == ("ok", ""), "nobody is advised to end a daemon that works"
+        ((level, said, hint),) = found["slot"]
+        assert (level, hint) == ("ok", ""), "nobody is advised to end a daemon that works"
         assert "a daemon of this name" in said
         assert "the daemon of this configuration answers" in found["admin.port"][0][1]
         assert found["start"][0][1].startswith("goes on from ")
@@ -276,9 +276,9 @@ def test_a_position_behind_somebodys_open_transaction_is_unknown_not_wrong(
     writer.flush(30)
     status, found = check(daemon)
     assert (status, failed(found)) == (0, [])
-    ((level, message, mend),) = found["start"]
+    ((level, message, hint),) = found["start"]
     assert (level, "is not known" in message) == ("warn", True)
-    assert "open transaction" in mend
+    assert "open transaction" in hint
     run_once(daemon)
 
 
@@ -340,11 +340,11 @@ def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_i
     with locked(postgres.dsn(database)) as holder:
         status, found = check(daemon)
         assert (status, failed(found)) == (1, [])
-        ((level, message, mend),) = found["tables"]
+        ((level, message, hint),) = found["tables"]
         assert level == "unknown"
         assert re.search("(holds|waits for) AccessExclusiveLock on public.t, since 20", message)
         assert holder in message
-        assert mend
+        assert hint
         assert found.keys() >= {one for one in before if not one.startswith("topic")}
         for words in (("init",), ("init", "--dry-run")):
             ended = cdcd(daemon, *words)
@@ -458,11 +458,11 @@ def test_what_hides_nothing_is_named_at_once(
     assert status == text.returncode == 1
     assert failed(found) == ["publication", "kafka", "wal_level"]
     assert any("gone" in message for _, message, _ in found["publication"])
-    ((level, message, mend),) = found["table public.keyless"]
+    ((level, message, hint),) = found["table public.keyless"]
     assert level == "warn"
     assert "UPDATE and DELETE fail" in message
     assert "null key" in message
-    assert "ADD PRIMARY KEY" in mend
+    assert "ADD PRIMARY KEY" in hint
     for subject in ("wal_level", "publication", "kafka", "table public.keyless"):
         assert subject in text.stdout
     assert text.stderr == ""

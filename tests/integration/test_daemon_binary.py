@@ -82,7 +82,7 @@ def test_what_can_be_read_in_binary_is(
         events = reader.wait([topic], lambda events: len(events) == 2)
         assert daemon.stop() == 0
         assert forms(daemon) == [True]
-        assert not daemon.events("option_left_out")
+        assert not daemon.events("option_disabled")
     for event in events:
         assert_row(event.value)
 
@@ -103,7 +103,7 @@ def test_a_column_that_binary_has_no_reading_of_leaves_binary_out(
         )
         (event,) = reader.wait([f"{daemon.name}.public.u"], lambda events: len(events) == 1)
         assert daemon.stop() == 0
-        (left_out,) = daemon.events("option_left_out")
+        (left_out,) = daemon.events("option_disabled")
         found = check(daemon)
     assert event.value["after"]["class"] == "public.t"
     assert event.value["after"]["rights"] == ["=r/postgres", "postgres=w/postgres"]

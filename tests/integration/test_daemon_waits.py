@@ -89,7 +89,7 @@ def over(daemon: Daemon, kind: str) -> None:
     assert waits_of(daemon, kind) == []
     assert f'cdcd_wait_seconds{{kind="{kind}"}} 0.0' in daemon.get("/metrics")[1]
     assert "cdcd_wait_blocker_info{" not in daemon.get("/metrics")[1]
-    ended = lambda: [line for line in daemon.events("waited") if line["kind"] == kind]  # noqa: E731
+    ended = lambda: [line for line in daemon.events("wait_ended") if line["kind"] == kind]  # noqa: E731
     eventually(ended, "a line in the log")
 
 

@@ -18,7 +18,7 @@ def test_it_goes_only_when_nobody_streams_and_a_start_says_that_it_is_gone(
     daemon.start().wait_state("streaming")
     refused = command(daemon, "drop-slot")
     assert refused.returncode != 0
-    assert "CDCD-RESUME: a daemon streams from the slot now" in refused.stderr
+    assert "CDCD-RESUME-REFUSED: a daemon streams from the slot now" in refused.stderr
     assert daemon.stop() == 0
 
     would = command(daemon, "drop-slot", "--dry-run")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.errors import IdentityShort
+from cdcd.errors import ReplicaIdentityIncomplete
 from tests.integration.test_partition_identities import LONG, folded
 from tests.support.decoding import decode
 from tests.support.source import make_slot, settings_for
@@ -209,7 +209,7 @@ async def test_what_is_written_folds_to_the_table(case: Case, server: PostgresSe
     run_script(dsn, *case.story, "INSERT INTO last VALUES (1)")
     found = await decode(settings, "last", server_version_num=server.major * 10_000, streaming="off")
     if case.halts:
-        assert isinstance(found.error, IdentityShort)
+        assert isinstance(found.error, ReplicaIdentityIncomplete)
         return
     assert found.error is None
     columns = tuple(case.columns.split(", "))
@@ -239,7 +239,7 @@ async def test_a_key_that_is_not_sent_whole_names_no_row(pg_server: PostgresServ
         run_script(server.dsn(name), "INSERT INTO t VALUES (1, 1), (2, 1)", "DELETE FROM t WHERE id = 1")
         run_script(server.dsn(name), "UPDATE t SET w = 1", "INSERT INTO last VALUES (1)")
         found = await decode(settings, "last", server_version_num=170_000)
-        assert isinstance(found.error, IdentityShort)
+        assert isinstance(found.error, ReplicaIdentityIncomplete)
         assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL' in found.error.advice
         for record in found.of("t")[2:]:
             assert record.value is not None

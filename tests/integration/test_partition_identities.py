@@ -16,7 +16,7 @@ import pytest
 from psycopg2.errors import ObjectNotInPrerequisiteState
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.errors import IdentityShort
+from cdcd.errors import ReplicaIdentityIncomplete
 from cdcd.schema.policy import Policies, Policy
 from tests.matrix import account
 from tests.matrix.account import UNCHANGED, Change
@@ -230,7 +230,7 @@ async def test_a_change_is_what_the_server_did_or_halts(
             )
             where = f"{name} via {suffix}, streaming {streaming}"
             if suffix == "root" and set(statements) & set(case.halting(policy)):
-                assert isinstance(found.error, IdentityShort), where
+                assert isinstance(found.error, ReplicaIdentityIncomplete), where
                 assert f'ALTER TABLE "public"."{name}a" REPLICA IDENTITY FULL' in found.error.advice, where
                 continue
             assert found.error is None, where

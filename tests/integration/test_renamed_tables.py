@@ -71,7 +71,7 @@ def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
     add, drop = sql_of(daemon, "table_replaced"), sql_of(daemon, "table_renamed")
     assert drop.endswith('DROP TABLE "public"."t_old"')
     assert add.endswith(ADD_T)
-    metric = "cdcd_tables_not_published_with_topic"
+    metric = "cdcd_unpublished_tables_with_topic"
     assert f"{metric} 1.0" in daemon.get("/metrics")[1]
     assert daemon.events("table_not_published") == [], "the same is told once"
     said = complaints(daemon)
@@ -135,7 +135,7 @@ def test_what_was_renamed_while_cdcd_was_not_running_is_told_by_check_and_at_the
     assert kinds(daemon) == expected
     assert sql in said
     lines = daemon.events("publication_changed")
-    assert all(line["said"] in said for line in lines if line["change"] != "table_gone"), said
+    assert all(line["detail"] in said for line in lines if line["change"] != "table_gone"), said
     assert ("another name" in said) == ("table_renamed" in expected)
     if sql:
         assert sql in sql_of(daemon, "table_replaced")
@@ -233,8 +233,8 @@ def test_a_table_that_is_published_with_others_leaves_without_being_dropped(
     run_script(postgres.dsn(database), *statements)
     eventually(lambda: kinds(daemon) == sorted(expected), "it has looked")
     for line in daemon.events("publication_changed"):
-        assert expected[line["change"]] in line["said"]
-        assert "dropped" not in line["said"]
+        assert expected[line["change"]] in line["detail"]
+        assert "dropped" not in line["detail"]
         run_script(postgres.dsn(database), *(line["sql"],) if "sql" in line else ())
 
 
@@ -253,7 +253,7 @@ def test_a_new_snapshot_of_what_is_published_does_not_silence_what_is_not(
     daemon.start().wait_state("streaming")
     eventually(lambda: len(daemon.events("table_not_published")) == 2, "the next process tells it, too")
     assert ADD_T in complaints(daemon)
-    assert "cdcd_tables_not_published_with_topic 1.0" in daemon.get("/metrics")[1]
+    assert "cdcd_unpublished_tables_with_topic 1.0" in daemon.get("/metrics")[1]
     assert daemon.stop() == 0
     assert command(daemon, "resume", "--accept-topic", f"{daemon.name}.public.t").returncode == 0
     assert ADD_T not in complaints(daemon)

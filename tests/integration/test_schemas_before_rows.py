@@ -82,7 +82,7 @@ def test_the_row_halts_with_what_check_and_the_log_have_said(
     world.daemon.start().wait_state("streaming")
     eventually(lambda: world.daemon.events("table_will_halt"), "it is said")
     (line,) = world.daemon.events("table_will_halt")
-    assert (line["subject"], line["code"], line["hint"]) == (found.subject, code, found.mend)
+    assert (line["subject"], line["code"], line["hint"]) == (found.subject, code, found.hint)
     assert subjects(registry, world.daemon.name) == before, "asking has registered something"
     world.sql("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
     await_confirmed(world.server, world.daemon)  # nobody else is held up
@@ -150,13 +150,13 @@ def test_schemas_that_somebody_else_has_to_register_are_named(world: World) -> N
     findings = check(world.config)
     (found,) = of_table(findings)
     assert found.code == "CDCD-REGISTRY-REFUSED"
-    assert "register this Avro schema under the subject" in found.mend
-    assert ".public.t.Envelope" in found.mend
+    assert "register this Avro schema under the subject" in found.hint
+    assert ".public.t.Envelope" in found.hint
     (of_messages,) = (
         one for one in findings if one.subject == f"topic {world.daemon.name}.message" and one.level != "ok"
     )
     assert of_messages.level == "warn"
-    assert "source.protocol.messages: false" in of_messages.mend
+    assert "source.protocol.messages: false" in of_messages.hint
 
 
 @pytest.fixture

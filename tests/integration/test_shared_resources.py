@@ -68,7 +68,7 @@ class Case(NamedTuple):
     first: dict[str, Any] | None = None
     table: str = "orders"
     first_stops: bool = False
-    code: str = "CDCD-OWNED"
+    code: str = "CDCD-OWNED-BY-ANOTHER"
 
 
 REFUSED = {
@@ -196,7 +196,7 @@ def test_slots_of_one_name_that_publish_different_tables_go_on_side_by_side(
         assert_each_once(reader.wait([f"{first.name}.public.{name}"], lambda events: len(events) == 2000))
     postgres.execute(f"ALTER PUBLICATION cdcd_{second.name} ADD TABLE orders", dbname=database)
     postgres.execute("INSERT INTO orders VALUES (3000, 'b')", dbname=database)
-    assert f"slot {first.slot}" in halts_with(second, "CDCD-OWNED")
+    assert f"slot {first.slot}" in halts_with(second, "CDCD-OWNED-BY-ANOTHER")
     assert_each_once(reader.wait([f"{first.name}.public.orders"], lambda events: len(events) == 2001))
 
 
@@ -218,7 +218,7 @@ def test_a_topic_is_shared_on_purpose_and_who_had_it_first_goes_on(
     assert {event.value["source"]["db"] for event in events} == {database, other_database}
     assert first.stop() == 0
     first.start().wait_state("streaming")
-    assert second.slot in first.events("topics_shared")[-1]["said"]
+    assert second.slot in first.events("topics_shared")[-1]["detail"]
     checked = command(first, "check")
     assert checked.returncode == 0
     assert f"another slot writes to {topic}" in checked.stdout
@@ -237,10 +237,10 @@ def test_a_start_that_was_cut_off_does_not_drop_the_slot_that_another_daemon_has
     second.start().wait_state("streaming")
     assert second.stop() == 0
     first.start()
-    reason = halts_with(first, "CDCD-OWNED")
+    reason = halts_with(first, "CDCD-OWNED-BY-ANOTHER")
     assert f"(name {second.name})" in reason
     checked = command(first, "check")
-    assert (checked.returncode, "CDCD-OWNED" in checked.stdout) == (1, True)
+    assert (checked.returncode, "CDCD-OWNED-BY-ANOTHER" in checked.stdout) == (1, True)
     refused = command(first, "drop-slot")
     assert refused.returncode != 0
     assert "read by a daemon with another name" in refused.stderr

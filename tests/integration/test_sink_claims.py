@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
-from cdcd.errors import Owned, ProgressUnreadable, SinkUnavailable
+from cdcd.errors import OwnedByAnother, ProgressUnreadable, SinkUnavailable
 from cdcd.model import Record
 from cdcd.sink.claims import Claims, read_owners
 from cdcd.sink.producer import KafkaSink
@@ -63,7 +63,7 @@ def test_who_comes_second_writes_nothing_and_then_knows_whose_it_is(
         second.write()
     second.sink.abort()
     second.sink.renew_epoch()
-    with pytest.raises(Owned, match=f"slot {first.settings.slot} of database shop"):
+    with pytest.raises(OwnedByAnother, match=f"slot {first.settings.slot} of database shop"):
         second.look()
     first.write()
     assert committed_values(kafka.bootstrap, first.topic, 2) == [first.settings.slot.encode()] * 2

@@ -437,7 +437,7 @@ def test_the_probe_of_the_transactional_id_fences_nobody(place: Place) -> None:
     too_long = check_transactional_id(place.settings(transaction_timeout_ms=900_000), 600_000)
     assert too_long is not None
     assert too_long.level == "fail"
-    assert "600000" in too_long.mend
+    assert "600000" in too_long.hint
     sink.commit(progress(place.slot))
     assert len(place.committed(2)) == 2
 

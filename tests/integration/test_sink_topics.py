@@ -279,7 +279,7 @@ def test_names_that_kafka_takes_for_one_are_told_with_a_way_on(bootstrap: str) -
             create_topic(bootstrap, one)
         failed = [finding for finding in look(make(bootstrap), [one, two]) if finding.level == "fail"]
         assert [finding.subject for finding in failed] == [f"topic {two}"]
-        assert "sink.topics.template" in failed[0].mend
+        assert "sink.topics.template" in failed[0].hint
     with pytest.raises(SinkError, match="collides") as caught:
         make(bootstrap).ensure([two])
     assert "sink.topics.template" in caught.value.advice
@@ -294,7 +294,7 @@ def test_a_compacted_topic_of_a_table_without_a_key_is_refused(bootstrap: str, e
         topics.ensure([keyless, keyed])
     failed = [one for one in look(topics, [keyless, keyed], keyless=[keyless]) if one.level == "fail"]
     assert [(one.subject, one.code) for one in failed] == [(f"topic {keyless}", "CDCD-SINK")]
-    assert "cleanup.policy=delete" in failed[0].mend
+    assert "cleanup.policy=delete" in failed[0].hint
     assert [one.level for one in look(make(bootstrap), [keyed]) if one.level == "fail"] == []
 
 

@@ -173,7 +173,7 @@ def test_a_failover_slot_is_made_from_17_on_and_refused_below(pg_server: Postgre
         make_slot(replace(plain, failover=False))
         (reported,) = [one for one in preflight(plain) if one.subject == "source.slot.failover"]
         assert reported.level == "warn"
-        assert f'ALTER_REPLICATION_SLOT "{plain.slot}" (FAILOVER true)' in reported.mend
+        assert f'ALTER_REPLICATION_SLOT "{plain.slot}" (FAILOVER true)' in reported.hint
 
 
 @pytest.mark.parametrize("major", [13, 15, 18])

@@ -69,7 +69,7 @@ def test_everything_wrong_is_named_at_once(pg_server: PostgresServers) -> None:
         }
         keyless = [one.level for one in findings if one.subject == "table public.keyless"]
         assert sorted(keyless) == ["fail", "warn"]  # not readable, and no replica identity
-        assert all(one.mend for one in findings if one.level != "ok")
+        assert all(one.hint for one in findings if one.level != "ok")
 
 
 def test_a_source_that_cannot_be_reached_is_one_finding() -> None:
@@ -88,7 +88,7 @@ async def test_a_slot_in_use_is_a_failure_unless_this_configurations_own_daemon_
             (finding,) = [one for one in preflight(other) if one.level != "ok"]
             assert (finding.level, finding.subject, finding.code) == ("fail", "slot", "CDCD-SLOT-ACTIVE")
             assert settings.application_name in finding.message
-            assert "terminate" not in finding.mend
+            assert "terminate" not in finding.hint
 
 
 def test_who_has_logged_in_needs_replication_and_who_that_becomes_only_to_drop_a_slot(
@@ -117,7 +117,7 @@ def test_who_has_logged_in_needs_replication_and_who_that_becomes_only_to_drop_a
             )
             (finding,) = [one for one in preflight(asking) if one.level != "ok"]
             assert (finding.level, finding.subject) == ("fail", "replication connection")
-            assert f'ALTER ROLE "{login}" REPLICATION' in finding.mend
+            assert f'ALTER ROLE "{login}" REPLICATION' in finding.hint
         finally:
             run_script(
                 plain(settings), f"DROP OWNED BY {becomes}", f"DROP ROLE {login}", f"DROP ROLE {becomes}"
@@ -145,7 +145,7 @@ def test_a_missing_publication_fails_and_init_is_named_where_it_may_create_it(
             findings = preflight(settings, publication_create=may_create)
             (finding,) = [one for one in findings if one.level != "ok"]
             assert (finding.level, finding.subject) == ("fail", "publication")
-            assert word in finding.mend
+            assert word in finding.hint
 
 
 # --- what the role may read ---
@@ -173,8 +173,8 @@ def test_grants_on_the_published_columns_are_enough(postgres: PostgresServer) ->
         limited = as_role(postgres, settings, "GRANT SELECT (id, v) ON public.part TO {role}")
         (finding,) = [one for one in preflight(limited) if one.level != "ok"]
         assert (finding.level, finding.subject) == ("fail", "table public.part")
-        assert finding.mend.startswith('GRANT SELECT ("w") ON "public"."part" TO ')
-        run_script(plain(settings), finding.mend)
+        assert finding.hint.startswith('GRANT SELECT ("w") ON "public"."part" TO ')
+        run_script(plain(settings), finding.hint)
         assert complaints(limited) == {}
         run_script(limited.dsn, "SELECT id, v, w FROM ONLY public.part")  # the server's own opinion
         without_role(postgres, settings)
@@ -192,7 +192,7 @@ def test_a_schema_that_the_role_may_not_use_is_named_once(postgres: PostgresServ
         (finding,) = [one for one in preflight(limited) if one.level != "ok"]
         assert (finding.level, finding.subject) == ("fail", "schema closed")
         assert complaints(limited, snapshot=False) == {}  # the stream needs no right to read
-        run_script(plain(settings), finding.mend)
+        run_script(plain(settings), finding.hint)
         assert complaints(limited) == {}
         run_script(limited.dsn, "SELECT id FROM ONLY closed.a")
         without_role(postgres, settings)
@@ -247,7 +247,7 @@ def test_every_table_without_a_key_is_named_with_what_follows(postgres: Postgres
         failing = {subject for subject, one in found.items() if "UPDATE and DELETE fail" in one.message}
         assert failing == {"table public.none", "table public.off"}
         for name in ("none", "full_none", "log"):
-            assert f'ALTER TABLE "public"."{name}" ADD PRIMARY KEY' in found[f"table public.{name}"].mend
+            assert f'ALTER TABLE "public"."{name}" ADD PRIMARY KEY' in found[f"table public.{name}"].hint
         policy_of = {"public.full_none": Policy(keyless="row")}.get
         given = {one.subject: one for one in preflight(settings, policy_of=lambda t: policy_of(t, Policy()))}
         assert "nothing keeps two rows from being equal" in given["table public.full_none"].message
@@ -265,7 +265,7 @@ def test_a_key_that_is_not_sent_whole_is_named_with_what_follows(pg_server: Post
     ) as settings:
         (found,) = (one for one in preflight(settings) if one.level != "ok")
         assert "halt cdcd (CDCD-REPLICA-IDENTITY)" in found.message
-        assert found.mend.endswith('ALTER TABLE "public"."t" REPLICA IDENTITY FULL')
+        assert found.hint.endswith('ALTER TABLE "public"."t" REPLICA IDENTITY FULL')
 
 
 def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: PostgresServers) -> None:
@@ -284,7 +284,7 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
     ) as settings:
         found = {one.subject.removeprefix("table public."): one for one in preflight(settings)}
         said = {
-            name: (found[name].level, found[name].message, found[name].mend)
+            name: (found[name].level, found[name].message, found[name].hint)
             for name in ("late", "late_full", "root")
         }
         null_key = "its records have a null key, so no compaction and one partition"
@@ -338,7 +338,7 @@ def test_a_wrong_password_is_never_shown(pg_server: PostgresServers, where: str)
             assert "secret" not in str(caught.value)
         (finding,) = preflight(settings)
         assert (finding.level, finding.subject) == ("fail", "source password")
-        assert "secret" not in finding.message + finding.mend
+        assert "secret" not in finding.message + finding.hint
         if where == "file":  # a mended secret is read at the next connect
             with contextlib.closing(connect_sql(settings)) as connection:
                 assert isinstance(connection, psycopg2.extensions.connection)

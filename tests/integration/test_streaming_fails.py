@@ -35,7 +35,7 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
     name = new_database_name()
     server.create_database(name)
     server.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
-    for table in ("t", "beside"):
+    for table in ("t", "separate"):
         server.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)", dbname=name)
     yield server, name
     drop_database(server, name)
@@ -48,7 +48,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
     """Others flow while it is open, and it arrives once, each row as its columns were."""
     server, dbname = place
     with new_daemon(server, dbname) as daemon:
-        topics = [f"{daemon.name}.public.{table}" for table in ("t", "beside")]
+        topics = [f"{daemon.name}.public.{table}" for table in ("t", "separate")]
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         with closing(psycopg2.connect(server.dsn(dbname))) as open_one, open_one.cursor() as cursor:
@@ -195,7 +195,7 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
     protocol = {"streaming": streaming, "two_phase": two_phase}
     source = {"publication": {"names": ["chosen"]}, "protocol": protocol}
     with new_daemon(server, dbname, source=source) as daemon:
-        topics = {table: f"{daemon.name}.public.{table}" for table in ("t", "beside", "later")}
+        topics = {table: f"{daemon.name}.public.{table}" for table in ("t", "separate", "later")}
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         server.execute("INSERT INTO t VALUES (0, 'before')", dbname=dbname)
@@ -216,7 +216,7 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
                 open_one.commit()
         server.execute("INSERT INTO beside VALUES (-1, 'after')", dbname=dbname)
         daemon.start()
-        reader.wait([topics["beside"]], lambda events: any(event.key == {"id": -1} for event in events))
+        reader.wait([topics["separate"]], lambda events: any(event.key == {"id": -1} for event in events))
         assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
         assert daemon.stop() == 0
     creates = 0
@@ -252,7 +252,7 @@ def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
         reader.wait(topics[1:], lambda events: len(events) == number)
 
     with new_daemon(server, dbname, source={"protocol": {"two_phase": two_phase}}) as daemon:
-        topics = [f"{daemon.name}.public.{table}" for table in ("t", "beside")]
+        topics = [f"{daemon.name}.public.{table}" for table in ("t", "separate")]
         daemon.start().wait_state("streaming")
         with closing(psycopg2.connect(server.dsn(dbname))) as open_one, open_one.cursor() as cursor:
             open_one.autocommit = True

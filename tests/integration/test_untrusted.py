@@ -399,8 +399,8 @@ def test_whatever_others_write_to_cdcds_topics_is_shown_clean(
     assert producer.flush(WITHIN_S) == 0
     found = outputs_of(daemon, lambda one: one.status().get("state") == "halted")
     assert_clean(found)
-    assert "CDCD-PROGRESS" in found["/readyz json"] or "CDCD-SCHEMA-TOPIC" in found["/readyz json"]
-    assert "CDCD-DEFECT" not in found["/status json"]
+    assert "CDCD-PROGRESS-UNREADABLE" in found["/readyz json"] or "CDCD-SCHEMA-TOPIC" in found["/readyz json"]
+    assert "CDCD-INTERNAL" not in found["/status json"]
 
 
 # --- who listens at the admin port ---------------------------------------------------------------------------

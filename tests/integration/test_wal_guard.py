@@ -80,7 +80,7 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
     """A prepared transaction keeps the WAL back, whatever is confirmed; the halt names the ways on."""
     server.create_database("held")
     run(server, "held", "CREATE TABLE t (id int PRIMARY KEY)")
-    with new_daemon(server, "held", source=guard(give_up="96MiB")) as daemon:
+    with new_daemon(server, "held", source=guard(drop_slot="96MiB")) as daemon:
         daemon.start().wait_state("streaming")
         prepare(server.dsn("held"), "kept", "INSERT INTO t VALUES (1)")
         try:
@@ -88,11 +88,11 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
             assert_one_that_waits_only_tells(server, new_daemon(server, "held"), daemon)
             burn(server, 70 * MIB)
             page = daemon.wait_state("halted")
-            assert "CDCD-SLOT-GIVEN-UP" in page["reason"]
+            assert "CDCD-SLOT-DROPPED-BY-WAL-GUARD" in page["reason"]
             assert "from_lsn=" in page["reason"]
             (way,) = [way for way in commands_in(hint_of(page["reason"])) if way[0] == "resnapshot"]
             eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
-            eventually(lambda: daemon.events("slot_given_up"), "and it is said")
+            eventually(lambda: daemon.events("slot_dropped_by_wal_guard"), "and it is said")
         finally:
             server.execute("ROLLBACK PREPARED 'kept'", dbname="held")
         assert 'cdcd_pipeline_state{state="halted"} 1.0' in daemon.get("/metrics")[1]
@@ -100,7 +100,7 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
         assert daemon.get("/readyz")[0] != 200
         daemon.reload()
         eventually(lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start says it again")
-        assert daemon.events("wal_guard")[-1]["now"] == "give_up"
+        assert daemon.events("wal_guard")[-1]["now"] == "drop_slot"
         audited(command(daemon, *way))
         daemon.wait_state("streaming")
         run(server, "held", "INSERT INTO t VALUES (2)")
@@ -111,15 +111,15 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
 def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, first: Daemon) -> None:
     """F69: what another daemon holds is not this one's to give up, whatever its own limit; nor is it a halt."""
     second.config["name"] = first.name
-    second.config["source"] |= guard(warn="8MiB", critical="16MiB", give_up="24MiB")
+    second.config["source"] |= guard(warn="8MiB", critical="16MiB", drop_slot="24MiB")
     second.start()
     eventually(lambda: second.events("wal_guard"), "its guard has looked")
     (level,) = second.events("wal_guard")
-    assert level["now"] == "give_up"
+    assert level["now"] == "drop_slot"
     tries = len(second.events("retrying"))
     eventually(lambda: len(second.events("retrying")) > tries, "it goes on waiting")
     assert second.status()["state"] == "waiting_slot"
-    assert second.status()["wal_guard"]["level"] == "give_up"
+    assert second.status()["wal_guard"]["level"] == "drop_slot"
     assert second.stop() == 0
     assert has_slot(server, first)
     assert first.status()["state"] == "streaming"
@@ -141,10 +141,10 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
         assert shown(daemon)["held_by"].startswith("cdcd, which has not confirmed 1")
         assert has_slot(server, daemon), "never by itself"
         assert daemon.stop() == 0
-        daemon.config["source"] |= guard(give_up="96MiB")
+        daemon.config["source"] |= guard(drop_slot="96MiB")
         daemon.start()
         eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
-        assert "CDCD-SLOT-GIVEN-UP" in daemon.status()["reason"]
+        assert "CDCD-SLOT-DROPPED-BY-WAL-GUARD" in daemon.status()["reason"]
         assert daemon.stop() == 0
 
 
@@ -157,27 +157,27 @@ def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
     with new_daemon(server, "shared") as owner, new_daemon(server, "shared") as other:
         owner.start().wait_state("streaming")
         assert owner.stop() == 0
-        other.config["source"] |= guard(warn="8MiB", critical="16MiB", give_up="24MiB")
+        other.config["source"] |= guard(warn="8MiB", critical="16MiB", drop_slot="24MiB")
         other.config["source"]["slot"] = {"name": owner.slot}
         other.config["sink"]["transactional_id"] = f"cdcd-{other.slot}"
         reason = other.start().wait_state("halted")["reason"]
         assert "CDCD-SLOT-UNUSABLE" in reason
         assert "drop" not in reason
         burn(server, 32 * MIB)
-        eventually(lambda: shown(other).get("level") == "give_up", "its guard has looked")
+        eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has looked")
         assert "not this one" in shown(other)["held_by"]
-        eventually(lambda: other.events("wal_guard")[-1]["now"] == "give_up", "it is said")
+        eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "it is said")
         assert other.status()["state"] == "halted"
         assert has_slot(server, owner)
         assert other.stop() == 0
-        assert not other.events("slot_given_up")
+        assert not other.events("slot_dropped_by_wal_guard")
         # Its WAL is beyond the limit already: the guard waits for what the start finds.
         other.start()
         reason = halts_with(other, "CDCD-SLOT-UNUSABLE")
-        eventually(lambda: shown(other).get("level") == "give_up", "its guard has looked")
-        eventually(lambda: other.events("wal_guard")[-1]["now"] == "give_up", "it is said")
+        eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has looked")
+        eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "it is said")
         assert other.status()["reason"] == reason
         assert other.stop() == 0
-        assert not other.events("slot_given_up")
+        assert not other.events("slot_dropped_by_wal_guard")
         assert has_slot(server, owner)
         owner.start().wait_state("streaming")

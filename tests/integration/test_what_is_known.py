@@ -60,7 +60,7 @@ METRICS = {
     "cdcd_replication_lag_bytes": "- + k + + - - k + k - k",
     "cdcd_received_lag_bytes": "- + k + k - - k + k - k",
     "cdcd_last_commit_timestamp_seconds": "- - + + + + ? + + + + +",
-    "cdcd_last_ack_timestamp_seconds": "- ? + + + + - ? + + + +",
+    "cdcd_kafka_last_commit_timestamp_seconds": "- ? + + + + - ? + + + +",
     "cdcd_event_latency_seconds": "0 0 + + + + 0 0 ? + + +",
     # state
     "cdcd_build_info": "+ + + + + + + + + + + +",
@@ -68,7 +68,7 @@ METRICS = {
     "cdcd_halted_reason_info": "- - - - - - - - + - - -",
     "cdcd_source_connected": "0 0 + + + 0 0 + 0 + 0 +",
     "cdcd_sink_connected": "0 + + + + 0 0 + 0 + 0 +",
-    "cdcd_loop_last_turn_timestamp_seconds": "+ + + + + + + + + + + +",
+    "cdcd_event_loop_last_iteration_timestamp_seconds": "+ + + + + + + + + + + +",
     # throughput, since the process began
     "cdcd_source_bytes_total": "0 k + + + + 0 k k + + +",
     "cdcd_events_total": "- k + + + + - ? ? + + +",
@@ -115,7 +115,7 @@ METRICS = {
     "cdcd_wal_guard_slots_dropped_total": COUNTER,
     # what is watched beside the stream
     "cdcd_publication_changes_total": COUNTER,
-    "cdcd_tables_not_published_with_topic": "- ? 0 0 0 - - ? ? ? - ?",
+    "cdcd_unpublished_tables_with_topic": "- ? 0 0 0 - - ? ? ? - ?",
     "cdcd_heartbeats_sent_total": "0 0 0 0 0 0 0 0 0 + + 0",
     "cdcd_heartbeat_last_roundtrip_timestamp_seconds": "- - - - - - - - - + + -",
     # the snapshot

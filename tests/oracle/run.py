@@ -155,7 +155,7 @@ def _judged(stack: Stack, dbname: str, made: list[Table]) -> list[Verdict]:
         verdicts = {one.name: _verdict(server, dbname, one) for one in made}
         for mode, group, daemon in running:
             asked = mode == "binary" and not group[0].by_text
-            left_out = daemon.events("option_left_out")
+            left_out = daemon.events("option_disabled")
             assert {line["binary"] for line in daemon.events("streaming")} == {asked}, left_out
             for table, counts in _counted(stack, dbname, daemon, group):
                 verdicts[table.name].counts[mode] = counts

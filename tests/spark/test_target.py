@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.errors import ReadingError
+from cdcd.errors import SparkReadError
 from cdcd.spark import target as targets
 from cdcd.spark.manifest import Manifest, read_manifest, sweep, write_manifest
 from cdcd.spark.target import refuse_anothers, starting_manifest, take
@@ -42,7 +42,7 @@ def test_a_target_that_another_process_writes_to_is_refused_and_free_when_that_i
     with another_process(tmp_path) as other:
         with monkeypatch.context() as patch:
             patch.setattr(targets, "_WITHIN_S", 0.3)
-            with pytest.raises(ReadingError, match="another mirror writes to the target"):
+            with pytest.raises(SparkReadError, match="another mirror writes to the target"):
                 take(tmp_path)
         other.kill()
         take(tmp_path)
@@ -56,7 +56,7 @@ def test_a_process_has_one_query_at_a_time_for_a_target(tmp_path: Path) -> None:
     held = take(tmp_path)
     assert take(tmp_path) is held, "none has begun"
     held.query = running = Running()
-    with pytest.raises(ReadingError, match="a query of this process"):
+    with pytest.raises(SparkReadError, match="a query of this process"):
         take(tmp_path / ".")
     running.isActive = False
     assert take(tmp_path) is held
@@ -79,7 +79,7 @@ def test_a_target_goes_on_with_what_it_mirrors(
     if manifest is not None:
         write_manifest(tmp_path, manifest)
     if refused is not None:
-        with pytest.raises(ReadingError, match=refused):
+        with pytest.raises(SparkReadError, match=refused):
             starting_manifest(tmp_path, "shop", 8, "A")
         return
     found = starting_manifest(tmp_path, "shop", 8, "A")
@@ -95,7 +95,7 @@ def test_a_folder_of_somebody_elses_is_refused_and_nothing_is_removed_there(
     for path in theirs:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("theirs")
-    with pytest.raises(ReadingError, match="not empty") as refused:
+    with pytest.raises(SparkReadError, match="not empty") as refused:
         run_mirror(spark, topics, lake)
     assert "customers" in str(refused.value)
     assert sorted(path for path in lake.rglob("*") if path.is_file()) == sorted(theirs)
@@ -144,7 +144,7 @@ def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
     assert found.cluster
     document = json.loads((target / "manifest.json").read_text()) | {"cluster": "elsewhere"}
     (target / "manifest.json").write_text(json.dumps(document))
-    with pytest.raises(ReadingError, match="another Kafka cluster") as raised:
+    with pytest.raises(SparkReadError, match="another Kafka cluster") as raised:
         run_mirror(spark, topics, target)
     hint = hint_of(str(raised.value))
     assert "choose another target" in hint

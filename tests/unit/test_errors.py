@@ -90,7 +90,7 @@ def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
         ("RegistryRefused", Retry.OPERATOR),  # F55
         ("SinkFenced", Retry.NEVER),  # F69
         ("ConfigError", Retry.NEVER),
-        ("MemoryShort", Retry.NEVER),
+        ("OutOfMemory", Retry.NEVER),
     ],
 )
 def test_an_error_is_mended_by(name: str, retry: Retry) -> None:

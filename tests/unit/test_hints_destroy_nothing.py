@@ -17,7 +17,7 @@ DESTROYS = re.compile(
 MAY = {
     ("source/slot.py", "pg_drop_replication_slot"): "the statement, not a hint",
     ("errors/source.py", "pg_drop_replication_slot"): "of the slot that cdcd reads, after it was copied",
-    ("source/failures.py", "drop it"): "its owner is asked to",
+    ("source/error_map.py", "drop it"): "its owner is asked to",
     ("errors/schemas.py", "delete the subject"): "of a topic that this slot owns",
     ("process/hints.py", "delete the subject"): "of a topic that this slot owns",
     ("config/source.py", "drop the slot"): "what the option does, with the slot that cdcd has read",

@@ -37,7 +37,7 @@ def in_readable_form(options: StreamOptions, columns: Sequence[TextColumn]) -> S
     """Leave binary out, and say so, where a published column has no exact reading of it."""
     if not options.binary or not columns:
         return options
-    _LOG.warning("option_left_out", option="source.protocol.binary", reason=as_reason(columns))
+    _LOG.warning("option_disabled", option="source.protocol.binary", reason=as_reason(columns))
     return replace(options, binary=False)
 
 

@@ -90,12 +90,12 @@ def _met(look: Look, error: CdcdError) -> Finding:
 
 def _locked(look: Look, known: Known, error: CdcdError) -> Finding:
     holders = lock_holders(known.sql()) or f"{error.message}; nobody holds a lock any more"
-    mend = "have whoever runs that transaction end it, or wait for it, then look again"
+    hint = "have whoever runs that transaction end it, or wait for it, then look again"
     message = f"could not be looked at within {known.lock_patience_ms} ms: {holders}"
     # Whoever holds one for that long is not waited for as long by each look that follows.
     known.lock_patience_ms = min(known.lock_patience_ms, LOCK_PATIENCE_MS)
     set_lock_timeout(known.sql(), known.lock_patience_ms)
-    return Finding("unknown", look.name, message, mend)
+    return Finding("unknown", look.name, message, hint)
 
 
 def check_spill(known: Known) -> list[Finding]:

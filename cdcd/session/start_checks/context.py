@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cdcd.config import Config
-from cdcd.errors import Owned
+from cdcd.errors import OwnedByAnother
 from cdcd.findings import Finding
 from cdcd.model import Progress, Timelines
 from cdcd.recovery.start_decision import Resume, Snapshot
@@ -72,7 +72,7 @@ class Known:
     tables: list[PublishedTable] | None = None
     schemas: Registry | SchemaTopic | None = None
     is_transaction_known: bool = False
-    shared: Owned | None = None
+    shared: OwnedByAnother | None = None
     text_columns: list[Any] = field(default_factory=list)
     _connection: Any = None
 

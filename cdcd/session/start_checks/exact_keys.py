@@ -28,8 +28,8 @@ def inexact_keys(tables: Iterable[PublishedTable], catalog: Catalog, policies: P
                 "format.numeric_as: double or format.interval_as: microseconds may make one key of two in "
                 f"{', '.join(merged)}, and whoever reads by key has one of the rows"
             )
-            mend = "leave these columns as they are, in format.overrides"
-            yield Finding("warn", f"table {name}", message, mend)
+            hint = "leave these columns as they are, in format.overrides"
+            yield Finding("warn", f"table {name}", message, hint)
 
 
 def _merged(table: PublishedTable, name: str, catalog: Catalog, policies: Policies) -> list[str]:

@@ -117,8 +117,8 @@ def _peeked(known: Known) -> tuple[Progress | None, bool]:
 
 def _undecided(what: str, level: Any) -> Finding:
     message = f"where it would begin is not known; by what is committed now: {what}"
-    mend = "another producer's open transaction in the progress topic is in the way: look again when it has ended"
-    return Finding(level, "start", message, mend)
+    hint = "another producer's open transaction in the progress topic is in the way: look again when it has ended"
+    return Finding(level, "start", message, hint)
 
 
 def _topic_identities(known: Known) -> TopicIdentities:

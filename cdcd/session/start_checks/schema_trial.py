@@ -235,9 +235,9 @@ class Trial:
         found = [finding for one in done for finding in _findings_of(one, at_once=at_once)]
         left = topics - len(done)
         if self._unavailable is not None:
-            said, mend = self._unavailable.said, self._unavailable.advice or _LOOK_AGAIN
+            said, hint = self._unavailable.said, self._unavailable.advice or _LOOK_AGAIN
             found.append(
-                Finding("unknown", "schemas", f"{left} of {topics} topics not looked at: {said}", mend)
+                Finding("unknown", "schemas", f"{left} of {topics} topics not looked at: {said}", hint)
             )
         elif left:
             said = f"{left} of {topics} topics could not be looked at within {limit_s:g} s"
@@ -249,9 +249,9 @@ def _findings_of(tried: Tried, *, at_once: bool) -> Iterator[Finding]:
     if tried.error is not None:
         found = failure(tried.subject, tried.error)
         if tried.is_of_messages:
-            mend = f"{found.mend}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
+            hint = f"{found.hint}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
             yield Finding(
-                "warn", found.subject, f"{found.message}; the first logical message would halt cdcd", mend
+                "warn", found.subject, f"{found.message}; the first logical message would halt cdcd", hint
             )
         elif at_once:
             yield found

@@ -47,7 +47,7 @@ def check_setup(known: Known) -> list[Finding]:
             drops_slot=isinstance(known.verdict, Snapshot) and known.verdict.drop_slot,
             wanted=known.config.wanted_options,
             heartbeat=known.config.source.heartbeat_interval_ms > 0,
-            limits_wal=known.config.source.wal_guard.give_up is not None,
+            limits_wal=known.config.source.wal_guard.drop_slot is not None,
         )
     )
 
@@ -70,8 +70,8 @@ def check_tables(known: Known) -> list[Finding]:
     findings = list(table_findings(connection, tables, snapshot=known.is_anew, policy_of=policies.table))
     if not tables:
         name = quote_identifier(known.source.publications[0])
-        mend = f"ALTER PUBLICATION {name} ADD TABLE schema.table"
-        findings.append(Finding("warn", "publication", "the publications have no tables", mend))
+        hint = f"ALTER PUBLICATION {name} ADD TABLE schema.table"
+        findings.append(Finding("warn", "publication", "the publications have no tables", hint))
     if known.config.source.protocol.binary:
         findings += _binary(known, tables)
     catalog = Catalog(known.source)

@@ -100,9 +100,9 @@ def _not_needed_by_all(finding: Finding, config: Config) -> Finding:
     """Nobody halts for the topic of the logical messages before somebody writes one."""
     if finding.level != "fail" or finding.subject != f"topic {message_topic(config.name)}":
         return finding
-    mend = f"{finding.mend}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
+    hint = f"{finding.hint}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
     message = f"{finding.message}; the first logical message would halt cdcd"
-    return Finding("warn", finding.subject, message, mend)
+    return Finding("warn", finding.subject, message, hint)
 
 
 def check_owners(known: Known) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.avro.plan import compile_plan
-from cdcd.errors import IdentityShort
+from cdcd.errors import ReplicaIdentityIncomplete
 from cdcd.model import Column, Relation, ReplicaIdentity
 from cdcd.schema.identity import OldTuples, PartitionIdentity, old_tuples
 
@@ -104,7 +104,7 @@ NAMELESS = [
 @pytest.mark.parametrize(("kind", "key", "message"), NAMELESS)
 def test_a_change_that_names_no_row_halts(kind: str, key: tuple[str, ...], message: bytes) -> None:
     one = table(DEFAULT, key, SHORT)
-    with pytest.raises(IdentityShort) as caught:
+    with pytest.raises(ReplicaIdentityIncomplete) as caught:
         one.encode(("I", insert(["1", "a", "1"])), (kind, message))
     said = str(caught.value)
     assert f"ALTER TABLE {LEAF} REPLICA IDENTITY FULL" in said
@@ -183,5 +183,5 @@ def test_where_an_identity_may_have_been_another_an_old_row_without_the_key_halt
 ) -> None:
     one = table(DEFAULT, old=UNSURE)
     assert story(one, ("U", update(["1", "a", None]))) == [("u", None, row(1, "a", None), None, [])]
-    with pytest.raises(IdentityShort, match="as it was then"):
+    with pytest.raises(ReplicaIdentityIncomplete, match="as it was then"):
         one.encode((kind, message))

@@ -238,7 +238,7 @@ CASES: tuple[Wrong, ...] = (
         "WAL guard without a unit",
         _source("wal_guard: {give_up: much}"),
         (
-            "source.wal_guard.give_up: expected a size such as 16MiB, 64kB or a number of bytes "
+            "source.wal_guard.drop_slot: expected a size such as 16MiB, 64kB or a number of bytes "
             "(from prod.yaml:2)",
         ),
     ),

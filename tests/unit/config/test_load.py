@@ -199,7 +199,7 @@ def test_a_secret_file_is_read_at_each_use(tmp_path: Path) -> None:
     secret.write_text(" second, with blanks \r\n")
     assert read() == " second, with blanks "
     secret.unlink()
-    with pytest.raises(SecretUnreadable, match="CDCD-SECRET"):
+    with pytest.raises(SecretUnreadable, match="CDCD-SECRET-UNREADABLE"):
         read()
 
 

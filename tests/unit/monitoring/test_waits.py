@@ -66,7 +66,7 @@ def test_a_long_one_is_shown_said_once_and_said_when_it_is_over() -> None:
         assert (page["kind"], page["seconds"]) == ("registry", SHOWN_AFTER_S + 10)
         assert len(clocked.after(SAID_AGAIN_AFTER_S)) == 1
     (ended,) = lines
-    assert (ended["event"], ended["kind"]) == ("waited", "registry")
+    assert (ended["event"], ended["kind"]) == ("wait_ended", "registry")
     assert clocked.waits.page() == []
 
 
@@ -92,7 +92,7 @@ def test_a_statement_waits_only_while_the_looks_say_so() -> None:
         assert len(clocked.after(SHOWN_AFTER_S)) == 1
         with capture_logs() as lines:
             report(None)
-        assert [line["event"] for line in lines] == ["waited"]
+        assert [line["event"] for line in lines] == ["wait_ended"]
         assert clocked.waits.shown() == []
         report(Seen("lock", "AccessShareLock on public.u", (B,)))
         assert clocked.after(1) == []

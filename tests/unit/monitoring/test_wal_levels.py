@@ -8,7 +8,7 @@ from cdcd.monitoring.wal_levels import Level, Oldest, Sizes, holder, judged
 from cdcd.ops.slot_metrics import SlotReading
 
 MIB = 1 << 20
-SIZES = Sizes(warn_bytes=100 * MIB, critical_bytes=200 * MIB, give_up_bytes=300 * MIB)
+SIZES = Sizes(warn_bytes=100 * MIB, critical_bytes=200 * MIB, drop_slot_bytes=300 * MIB)
 NEVER = Sizes()
 
 
@@ -25,7 +25,7 @@ def reading(retained_mib: int | None, **more: object) -> SlotReading:
         (SIZES, reading(100), Level.WARN),
         (SIZES, reading(200), Level.CRITICAL),
         (SIZES, reading(299), Level.CRITICAL),
-        (SIZES, reading(300), Level.GIVE_UP),
+        (SIZES, reading(300), Level.DROP_SLOT),
         (Sizes(100 * MIB, 200 * MIB), reading(10_000), Level.CRITICAL),  # never by itself
         (NEVER, reading(10_000), Level.OK),
         # max_slot_wal_keep_size: what is left counts, whatever the sizes say

@@ -121,7 +121,7 @@ def test_a_group_counts_once(metrics: Metrics, clock: Clock) -> None:
     assert samples['cdcd_kafka_transactions_total{result="committed"}'] == 1
     assert samples["cdcd_event_latency_seconds_sum"] == pytest.approx(0.5)
     assert samples["cdcd_kafka_transaction_duration_seconds_sum"] == pytest.approx(0.02)
-    assert samples["cdcd_last_ack_timestamp_seconds"] == clock.now_s
+    assert samples["cdcd_kafka_last_commit_timestamp_seconds"] == clock.now_s
     assert samples["cdcd_last_commit_timestamp_seconds"] == 5
 
 

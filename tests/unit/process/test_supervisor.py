@@ -363,7 +363,7 @@ async def test_an_error_outside_the_tree_halts_without_showing_what_it_says(
     async with daemon(monkeypatch, ValueError("a row's value")) as one:
         await one.until(lambda: one.state == "halted")
         reason = one.status.page()["reason"]
-        assert "CDCD-DEFECT" in reason
+        assert "CDCD-INTERNAL" in reason
         assert "ValueError" in reason
         assert "a row's value" not in reason
 

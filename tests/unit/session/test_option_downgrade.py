@@ -13,7 +13,7 @@ from cdcd.errors import (
     KeyChanged,
     OptionFailed,
     Retry,
-    SendMissing,
+    SendFunctionMissing,
     ServerInternal,
     SourceUnavailable,
     StreamingFailed,
@@ -48,7 +48,10 @@ def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdE
 
 @pytest.mark.parametrize(
     "error",
-    [BinaryUnreadable("no reading", table="t", column="c", lsn=7), SendMissing("x", sqlstate="42883")],
+    [
+        BinaryUnreadable("no reading", table="t", column="c", lsn=7),
+        SendFunctionMissing("x", sqlstate="42883"),
+    ],
 )
 def test_what_binary_may_be_the_reason_of_is_tried_again_as_text(error: CdcdError) -> None:
     with pytest.raises(BinaryFailed, match=error.message) as failed, unsafe_options(BINARY, slot="s"):
@@ -64,7 +67,7 @@ def test_what_binary_may_be_the_reason_of_is_tried_again_as_text(error: CdcdErro
         (UNSTREAMED, ServerInternal("broken")),
         (UNSTREAMED, KeyChanged("now ()")),
         (STREAMED, SourceUnavailable("gone")),
-        (STREAMED, SendMissing("no output function")),
+        (STREAMED, SendFunctionMissing("no output function")),
         (BINARY, ValueUnencodable("a null key")),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import Owned, ProgressUnreadable
+from cdcd.errors import OwnedByAnother, ProgressUnreadable
 from cdcd.model import Progress, SourceIdentity
 from cdcd.sink.owners import (
     Owner,
@@ -130,7 +130,7 @@ def test_a_topic_has_one_slot_that_writes_to_it(
 def test_the_refusal_says_whose_it_is_and_what_to_set_and_names_few_of_many() -> None:
     names = [f"t{number}" for number in range(9)]
     refusal = conflict(names, [an_owner(OTHER, *names)], OWN, ())
-    assert isinstance(refusal, Owned)
+    assert isinstance(refusal, OwnedByAnother)
     assert "t0, t1, t2, t3, t4 and 4 more: slot cdcd_b of database db_b, system identifier 7001" in str(
         refusal
     )

@@ -21,7 +21,7 @@ def test_a_folder_that_can_be_used(tmp_path: Path) -> None:
 def test_too_little_room_is_a_warning(tmp_path: Path) -> None:
     finding = check_folder(SpillSettings(below=tmp_path, disk_bytes=1 << 60))
     assert finding.level == "warn"
-    assert "lower buffer.spill" in finding.mend
+    assert "lower buffer.spill" in finding.hint
 
 
 @pytest.mark.parametrize("what", ["missing", "file", "open to others", "link"])
@@ -39,4 +39,4 @@ def test_a_folder_that_cannot_be_used_fails(tmp_path: Path, what: str) -> None:
         own.symlink_to(tmp_path)
     finding = check_folder(SpillSettings(below=below, disk_bytes=1))
     assert finding.level == "fail"
-    assert finding.mend
+    assert finding.hint
