@@ -2,6 +2,7 @@
 
 Out: `pg_server(major)`, `postgres` (newest major), `database` (a new one for each test), `kafka`,
 `kafka_cluster`, `registry`. They live in one folder, on 127.0.0.1, and end with the session, also a killed one.
+Where pytest has workers, they share the broker and the registry; a test marked `own_broker` has its worker's own.
 Invariant: a missing artefact is fetched; one that cannot be had is an error of the test, never a skip.
 """
 
@@ -11,6 +12,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -23,6 +25,13 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.doors import KafkaDoors
 from tests.support.forked import Forks
 from tests.support.proxy import Proxy
+from tests.support.shared import (
+    BROKER_SETTINGS,
+    SharedBroker,
+    SharedRegistry,
+    SharedServers,
+    shared_address,
+)
 from tests.support.spreading import Spreading
 from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database, new_database_name
 
@@ -32,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's job in the background ignores it, and so would what is started here and is to be interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Spreading())
+    if not hasattr(config, "workerinput") and (workers := getattr(config.option, "numprocesses", None)):
+        config.pluginmanager.register(SharedServers(workers, _shared_folder))
+
+
+def _shared_folder() -> Path:
+    """A folder for what all workers use."""
+    account = server_account()
+    return make_run_folder("cdcd-test-", account) if account else Path(mkdtemp(prefix="cdcd-test-"))
 
 
 @pytest.fixture(scope="session")
@@ -75,27 +92,44 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka_and_doors(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBroker, KafkaDoors]]:
-    """The session's broker, and the proxy that leads to it for who asks for `kafka_door`."""
-    # A transaction that is over its time is looked for every 10 s otherwise.
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"}
-    broker = KafkaBroker(stack_folder / "kafka", cache=artefacts, settings=settings)
+def own_kafka_and_doors(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBroker, KafkaDoors]]:
+    """This worker's own broker, and the proxy that leads to it."""
+    broker = KafkaBroker(stack_folder / "kafka", cache=artefacts, settings=BROKER_SETTINGS)
     with KafkaDoors(broker) as doors, broker:
         yield broker, doors
 
 
 @pytest.fixture(scope="session")
-def kafka(kafka_and_doors: tuple[KafkaBroker, KafkaDoors]) -> KafkaBroker:
-    """The session's broker. A test that stops it starts it again."""
-    return kafka_and_doors[0]
+def shared_kafka_and_door(request: pytest.FixtureRequest) -> Iterator[tuple[KafkaBroker, Proxy]]:
+    """The broker of all workers, and this one's link to it; this session's own broker where there are no workers."""
+    address = shared_address(request.config, "kafka")
+    if address is None:
+        broker, doors = request.getfixturevalue("own_kafka_and_doors")
+        yield broker, doors.proxies[0]
+        return
+    with Proxy(address.proxied_port, at=("127.0.0.1", address.door_port)) as door:
+        yield SharedBroker(address.port), door
 
 
 @pytest.fixture
-def kafka_door(kafka_and_doors: tuple[KafkaBroker, KafkaDoors]) -> Iterator[Proxy]:
-    """A link to the session's broker that a test may break; it is healed afterwards."""
-    (door,) = kafka_and_doors[1].proxies
-    yield door
-    door.heal()
+def kafka(request: pytest.FixtureRequest) -> KafkaBroker:
+    """A broker. A test that stops, pauses or configures it is marked `own_broker`, and starts it again."""
+    if request.node.get_closest_marker("own_broker") is None:
+        broker: KafkaBroker = request.getfixturevalue("shared_kafka_and_door")[0]
+    else:
+        broker = request.getfixturevalue("own_kafka_and_doors")[0]
+    broker.start()  # whatever an earlier test did to it
+    return broker
+
+
+@pytest.fixture
+def kafka_door(
+    request: pytest.FixtureRequest, shared_kafka_and_door: tuple[KafkaBroker, Proxy]
+) -> Iterator[Proxy]:
+    """A link to the broker that a test may break; it is healed afterwards."""
+    assert request.node.get_closest_marker("own_broker") is None, "it leads to the broker of all workers"
+    yield shared_kafka_and_door[1]
+    shared_kafka_and_door[1].heal()
 
 
 @pytest.fixture(scope="session")
@@ -106,10 +140,20 @@ def kafka_cluster(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaCluster
 
 
 @pytest.fixture(scope="session")
-def registry(artefacts: Cache, stack_folder: Path) -> Iterator[SchemaRegistry]:
-    """A schema registry in memory."""
+def own_registry(artefacts: Cache, stack_folder: Path) -> Iterator[SchemaRegistry]:
+    """This worker's schema registry in memory, for who pauses it."""
     with SchemaRegistry(stack_folder / "registry", cache=artefacts) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def registry(request: pytest.FixtureRequest) -> SchemaRegistry:
+    """A schema registry in memory, of all workers where there are any."""
+    address = shared_address(request.config, "registry")
+    if address is not None:
+        return SharedRegistry(address.port)
+    server: SchemaRegistry = request.getfixturevalue("own_registry")
+    return server
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,8 @@ from tests.support.doors import KafkaDoors, registry_through, through
 from tests.support.forked import Forks
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.own_broker
+
 ROUNDS = {"exactly_once": 12, "at_least_once": 2}
 SMALL_WORK_MEM = "?options=-c%20logical_decoding_work_mem%3D64kB"
 
@@ -37,12 +39,13 @@ def test_random_faults_lose_repeat_tear_and_reorder_nothing(
     tmp_path: Path,
     postgres: PostgresServer,
     database: str,
-    kafka_and_doors: tuple[KafkaBroker, KafkaDoors],
-    registry: SchemaRegistry,
+    own_kafka_and_doors: tuple[KafkaBroker, KafkaDoors],
+    own_registry: SchemaRegistry,
     forks: Forks,
 ) -> None:
-    (kafka, doors), struck = kafka_and_doors, Counter[str]()
+    (kafka, doors), struck = own_kafka_and_doors, Counter[str]()
     kafka.start()
+    registry = own_registry
     with (
         Proxy(postgres.port) as to_postgres,
         Proxy(registry.port) as to_registry,

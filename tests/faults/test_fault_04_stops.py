@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
@@ -58,6 +60,7 @@ def test_in_the_snapshot(
         assert len(fold(events, lambda row: row["id"])) == 15000
 
 
+@pytest.mark.own_broker
 def test_while_kafka_does_not_answer_under_load(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -84,6 +87,7 @@ def test_while_kafka_does_not_answer_under_load(
         assert_each_once(events)
 
 
+@pytest.mark.own_broker
 def test_while_kafka_does_not_answer_and_the_source_has_died(
     pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:

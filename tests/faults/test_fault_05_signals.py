@@ -51,6 +51,7 @@ def test_an_interrupt_is_an_orderly_stop(
     assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
 
 
+@pytest.mark.own_broker
 def test_a_second_signal_ends_at_once(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

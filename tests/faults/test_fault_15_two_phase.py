@@ -136,6 +136,7 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
 MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not_written, written]
 
 
+@pytest.mark.own_broker
 @pytest.mark.parametrize(
     ("place", "two_phase", "streaming"),
     [

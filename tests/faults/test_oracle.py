@@ -26,7 +26,10 @@ from tests.faults.plants import (
 from tests.faults.truth import TABLES
 from tests.faults.workload import EVERYTHING
 from tests.faults.world import World
+from tests.support.doors import KafkaDoors
 from tests.support.stack import drop_database, new_database_name
+
+pytestmark = pytest.mark.own_broker
 
 WITHOUT_DDL = {name: weight for name, weight in EVERYTHING.items() if name != "altered"}
 """Much DDL makes a snapshot begin anew each time."""
@@ -37,12 +40,13 @@ NewWorld = Callable[..., World]
 @pytest.fixture(scope="module")
 def new_world(
     postgres: PostgresServer,
-    kafka: KafkaBroker,
-    registry: SchemaRegistry,
+    own_kafka_and_doors: tuple[KafkaBroker, KafkaDoors],
+    own_registry: SchemaRegistry,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[NewWorld]:
     """`new_world(**configuration)`: a database with its daemon, which was not started yet."""
     postgres.start()
+    kafka, registry = own_kafka_and_doors[0], own_registry
     made: list[World] = []
 
     def make(**over: Any) -> World:

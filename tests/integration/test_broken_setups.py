@@ -105,10 +105,10 @@ def trace(world: World, registry: SchemaRegistry) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def scratch(kafka: KafkaBroker) -> str:
+def scratch(shared_kafka_and_door: tuple[KafkaBroker, object]) -> str:
     """A topic for whoever must not be fenced to write to."""
     name = new_name("scratch")
-    create_topic(kafka.bootstrap, name)
+    create_topic(shared_kafka_and_door[0].bootstrap, name)
     return name
 
 

@@ -440,6 +440,7 @@ def stopped_broker(kafka: KafkaBroker) -> Iterator[str]:
     kafka.start()
 
 
+@pytest.mark.own_broker
 def test_what_hides_nothing_is_named_at_once(
     pg_server: PostgresServers, new_daemon: NewDaemon, stopped_broker: str
 ) -> None:
@@ -468,6 +469,7 @@ def test_what_hides_nothing_is_named_at_once(
     assert text.stderr == ""
 
 
+@pytest.mark.own_broker
 def test_a_wrong_password_does_not_hide_a_stopped_broker(
     pg_server: PostgresServers, new_daemon: NewDaemon, stopped_broker: str
 ) -> None:

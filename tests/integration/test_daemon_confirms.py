@@ -7,6 +7,7 @@ import signal
 import threading
 
 import psycopg2
+import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
@@ -27,6 +28,7 @@ def confirmed_lsn(server: PostgresServer, slot: str) -> str:
     )
 
 
+@pytest.mark.own_broker
 def test_a_received_transaction_is_not_confirmed_by_keepalives_while_a_larger_one_comes(
     pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
 ) -> None:

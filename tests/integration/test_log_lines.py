@@ -72,6 +72,7 @@ def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
         drop_database(server, dbname)
 
 
+@pytest.mark.own_broker
 def test_a_broker_that_restarts_is_one_warning(
     pg_server: PostgresServers, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:

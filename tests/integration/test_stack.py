@@ -140,6 +140,7 @@ def test_only_committed_transactions_are_read(kafka: KafkaBroker) -> None:
     assert committed_values(kafka.bootstrap, topic, at_least=2) == [b"first", b"second"]
 
 
+@pytest.mark.own_broker
 def test_a_killed_broker_comes_back_with_its_records(kafka: KafkaBroker) -> None:
     topic = new_name()
     create_topic(kafka.bootstrap, topic)

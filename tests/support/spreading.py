@@ -1,25 +1,45 @@
-"""How tests are spread over pytest's workers: by file, and all that runs Spark on one worker, which begins with it.
+"""How tests are spread over pytest's workers: by file, and the files that need the same costly servers on one worker.
 
-In: node ids.  Out: the scope of each; what has one scope runs on one worker, one after another.
-Why: each Spark wants all processors and a gigabyte. Four at once, beside four brokers and four registries, take so
-long on two processors that what waits for them gives up.
+In: node ids, and what their files say.  Out: the scope of each; what has one scope runs on one worker, one after
+another. The scopes of costly servers come first: they take longest as a whole.
+Why: each Spark wants all processors and a gigabyte. A broker takes seconds of a processor to start, and then takes
+some until the session ends.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 WITH_SPARK = ("tests/integration/test_demo_run.py", "tests/spark/")
+COSTLY = {
+    "all servers struck": ("own_registry",),
+    "own brokers": ("own_broker", "kafka_cluster"),
+    "secured broker": ("secured_kafka", "by_password", "by_certificate"),
+}
+"""What a file says that needs these servers. The first that fits is its scope."""
+ORDER = ["spark", *COSTLY, None]
 
 
-class OneSpark(LoadFileScheduling):
-    """`--dist loadfile`, with one scope for the files that run Spark."""
+@cache
+def costly_scope(file: str, root: Path) -> str | None:
+    """The scope that this file shares with others, None where it is one of its own."""
+    if file.startswith(WITH_SPARK):
+        return "spark"
+    text = (root / file).read_text()
+    return next((scope for scope, words in COSTLY.items() if any(word in text for word in words)), None)
+
+
+class ByServers(LoadFileScheduling):
+    """`--dist loadfile`, with one scope for the files that need the same costly servers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
+        file: str = super()._split_scope(nodeid)
+        return costly_scope(file, self.config.rootpath) or file
 
 
 class Spreading:
@@ -27,9 +47,11 @@ class Spreading:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """What takes longest as a whole comes first."""
-        items.sort(key=lambda item: not item.nodeid.startswith(WITH_SPARK))
+        items.sort(
+            key=lambda item: ORDER.index(costly_scope(item.nodeid.split("::")[0], item.config.rootpath))
+        )
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> OneSpark | None:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByServers | None:
         """Another way of spreading that somebody asks for is left as it is."""
-        return OneSpark(config, log) if config.getvalue("dist") == "loadfile" else None
+        return ByServers(config, log) if config.getvalue("dist") == "loadfile" else None

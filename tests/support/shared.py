@@ -1,0 +1,157 @@
+"""The servers that pytest's workers share: one broker and one registry for the whole run.
+
+In: a worker's question, over a socket of this machine.  Out: the server's address; the first question starts it.
+The broker has a listener for each worker, which advertises the port of a proxy that the worker opens: a worker breaks
+the link of its own tests alone.
+Invariant: a shared server runs until the session ends. No test stops, pauses or configures it: one that has to is
+marked `own_broker`, and gets a broker of its worker's.
+Tests are kept apart by names: each has topics, subjects and transactional ids that no other test has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
+
+from cdcd.demo.stack.kafka import SMALL_JVM, KafkaBroker
+from cdcd.demo.stack.ports import free_port
+from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.demo.stack.server import LocalServer
+
+_INPUT = "shared_servers"
+BROKER_SETTINGS = {
+    # A transaction that is over its time is looked for every 10 s otherwise.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"
+}
+ROOMY_JVM = ("-Xmx768m", *SMALL_JVM[1:])
+"""The shared broker has the topics of all workers."""
+
+
+class Address(NamedTuple):
+    """Where a shared server is, and which of the broker's other listeners is the worker's own."""
+
+    port: int
+    proxied_port: int = 0
+    """Where the broker listens for what comes through the worker's proxy."""
+    door_port: int = 0
+    """Where that proxy has to be."""
+
+
+class SharedServers:
+    """A plugin of the process whose workers run the tests. `folder` makes the folder that they live in."""
+
+    def __init__(self, workers: int, folder: Callable[[], Path]) -> None:
+        self._key = secrets.token_bytes(16)
+        self._listener = Listener(("127.0.0.1", 0), authkey=self._key)
+        self._starters = {"kafka": self._start_kafka, "registry": self._start_registry}
+        self._workers = workers
+        self._folder = folder
+        self._made: list[Path] = []
+        self._doors: list[tuple[int, int]] = []
+        self._running: dict[str, LocalServer] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="shared servers", daemon=True).start()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker where to ask."""
+        node.workerinput[_INPUT] = (self._listener.address, self._key)
+
+    def pytest_unconfigure(self) -> None:
+        """Stop what was started."""
+        self._listener.close()
+        with self._lock:
+            for server in self._running.values():
+                server.stop()
+        for folder in self._made:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                connection = self._listener.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: Connection) -> None:
+        with connection, contextlib.suppress(OSError, EOFError):
+            name = connection.recv()
+            try:
+                connection.send(self._address_of(name))
+            except Exception as failure:  # noqa: BLE001 - the worker raises it
+                connection.send(f"{type(failure).__name__}: {failure}")
+
+    def _address_of(self, name: str) -> Address:
+        with self._lock:
+            if name not in self._running:
+                self._made.append(self._folder())
+                self._running[name] = self._starters[name](self._made[-1])
+            port = self._running[name].port
+            return Address(port, *self._doors.pop()) if name == "kafka" else Address(port)
+
+    def _start_kafka(self, folder: Path) -> KafkaBroker:
+        broker = KafkaBroker(folder / "kafka", settings=BROKER_SETTINGS, jvm_flags=ROOMY_JVM)
+        # Where a worker has crashed another one takes its place.
+        self._doors = [(free_port(), free_port()) for _ in range(2 * self._workers)]
+        for number, (port, door_port) in enumerate(self._doors):
+            broker.add_listener(f"PROXIED{number}", port, advertised_port=door_port)
+        broker.start()
+        return broker
+
+    def _start_registry(self, folder: Path) -> SchemaRegistry:
+        server = SchemaRegistry(folder / "registry")
+        server.start()
+        return server
+
+
+def shared_address(config: pytest.Config, name: str) -> Address | None:
+    """Return where a shared server is, None in a session without workers. A worker asks once."""
+    where = getattr(config, "workerinput", {}).get(_INPUT)
+    if where is None:
+        return None
+    address, key = where
+    with Client(tuple(address), authkey=key) as connection:
+        connection.send(name)
+        answer = connection.recv()
+    if not isinstance(answer, Address):
+        raise RuntimeError(f"the shared {name} could not be started: {answer}")
+    return answer
+
+
+def _refuse(*_args: object, **_options: object) -> NoReturn:
+    raise AssertionError("this server is shared by all workers: mark the test `own_broker`")
+
+
+class SharedBroker(KafkaBroker):
+    """The address of the shared broker, where a test expects a broker."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(Path())
+        self.port = port
+
+    def start(self) -> None:
+        """It runs."""
+
+    launch = stop = kill = wait_ready = add_listener = join = _refuse  # type: ignore[assignment]
+    pid = property(_refuse)  # type: ignore[assignment]
+
+
+class SharedRegistry(SchemaRegistry):
+    """The address of the shared registry, where a test expects a registry."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(Path())
+        self.port = port
+
+    def start(self) -> None:
+        """It runs."""
+
+    launch = stop = kill = wait_ready = _refuse  # type: ignore[assignment]
+    pid = property(_refuse)  # type: ignore[assignment]
