@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICK_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-test)
 DOCS_STAMP := $(VENV)/.installed-docs
+unexport PYTHONDONTWRITEBYTECODE  # each process of the tests would compile all of cdcd again
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
@@ -21,7 +22,7 @@ demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seco
 	$(BIN)/cdcd demo $(ARGS)
 
 test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
-	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(QUICK_STAMP) ## what needs no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
 	$(BIN)/pytest --quiet --numprocesses 4 tests/unit $(ARGS)

@@ -8,6 +8,7 @@ Invariant: a missing artefact is fetched; one that cannot be had is an error of 
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 from collections.abc import Iterator
@@ -43,6 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Spreading())
     if not hasattr(config, "workerinput") and (workers := getattr(config.option, "numprocesses", None)):
         config.pluginmanager.register(SharedServers(workers, _shared_folder))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """Thousands of tests live until the end: no garbage collection looks through them again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _shared_folder() -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -57,8 +55,7 @@ def widen(bootstrap: str, topic: str) -> None:
 
 def accept(daemon: Daemon, topic: str) -> None:
     """What the operator does."""
-    command = [sys.executable, "-m", "cdcd", "resume", "--config", str(daemon.config_path)]
-    done = subprocess.run([*command, "--accept-topic", topic], capture_output=True, check=False, timeout=60)
+    done = daemon.run("resume", "--accept-topic", topic)
     assert done.returncode == 0, done.stderr
 
 

@@ -50,7 +50,7 @@ def new_daemon(
             registry_url=registry.url,
             **over,
         )
-        daemon.spawn = forks.spawn
+        daemon.spawn, daemon.run_command = forks.spawn, forks.run
         made.append(daemon)
         return daemon
 

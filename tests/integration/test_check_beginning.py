@@ -9,7 +9,6 @@ import contextlib
 import json
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.daemon import Daemon
 from tests.support.stack import PostgresServers, prepare, run_script, slot_is_active
 from tests.support.topics import committed_values, create_topic, transactional_producer
 from tests.support.waiting import eventually
@@ -30,15 +29,8 @@ Findings = dict[str, list[tuple[str, str, str]]]
 
 
 def cdcd(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of cdcd with the daemon's own configuration, as a process."""
-    return subprocess.run(
-        [sys.executable, "-m", "cdcd", *words, "--config", str(daemon.config_path)],
-        env=environment_without_cdcd(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    """A command of cdcd with the daemon's own configuration."""
+    return daemon.run(*words)
 
 
 def check(daemon: Daemon) -> tuple[int, Findings]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.daemon import Daemon
 from tests.support.reader import BEGINNING, Reader, assert_each_once
 from tests.support.stack import PostgresServers, drop_database, in_one_transaction, new_database_name
 
@@ -57,10 +55,7 @@ def assert_row(value: dict[str, object]) -> None:
 
 def check(daemon: Daemon) -> str:
     """What `cdcd check` prints."""
-    command = [sys.executable, "-m", "cdcd", "check", "--config", str(daemon.config_path)]
-    return subprocess.run(
-        command, env=environment_without_cdcd(), capture_output=True, text=True, check=False
-    ).stdout
+    return daemon.run("check").stdout
 
 
 def forms(daemon: Daemon) -> list[bool]:

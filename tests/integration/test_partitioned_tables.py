@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,5 +133,4 @@ def test_check_says_what_partitions_leave_out(
 
 
 def _checked(daemon: Daemon) -> str:
-    command = [sys.executable, "-m", "cdcd", "check", "--config", str(daemon.config_path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+    return daemon.run("check").stdout

@@ -30,11 +30,20 @@ from tests.support.waiting import eventually
 DEADLINE_S = 120.0
 
 Spawn = Callable[[list[str], IO[bytes], dict[str, str]], Any]
+Run = Callable[[list[str], Path, float], subprocess.CompletedProcess[str]]
 
 
 def as_process(command: list[str], log: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start it as a process of its own."""
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+def run_as_process(command: list[str], _folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run it as a process of its own."""
+    environment = environment_without_cdcd()
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+    )
 
 
 def _answer(url: str, within_s: float) -> Any:
@@ -70,6 +79,7 @@ class Daemon:
         self.environment: dict[str, str] = {}
         """Variables that it gets besides ours."""
         self.spawn: Spawn = as_process
+        self.run_command: Run = run_as_process
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "cdcd.log"
 
@@ -87,6 +97,11 @@ class Daemon:
         self.process = self.spawn(command, log, {**os.environ, **self.environment})
         log.close()
         return self
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of cdcd with its configuration, to its end."""
+        command = [sys.executable, "-m", "cdcd", words[0], "--config", str(self.config_path), *words[1:]]
+        return self.run_command(command, self.folder, DEADLINE_S)
 
     def kill(self) -> None:
         """SIGKILL."""

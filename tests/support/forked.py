@@ -1,25 +1,26 @@
-"""Daemons that need no second for Python's imports: a process that has imported everything forks one for each start.
+"""Daemons and commands that need no second for Python's imports: a process that has imported all forks one for each.
 
-In: what `Daemon.start` would run; another module, or variables of its own but for the place to crash at, is run as a
-process of its own.  Out: a process like subprocess's.
+In: what `Daemon.start` or `Daemon.run` would run; another module, or variables of its own but for the place to crash
+at, is run as a process of its own.  Out: a process like subprocess's.
 Invariant: what is forked has opened nothing and has no thread but the first; from `cdcd.cli.main` on it is a daemon
 like any other. They end with the process that forks them, and that ends with the test.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
+from pathlib import Path
 from typing import IO, Any
 
 from cdcd import failpoints
-from tests.support.daemon import as_process
-
-PAUSE_S = 0.005
+from tests.support.daemon import as_process, environment_without_cdcd, run_as_process
 
 
 class Forks:
@@ -27,6 +28,8 @@ class Forks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._begun_with = _environment()
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forked"],
             stdin=subprocess.PIPE,
@@ -40,7 +43,21 @@ class Forks:
         if command[1:3] != ["-m", "cdcd"] or others - {failpoints.VARIABLE}:
             return as_process(command, log, environment)
         crash_at = environment.get(failpoints.VARIABLE, "")
-        return Forked(self, int(self.ask("start", log.name, crash_at, *command[3:])))
+        return Forked(self, int(self.ask("start", log.name, log.name, crash_at, *command[3:])))
+
+    def run(self, command: list[str], folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run `python -m cdcd` with these arguments to its end, with no variable of cdcd's."""
+        if command[1:3] != ["-m", "cdcd"] or _environment() != self._begun_with:
+            return run_as_process(command, folder, timeout_s)
+        number = next(self._numbers)
+        output, errors = (folder / f"command-{number}.{name}" for name in ("out", "err"))
+        ran = Forked(self, int(self.ask("command", str(output), str(errors), "", *command[3:])))
+        try:
+            status = ran.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            ran.kill()
+            raise
+        return subprocess.CompletedProcess(command, status, output.read_text(), errors.read_text())
 
     def ask(self, *words: str) -> str:
         """Ask the process that forks."""
@@ -49,7 +66,7 @@ class Forks:
             assert self._server.stdout is not None
             if self._server.stdin.closed:
                 return str(-signal.SIGKILL)  # they have ended with it
-            self._server.stdin.write("\t".join(words) + "\n")
+            self._server.stdin.write(json.dumps(words) + "\n")
             self._server.stdin.flush()
             return self._server.stdout.readline().strip()
 
@@ -58,6 +75,12 @@ class Forks:
 
     def __exit__(self, *_exc: object) -> None:
         self._server.communicate(timeout=30)
+
+
+def _environment() -> dict[str, str]:
+    """What a command sees of this process's environment."""
+    of_pytest = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
+    return {name: value for name, value in environment_without_cdcd().items() if name not in of_pytest}
 
 
 class Forked:
@@ -76,11 +99,18 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status, when it has ended."""
-        end_s = None if timeout is None else time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if end_s is not None and time.monotonic() > end_s:
+        if (status := self.poll()) is not None:
+            return status
+        ends = os.pidfd_open(self.pid)  # only `poll` lets go of the process
+        try:
+            ended = select.poll()
+            ended.register(ends, select.POLLIN)
+            if not ended.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(f"cdcd {self.pid}", timeout or 0)
-            time.sleep(PAUSE_S)
+        finally:
+            os.close(ends)
+        status = self.poll()
+        assert status is not None
         return status
 
     def send_signal(self, number: int) -> None:
@@ -99,12 +129,15 @@ def _serve() -> None:
 
     ended: dict[int, int | None] = {}
     for line in sys.stdin:
-        word, *rest = line.rstrip("\n").split("\t")
-        if word == "start":
+        word, *rest = json.loads(line)
+        if word in ("start", "command"):
             pid = os.fork()
             if pid == 0:
-                _crash_at(rest[1])
-                _become(main, rest[0], rest[2:])
+                if word == "command":
+                    _forget_variables()
+                output, errors, crash_at, *arguments = rest
+                _crash_at(crash_at)
+                _become(main, output, errors, arguments)
             ended[pid] = None
             print(pid, flush=True)
             continue
@@ -126,14 +159,22 @@ def _crash_at(at: str) -> None:
             module.hit = hit
 
 
-def _become(main: Any, log: str, arguments: list[str]) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for number in (1, 2):
-        os.dup2(output, number)
+def _forget_variables() -> None:
+    for name in [name for name in os.environ if name.startswith("CDCD_")]:
+        del os.environ[name]
+
+
+def _become(main: Any, output: str, errors: str, arguments: list[str]) -> None:
+    for number, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    status = 1
+    status: Any = 1
     try:
         status = main(arguments)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001 - as the interpreter would end
+        sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

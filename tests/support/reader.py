@@ -116,6 +116,8 @@ class Reader:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                # An end is told when nothing comes for so long.
+                "fetch.wait.max.ms": 20,
             }
         )
 

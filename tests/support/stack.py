@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 
 import psycopg2
@@ -41,8 +42,8 @@ class PostgresServers:
     """One server per major, shared by the whole session. Calling it gives the running server."""
 
     def __init__(self, cache: Cache, folder: Path) -> None:
-        self._cache = cache
         self._folder = folder
+        self._programs = lru_cache(partial(programs_from_npm, cache=cache))  # each look reads them all
         self._running: dict[int, PostgresServer] = {}
 
     def __call__(self, major: int) -> PostgresServer:
@@ -56,7 +57,7 @@ class PostgresServers:
     def fresh(self, major: int, **options: object) -> PostgresServer:
         """A server of one's own, not yet started; the test that asks for it stops it."""
         folder = self._folder / f"postgres-{major}-{next(_numbers)}"
-        return PostgresServer(major, programs_from_npm(major, self._cache), folder, **options)
+        return PostgresServer(major, self._programs(major), folder, **options)
 
     def stop(self) -> None:
         """Stop all of them; a walsender that a test left behind does not hold this up."""

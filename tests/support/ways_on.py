@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 from cdcd.demo.stack.postgres import PostgresServer
-from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.daemon import Daemon
 from tests.support.reader import BEGINNING, Event, Reader
 from tests.support.waiting import eventually
 
@@ -18,13 +17,7 @@ RESNAPSHOT = ("resnapshot",)
 
 def command(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command with the daemon's configuration."""
-    return subprocess.run(
-        [sys.executable, "-m", "cdcd", words[0], "--config", str(daemon.config_path), *words[1:]],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env=environment_without_cdcd(),
-    )
+    return daemon.run(*words)
 
 
 def audited(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
