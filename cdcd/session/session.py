@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import structlog
 
-from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
+from cdcd.ack.group import GroupLimits
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.encode import ENCODES_TRANSACTION_BATCHES
 from cdcd.avro.transaction import TransactionContext
@@ -32,9 +30,8 @@ from cdcd.errors import (
     SourceMismatch,
     SourceUnavailable,
 )
-from cdcd.failpoints import hit
 from cdcd.lsn import INVALID_LSN, format_lsn
-from cdcd.model import Gap, PreparedBefore, Progress, Relation, Timelines, TransactionInfo
+from cdcd.model import Gap, PreparedBefore, Progress, Timelines, TransactionInfo
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import own_topics
 from cdcd.monitoring.status import Status
@@ -55,18 +52,14 @@ from cdcd.session.option_downgrade import unsafe_options
 from cdcd.session.queries import is_any_rolled_back, what_is_prepared
 from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import say_what_would_halt
-from cdcd.session.snapshot_handover import Snapshotter, made_slot, tables_to_copy
+from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.stale_tables import StaleTables
 from cdcd.session.start_state import SessionStart, StartState, position_before
 from cdcd.session.streaming import Streaming
 from cdcd.session.topic_watch import watch
 from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
-from cdcd.snapshot.table import CopiedTable, SnapshotReader
-from cdcd.source.connection import connect_sql, translate
-from cdcd.source.lock_watch import watched
 from cdcd.source.settings import StreamOptions
-from cdcd.source.slot import CreatedSlot
 from cdcd.source.start_lock import StartLock
 from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
@@ -283,88 +276,20 @@ class Session:
 
     async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> None:
         """Tell the topics of a gap that somebody has accepted; from then on the progress record has none."""
-        tables = await self._tables_to_copy()
+        tables = await published_now(self._source, self._clients.catalog, self._status)
         await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
 
     def _who_holds_kafka_up(self) -> tuple[Blocker, ...]:
         topics = [*own_topics(self._config), *self._plans.partitions]
         return self._clients.without_leader(topics)
 
-    async def _tables_to_copy(self) -> list[tuple[CopiedTable, Relation]]:
-        with self._status.waits.watching("lock") as report:
-            return await in_thread(tables_to_copy, self._source, self._clients.catalog, report)
-
-    @contextlib.contextmanager
-    def _watch_of_copy(self, connection: Any) -> Iterator[None]:
-        with (
-            self._status.waits.watching("lock") as report,
-            watched(self._source, connection, report),
-        ):
-            yield
-
-    # --- the snapshot ---
-
     async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume:
         """Make the slot and copy; returns where to stream from."""
-        self._status.copies()
-        # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
         self._durable_us = self._status.lag.now_us()  # what the copy has not, commits later
-        since_us = self._status.lag.complete_us or self._durable_us
-        marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
-        await writer.mark(marker)
-        hit("snapshot_begun")
-        has_snapshot = self._config.snapshot.mode == "initial"
-        waiting = self._status.waits.watching("slot_creation", f"slot {self._source.slot}", is_waiting=True)
-        with waiting as report:
-            created = await made_slot(self._source, start_state.server, begin.drop_slot, has_snapshot, report)
-        try:
-            await self._copy_tables(begin, writer, created, since_us)
-        finally:
-            created.close()
-        point = created.consistent_point
-        # The slot was made when nothing was open or prepared any more (F38).
-        return Resume(point, point - 1, PreparedBefore())
-
-    async def _copy_tables(
-        self, begin: Snapshot, writer: Writer, created: CreatedSlot, since_us: int
-    ) -> None:
-        point = created.consistent_point
-        writer.made_slot(point)
-        hit("slot_made")
-        if created.snapshot_name is None:
-            await writer.add(Chunk((), 0, CommitPosition(point - 1, point, self._durable_us, transactions=0)))
-        else:
-            tables = await self._tables_to_copy()
-            tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
-            reader = await in_thread(
-                SnapshotReader,
-                lambda: connect_sql(self._source),
-                translate,
-                created.snapshot_name,
-                self._watch_of_copy,
-            )
-            try:
-                await in_thread(reader.check_publications, self._source.publications)
-                snapshotter = Snapshotter(
-                    reader,
-                    self._plans,
-                    writer.add,
-                    self._new_context,
-                    self._status,
-                    consistent_point=point,
-                    begun_topics=begin.begun_topics,
-                    written_commit_lsn=begin.commit_lsn,
-                    since_us=since_us,
-                    before_us=self._durable_us,
-                    mark_first=None if self._clients.is_exactly_once else writer.mark,
-                )
-                _LOG.info("snapshot_started", tables=len(tables))
-                await snapshotter.run(tables)
-            finally:
-                reader.close()
-        await writer.flush()
-        hit("snapshot_copied")
-        _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
+        handover = SnapshotHandover(
+            self._config, self._clients, self._plans, writer, self._new_context, self._status, self._stale
+        )
+        return await handover.run(begin, start_state.server, self._durable_us)
 
     # --- the stream ---
 

@@ -1,256 +1,138 @@
-"""The initial snapshot: make the slot, copy each table as the slot's consistent point sees it, hand over.
+"""From nothing to a stream: create the slot, copy the tables, hand over at the slot's consistent point.
 
-In: the verdict `Snapshot`, the published tables.  Out: chunks with commit positions of phase "snapshot", the last one
-of phase "streaming" at the consistent point, where the stream begins.
-Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
-exactly there (F1), sorts after them. An attempt that was cut off is begun anew, with a new slot: the topics it
-had written to get a truncate event first, so that a row deleted in between does not live on (F40).
+In: the decision `Snapshot`.  Out: `Resume`, where the stream begins.
+Invariant: the progress record says that a snapshot has begun before the slot is made, so that after a crash from then
+on the slot is known as cdcd's own; it says that the snapshot is complete only behind the last row.
+Must not: decide that a snapshot is needed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import structlog
 
 from cdcd.ack.group import Chunk, CommitPosition
-from cdcd.avro.encode import encode_batch, encode_truncate
-from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.errors import SlotActive, SlotUnusable
+from cdcd.config import Config
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import POSTGRES_EPOCH_US, Relation, RowBatch, TransactionInfo
+from cdcd.model import PreparedBefore, Relation, TransactionInfo
+from cdcd.monitoring.status import Status
 from cdcd.pipeline.plans import Plans
+from cdcd.pipeline.writer import Writer
+from cdcd.recovery.start_decision import Resume, Snapshot
+from cdcd.session.clients import Clients
+from cdcd.session.slot_creation import made_slot
+from cdcd.session.snapshot_copy import Snapshotter, tables_to_copy
+from cdcd.session.stale_tables import StaleTables
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
 from cdcd.source.catalog import Catalog
-from cdcd.source.connection import connect_sql
-from cdcd.source.identity import ServerIdentity, check_same_server
-from cdcd.source.lock_watch import Report, fetch_watched, unreported
-from cdcd.source.publication_catalog import PublishedTable, published_tables
+from cdcd.source.connection import connect_sql, translate
+from cdcd.source.identity import ServerIdentity
+from cdcd.source.lock_watch import watched
 from cdcd.source.settings import SourceSettings
-from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
-from cdcd.threads import in_thread, settled, start_in_thread
-from cdcd.txn.lookahead import Lookahead
+from cdcd.threads import in_thread
 
-_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
-GIVING_UP_S = 3.0
-Add = Callable[[Chunk], Any]
-Mark = Callable[[CommitPosition], Awaitable[None]]
+_LOG = structlog.stdlib.get_logger("cdcd.session")
 
 
-class Counts(Protocol):
-    """What the copy reports."""
-
-    def snapshot_started(self, tables: int) -> None: ...  # noqa: D102
-    def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
-    def snapshot_rows(self, table: str, batch: RowBatch) -> None: ...  # noqa: D102
-    def snapshot_table_done(self, table: str) -> None: ...  # noqa: D102
-    def snapshot_ended(self, *, is_complete: bool) -> None: ...  # noqa: D102
+async def published_now(
+    source: SourceSettings, catalog: Catalog, status: Status
+) -> list[tuple[CopiedTable, Relation]]:
+    """Return the published tables; a lock on one is waited for and shown as a wait."""
+    with status.waits.watching("lock") as report:
+        return await in_thread(tables_to_copy, source, catalog, report)
 
 
-class Snapshotter:
-    """Copies the tables of one exported snapshot into the writer."""
+class SnapshotHandover:
+    """`stale`: the tables that an earlier snapshot did not see any more, which are copied first (F81)."""
 
     def __init__(
         self,
-        reader: SnapshotReader,
+        config: Config,
+        clients: Clients,
         plans: Plans,
-        add: Add,
+        writer: Writer,
         new_context: Callable[[TransactionInfo], TransactionContext],
-        counts: Counts,
-        *,
-        consistent_point: Lsn,
-        begun_topics: tuple[str, ...],
-        written_commit_lsn: Lsn,
-        since_us: int,
-        before_us: int,
-        mark_first: Mark | None = None,
+        status: Status,
+        stale: StaleTables,
     ) -> None:
-        """`since_us`: since when commits may not be durable, until the copy is complete.
-
-        `before_us`: when the slot was not made yet, so that what the copy does not have commits later.
-        `mark_first`: where rows are seen before the record that tells of them, that one is written first.
-        """
-        self._reader = reader
+        self._source = config.source_settings()
+        self._has_snapshot = config.snapshot.mode == "initial"
+        self._clients = clients
         self._plans = plans
-        self._add = add
-        self._counts = counts
-        self._consistent_point = consistent_point
-        self._begun = dict.fromkeys(begun_topics)
-        self._written_commit_lsn = written_commit_lsn
-        self._since_us, self._before_us = since_us, before_us
-        self._mark_first = mark_first
-        self._now_us = time.time_ns() // 1000
-        info = TransactionInfo(
-            xid=0,
-            commit_lsn=consistent_point - 1,
-            commit_pg_us=self._now_us - POSTGRES_EPOCH_US,
-            snapshot=True,
-        )
-        self._tx = new_context(info)
+        self._writer = writer
+        self._new_context = new_context
+        self._status = status
+        self._stale = stale
 
-    async def run(self, tables: list[tuple[CopiedTable, Relation]]) -> None:
-        """Copy every table, one after another; the last commit position is where streaming begins."""
-        self._counts.snapshot_started(len(tables))
-        described = {relation.relid: relation for _, relation in tables}
-        await self._plans.prepare(Lookahead(set(described), described))
-        made = await self._plans.plan_all([relation for _, relation in tables])
-        plans = list(zip((table for table, _ in tables), made, strict=True))
-        cleared = [plan for _, plan in plans if plan.topic in self._begun]
-        if self._mark_first is not None:
-            self._begun |= dict.fromkeys(plan.topic for _, plan in plans)
-            await self._mark_first(self._so_far())
-        await self._clear(cleared)
-        for table, plan in plans:
-            await self._copy(table, plan)
-            self._counts.snapshot_table_done(plan.table)
-        await self._add(Chunk((), 0, self._done()))
-        self._counts.snapshot_ended(is_complete=True)
-
-    async def _clear(self, plans: list[RelationPlan]) -> None:
-        for plan in plans:
-            records = encode_truncate(
-                plan, lsn=self._consistent_point, cascade=False, restart_identity=False, tx=self._tx
-            )
-            await self._add(Chunk(records, 512 * len(records), self._so_far()))
-
-    async def _copy(self, table: CopiedTable, plan: RelationPlan) -> None:
-        self._begun[plan.topic] = None
-        self._counts.relation(table.relid, plan.table)
-        batches = self._reader.copy(table, self._consistent_point)
-        step: asyncio.Future[RowBatch | None] | None = None
+    async def run(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume:
+        """Make the slot and copy; return where to stream from. `before_us`: when the slot was not made yet."""
+        self._status.copies()
+        # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
+        since_us = self._status.lag.complete_us or before_us
+        marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
+        await self._writer.mark(marker)
+        hit("snapshot_begun")
+        waiting = self._status.waits.watching("slot_creation", f"slot {self._source.slot}", is_waiting=True)
+        with waiting as report:
+            created = await made_slot(self._source, server, begin.drop_slot, self._has_snapshot, report)
+        point = created.consistent_point
         try:
-            while True:
-                step = start_in_thread(_next_batch, batches)
-                if (batch := await asyncio.shield(step)) is None:
-                    break
-                records = encode_batch(batch, self._plans.by_relid, self._tx)
-                self._counts.snapshot_rows(plan.table, batch)
-                await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._so_far()))
-                hit("in_snapshot")
+            self._writer.made_slot(point)
+            hit("slot_made")
+            if created.snapshot_name is None:
+                nothing = CommitPosition(point - 1, point, before_us, transactions=0)
+                await self._writer.add(Chunk((), 0, nothing))
+            else:
+                await self._copy(begin, created.snapshot_name, point, since_us, before_us)
+            await self._writer.flush()
+            hit("snapshot_copied")
+            _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
         finally:
-            if step is not None and not step.done():
-                self._reader.abandon()
-            await settled(step)
-            await in_thread(_close, batches)
+            created.close()
+        # The slot was made when nothing was open or prepared any more (F38).
+        return Resume(point, point - 1, PreparedBefore())
 
-    def _so_far(self) -> CommitPosition:
-        return CommitPosition(
-            commit_lsn=self._written_commit_lsn,
-            end_lsn=self._consistent_point,
-            commit_us=self._since_us,
-            transactions=0,
-            phase="snapshot",
-            snapshot_tables=tuple(self._begun),
+    async def _copy(
+        self, begin: Snapshot, snapshot_name: str, point: Lsn, since_us: int, before_us: int
+    ) -> None:
+        tables = await published_now(self._source, self._clients.catalog, self._status)
+        tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
+        reader = await in_thread(
+            SnapshotReader,
+            lambda: connect_sql(self._source),
+            translate,
+            snapshot_name,
+            self._lock_watch,
         )
+        try:
+            await in_thread(reader.check_publications, self._source.publications)
+            snapshotter = Snapshotter(
+                reader,
+                self._plans,
+                self._writer.add,
+                self._new_context,
+                self._status,
+                consistent_point=point,
+                begun_topics=begin.begun_topics,
+                written_commit_lsn=begin.commit_lsn,
+                since_us=since_us,
+                before_us=before_us,
+                mark_first=None if self._clients.is_exactly_once else self._writer.mark,
+            )
+            _LOG.info("snapshot_started", tables=len(tables))
+            await snapshotter.run(tables)
+        finally:
+            reader.close()
 
-    def _done(self) -> CommitPosition:
-        return replace(
-            self._so_far(),
-            commit_lsn=self._consistent_point - 1,
-            commit_us=self._before_us,
-            phase="streaming",
-            snapshot_tables=(),
-        )
-
-
-def _next_batch(batches: Iterator[RowBatch]) -> RowBatch | None:
-    return next(batches, None)
-
-
-def _close(batches: Any) -> None:
-    batches.close()
-
-
-async def made_slot(
-    settings: SourceSettings,
-    expected: ServerIdentity,
-    drop_first: bool,
-    has_snapshot: bool,
-    report: Report = unreported,
-) -> CreatedSlot:
-    """Create the slot on this server, with an exported snapshot if one is wanted. Raises Source errors.
-
-    `report` hears for whom PostgreSQL waits before it makes it (F38).
-
-    Cancelled while it waits for open transactions (F38), it cancels that on the server before it ends, so that nobody
-    holds the slot afterwards.
-    """
-    given_up = threading.Event()
-    making = start_in_thread(make_slot, settings, expected, drop_first, has_snapshot, given_up, report)
-    try:
-        return await asyncio.shield(making)
-    except asyncio.CancelledError:
-        given_up.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GIVING_UP_S):
-                await settled(making)
-        making.add_done_callback(_close_made)
-        raise
-
-
-def _close_made(making: asyncio.Future[CreatedSlot]) -> None:
-    if not making.cancelled() and making.exception() is None:
-        making.result().close()
-
-
-def make_slot(
-    settings: SourceSettings,
-    expected: ServerIdentity,
-    drop_first: bool,
-    has_snapshot: bool,
-    given_up: threading.Event,
-    report: Report = unreported,
-) -> CreatedSlot:
-    """Create the slot (blocking) unless it is given up meanwhile. Raises Source errors.
-
-    `expected`: the server that the verdict is about; on another one nothing is dropped or made (F59).
-    """
-    if drop_first:
-        with contextlib.closing(connect_sql(settings)) as connection:
-            check_same_server(connection, expected)
-            drop_slot(connection, settings.slot)
-        _LOG.info("slot_dropped", slot=settings.slot, why="its snapshot was not completed")
-    try:
-        created = create_slot(
-            settings, export_snapshot=has_snapshot, given_up=given_up, expected=expected, report=report
-        )
-    except SlotUnusable as error:
-        # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
-        raise SlotActive(f"{error.message}: another cdcd was making it", slot=settings.slot) from error
-    _LOG.info("slot_created", slot=settings.slot, consistent_point=format_lsn(created.consistent_point))
-    return created
-
-
-def tables_to_copy(
-    settings: SourceSettings, catalog: Catalog, report: Report = unreported
-) -> list[tuple[CopiedTable, Relation]]:
-    """Return the published tables with what the stream will call them (blocking). Raises Source errors.
-
-    Who has locked one is waited for as long as it takes, and `report` hears of it.
-    """
-
-    def ask(connection: Any, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        return fetch_watched(settings, connection, sql, parameters, report)
-
-    with contextlib.closing(connect_sql(settings)) as connection:
-        published = published_tables(connection, settings.publications, ask)
-    return [(_copied(table), catalog.relation(table.relid, table.columns)) for table in published]
-
-
-def _copied(table: PublishedTable) -> CopiedTable:
-    return CopiedTable(
-        relid=table.relid,
-        schema=table.schema,
-        name=table.name,
-        columns=table.columns,
-        row_filter=table.row_filter,
-        is_partitioned=table.is_partitioned,
-    )
+    @contextlib.contextmanager
+    def _lock_watch(self, connection: Any) -> Iterator[None]:
+        with (
+            self._status.waits.watching("lock") as report,
+            watched(self._source, connection, report),
+        ):
+            yield

@@ -11,7 +11,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SourceStandby, SourceUnavailable
-from cdcd.session.snapshot_handover import make_slot
+from cdcd.session.slot_creation import make_slot
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import identify
 from cdcd.source.slot import create_slot

@@ -1,0 +1,87 @@
+"""Create the slot of a first start, or of a snapshot that begins anew.
+
+In: source settings, the server that the decision is about.  Out: the slot, with an exported snapshot if wanted.
+Invariant: nothing is dropped or made on another server than that one (F59); who gives the creation up while it waits
+for open transactions leaves no session on the server that holds the slot (F38).
+Must not: copy a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import structlog
+
+from cdcd.errors import SlotActive, SlotUnusable
+from cdcd.lsn import format_lsn
+from cdcd.source.connection import connect_sql
+from cdcd.source.identity import ServerIdentity, check_same_server
+from cdcd.source.lock_watch import Report, unreported
+from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
+from cdcd.threads import settled, start_in_thread
+
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
+GIVING_UP_S = 3.0
+
+
+async def made_slot(
+    settings: SourceSettings,
+    expected: ServerIdentity,
+    drop_first: bool,
+    has_snapshot: bool,
+    report: Report = unreported,
+) -> CreatedSlot:
+    """Create the slot on this server, with an exported snapshot if one is wanted. Raises Source errors.
+
+    `report` hears for whom PostgreSQL waits before it makes it (F38).
+
+    Cancelled while it waits for open transactions (F38), it cancels that on the server before it ends, so that nobody
+    holds the slot afterwards.
+    """
+    given_up = threading.Event()
+    making = start_in_thread(make_slot, settings, expected, drop_first, has_snapshot, given_up, report)
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        given_up.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVING_UP_S):
+                await settled(making)
+        making.add_done_callback(_close_made)
+        raise
+
+
+def _close_made(making: asyncio.Future[CreatedSlot]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
+
+
+def make_slot(
+    settings: SourceSettings,
+    expected: ServerIdentity,
+    drop_first: bool,
+    has_snapshot: bool,
+    given_up: threading.Event,
+    report: Report = unreported,
+) -> CreatedSlot:
+    """Create the slot (blocking) unless it is given up meanwhile. Raises Source errors.
+
+    `expected`: the server that the verdict is about; on another one nothing is dropped or made (F59).
+    """
+    if drop_first:
+        with contextlib.closing(connect_sql(settings)) as connection:
+            check_same_server(connection, expected)
+            drop_slot(connection, settings.slot)
+        _LOG.info("slot_dropped", slot=settings.slot, why="its snapshot was not completed")
+    try:
+        created = create_slot(
+            settings, export_snapshot=has_snapshot, given_up=given_up, expected=expected, report=report
+        )
+    except SlotUnusable as error:
+        # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
+        raise SlotActive(f"{error.message}: another cdcd was making it", slot=settings.slot) from error
+    _LOG.info("slot_created", slot=settings.slot, consistent_point=format_lsn(created.consistent_point))
+    return created
