@@ -5,6 +5,7 @@ A failing seed is run alone by `python -m tests.simulator --first SEED --count 1
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from random import Random
@@ -17,7 +18,7 @@ from cdcd.model import PreparedBefore, Progress
 from cdcd.pipeline.pump import Pump
 from cdcd.pipeline.writer import Writer
 from cdcd.txn.events import TransactionBegun
-from tests.simulator.daemon import Daemon
+from tests.simulator.daemon import Daemon, _Pump
 from tests.simulator.judge import Case, drawn, expected, run, simulate
 from tests.simulator.kept import KEPT
 from tests.simulator.shrink import failure_of, shrunk
@@ -169,3 +170,10 @@ def most_undecided(work: Work, *, at_the_end: bool = False) -> int:
         undecided -= getattr(record, "prepared", None) is not None
         most = max(most, undecided)
     return undecided if at_the_end else most
+
+
+def test_what_the_simulator_puts_in_the_place_of_the_encoding_is_called_by_the_pump() -> None:
+    """A method that the pump has no more would be left out, and its own would want plans."""
+    own = {name for name, value in vars(_Pump).items() if inspect.isfunction(value)} - {"_said"}
+    assert own
+    assert own <= vars(Pump).keys()

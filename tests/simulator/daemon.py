@@ -84,7 +84,7 @@ class _Pump(Pump):
     async def _relation(self, event: RelationSeen) -> None:
         self.relations[event.relation.relid] = event.relation
 
-    async def _row_run(self, event: Rows) -> None:
+    async def _row_batch(self, event: Rows) -> None:
         if self._tx is not None:
             await self._said(_rows(event.batch, self.relations))
 
