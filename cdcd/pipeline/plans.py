@@ -25,6 +25,7 @@ from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema,
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
 from cdcd.lru_cache import LruCache
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
+from cdcd.pipeline.key_warnings import KeyWarnings, Say, warn
 from cdcd.registry.subjects import Strategy, SubjectPart, full_record_name, subject_of
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.exact_keys import merged_key_columns
@@ -45,31 +46,6 @@ _LOG = structlog.stdlib.get_logger("cdcd.plans")
 PLANNED_AT_ONCE = 4
 _PLANS_OF_A_TOPIC = 16
 """Who asks by which plan a record was encoded, asks of records that are not durable yet."""
-_KEYLESS_HINT = (
-    "its records have a null key and go to one partition, and a compacted topic refuses them; "
-    "give it a primary key, or set format.key_columns or (with REPLICA IDENTITY FULL) format.keyless"
-)
-_KEY_ADDED_HINT = (
-    "no key schema was registered so far: the topic's earlier records have null keys, in one partition (or keys of a "
-    "schema that was deleted), and stay as they are; readers that go by key begin anew from a snapshot"
-)
-_FLAWED_HINT = (
-    "its records have a null key and go to one partition, and a compacted topic refuses them: rows may share its "
-    "key for a moment, because {flaw}; make the constraint anew, NOT DEFERRABLE and valid in each partition, or set "
-    "format.key_columns"
-)
-_NOT_UNIQUE_HINT = (
-    "no unique index keeps two rows from having this key: whoever reads by key, and a compacted topic, has one of "
-    "them, and none once the other is deleted; choose columns with a UNIQUE constraint that is not DEFERRABLE"
-)
-_NOT_EXACT_HINT = (
-    "format.numeric_as: double, or format.interval_as: microseconds, may make one key of two that are not equal to "
-    "PostgreSQL, and whoever reads by key has one of the rows; format.overrides can leave these columns as they are"
-)
-_KEY_SCHEMA_HINT = (
-    "a column of the key changed its type: the same key has other bytes from here on and may go to another "
-    "partition; readers have to sort by commit_lsn and tx_seq, and a compacted topic keeps both"
-)
 
 
 class Catalog(Protocol):
@@ -97,15 +73,6 @@ class Registry(Protocol):
 
 Waiting = Callable[[Kind, str], contextlib.AbstractContextManager[None]]
 """Around what may wait for a server."""
-
-
-Say = Callable[..., None]
-"""Takes an event and its fields."""
-
-
-def _warn(event: str, **fields: Any) -> None:
-    """Log it."""
-    _LOG.warning(event, **fields)
 
 
 def not_waiting(_kind: Kind, _what: str) -> contextlib.AbstractContextManager[None]:
@@ -154,11 +121,12 @@ class Plans:
         subjects: Strategy = "topic_name",
         incompatible: Incompatible = "halt",
         waiting: Waiting = not_waiting,
-        say: Say = _warn,
+        say: Say = warn,
     ) -> None:
         """`say` hears what readers of a table's topic have to know."""
         self._waiting = waiting
         self._say = say
+        self._warnings = KeyWarnings(say)
         self.by_relid: dict[int, RelationPlan] = {}
         self.is_sure = True
         """Whether table descriptions may be believed: not while transactions are streamed (`option_downgrade`)."""
@@ -168,8 +136,6 @@ class Plans:
         self._identities: dict[int, PartitionIdentity] = {}
         self._made: dict[tuple[int, str], tuple[Relation, _Key, OldTuples | None, RelationPlan]] = {}
         self._by_header: dict[str, LruCache[bytes, RelationPlan]] = {}
-        self._keyless: set[int] = set()
-        self._shared: set[int] = set()
         self._flaws: dict[int, str | None] = {}
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
@@ -301,7 +267,7 @@ class Plans:
         """
         self._described[relation.relid] = relation
         plan = self.by_relid[relation.relid] = await in_thread(self.place, relation)
-        self._say_keyless(plan)
+        self._warnings.keyless(plan, self._flaws.get(plan.relation.relid))
         return plan
 
     def place(self, relation: Relation) -> RelationPlan:
@@ -406,25 +372,6 @@ class Plans:
         is_as_shown = now and now & names == described.columns
         return replace(described, columns=now if is_as_shown else described.columns, is_sure=False)
 
-    def _say_keyless(self, plan: RelationPlan) -> None:
-        """Say once in a session that a table's records have a null key (F45)."""
-        if not plan.key_indexes and plan.relation.relid not in self._keyless:
-            self._keyless.add(plan.relation.relid)
-            flaw = self._flaws.get(plan.relation.relid)
-            hint = _KEYLESS_HINT if flaw is None else _FLAWED_HINT.format(flaw=flaw)
-            self._say("relation_without_key", table=plan.table, topic=plan.topic, hint=hint)
-
-    def _say_shared(self, relation: Relation, key: _Key, merged: tuple[str, ...]) -> None:
-        """Say once in a session that rows may share the key, by the columns or the types that were chosen (F82)."""
-        if (key.is_unique and not merged) or relation.relid in self._shared:
-            return
-        self._shared.add(relation.relid)
-        table = f"{relation.schema}.{relation.name}"
-        if not key.is_unique:
-            self._say("key_not_unique", table=table, key=list(key.columns), hint=_NOT_UNIQUE_HINT)
-        if merged:
-            self._say("key_not_exact", table=table, columns=list(merged), hint=_NOT_EXACT_HINT)
-
     def _key(self, relation: Relation, topic: str) -> _Key:
         record = key_record(self._name, relation.schema, relation.name)
         key_schema = self._registered_key(topic, record)
@@ -472,7 +419,8 @@ class Plans:
         refuse_second_owner(self._owners, topic, (relation.schema, relation.name))
         table = f"{relation.schema}.{relation.name}"
         schemas = self._schemas_of(relation, key)
-        self._say_shared(relation, key, merged_key_columns(relation, schemas))
+        merged = merged_key_columns(relation, schemas)
+        self._warnings.shared(relation, key.columns, merged, is_unique=key.is_unique)
         partitions = self._prepared.pop(topic, None) or self._ensured(topic)
         had_values = self._registered_value(topic, relation) is not None
         # The value first: a topic has no key before its values are accepted along with it.
@@ -496,9 +444,9 @@ class Plans:
         was = self._registered_key(topic, full_record_name(schema))
         number = self._schema_id(topic, "key", schema, is_forced)
         if was is not None and was["fields"] != schema["fields"]:
-            self._say("key_schema_changed", topic=topic, schema_id=number, hint=_KEY_SCHEMA_HINT)
+            self._warnings.schema_changed(topic, number)
         elif was is None and had_values and self._has_records(topic):
-            self._say("key_added", topic=topic, schema_id=number, hint=_KEY_ADDED_HINT)
+            self._warnings.added(topic, number)
         self._key_schemas[topic] = schema
         return number
 
