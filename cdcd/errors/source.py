@@ -42,6 +42,18 @@ class ServerInternal(SourceError):
     )
 
 
+class ServerCrashed(SourceError):
+    """The server crashes each time it decodes from one position, without streaming and binary as well (F85)."""
+
+    code = "CDCD-SOURCE-CRASH"
+    hint = (
+        "each try ends the sessions of all users, so cdcd stays away. The server's log says what ended its process: "
+        "by signal 11 or an abort it is a defect of PostgreSQL or of an extension (update it), by signal 9 most "
+        "likely want of memory (lower logical_decoding_work_mem). Then `cdcd resume`; if it crashes there still, "
+        "`cdcd resnapshot` copies the tables again and goes on behind that place"
+    )
+
+
 class SendFunctionMissing(SourceError):
     """The server has no function that writes a value of this type (42883): in binary form, most likely."""
 

@@ -32,6 +32,7 @@ from cdcd.process.release import release_session
 from cdcd.registry.confluent import Registry
 from cdcd.session.option_downgrade import to_remember
 from cdcd.session.queries import who_holds
+from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.session import Session
 from cdcd.session.stale_tables import StaleTables
 from cdcd.sink.limits import Limits
@@ -77,6 +78,7 @@ class Supervisor:
         self._publications = publications
         self._limits = Limits()
         self._stale = StaleTables()
+        self._crashes = ServerCrashes()
         status.waits.looks |= {
             "slot_held": lambda: who_holds(config.source_settings()),
             "disk": lambda: room_below(config.buffer.spill_dir or Path(gettempdir())),
@@ -143,6 +145,7 @@ class Supervisor:
                 self._after,
                 self._limits,
                 self._stale,
+                self._crashes,
             )
             await self._running.run()
         except CdcdError as error:
@@ -174,6 +177,10 @@ class Supervisor:
         has_streamed = session is not None and session.has_streamed
         if has_streamed:
             self._stale.forget()
+        if session is not None and session.asked_us is not None:
+            self._crashes.ended(
+                error, session.asked_us, session.durable_lsn, has_advanced=session.has_advanced
+            )
         self._after = to_remember(self._after, error, has_streamed=has_streamed)
         # A session that was closing already when it was told raises what it was closing for.
         if self._background_error is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
@@ -192,6 +199,7 @@ class Supervisor:
         self._pending = None  # from before the halt; the next start looks again
         self._limits.forget_refused()
         self._stale.forget()
+        self._crashes.forget()
         if not self.stop.is_set():
             self._publications.resumed(error)
             _LOG.info("resuming", why="told to try again")

@@ -63,8 +63,12 @@ _UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., Opt
 
 def allowed(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
     """Return what the session after one that `ended_by` ended may ask for."""
-    without = ended_by.without if isinstance(ended_by, OptionFailed) else ()
-    return replace(wanted, **{option: _OFF[option] for option in without})
+    return without(wanted, ended_by.without if isinstance(ended_by, OptionFailed) else ())
+
+
+def without(wanted: StreamOptions, left_out: tuple[str, ...]) -> StreamOptions:
+    """Return the options with those named left out."""
+    return replace(wanted, **{option: _OFF[option] for option in left_out})
 
 
 def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: bool) -> CdcdError:

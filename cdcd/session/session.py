@@ -52,6 +52,7 @@ from cdcd.session.option_downgrade import unsafe_options
 from cdcd.session.queries import is_any_rolled_back, what_is_prepared
 from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import say_what_would_halt
+from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.stale_tables import StaleTables
 from cdcd.session.start_state import SessionStart, StartState, position_before
@@ -83,7 +84,8 @@ class Session:
     """The parts of one session. `run` is called once. `after`: what ended the last that has streamed.
 
     `schemas` outlives it: the ids that it knows stay true, also while a registry is down (F55); so do `limits`, what
-    brokers have refused as too large (F65), and `stale`, the tables that an earlier snapshot did not see any more.
+    brokers have refused as too large (F65), and `stale`, the tables that an earlier snapshot did not see any more;
+    and `crashes`, those of the server at one place.
     """
 
     def __init__(
@@ -96,10 +98,12 @@ class Session:
         after: CdcdError | None = None,
         limits: Limits | None = None,
         stale: StaleTables | None = None,
+        crashes: ServerCrashes | None = None,
     ) -> None:
         self._config = config
         self._after = after
         self._stale = StaleTables() if stale is None else stale
+        self._crashes = ServerCrashes() if crashes is None else crashes
         self._status = status
         self._publications = publications
         self._stop = stop
@@ -132,6 +136,8 @@ class Session:
         self._start_lock = StartLock(self._source, self._fail_from_thread)
         self.has_streamed = False
         """Whether it got as far as reading the stream."""
+        self.asked_us: int | None = None
+        """Since when the server may decode for it, by its clock (Unix epoch), None: the stream was not asked for."""
 
     @property
     def durable_lsn(self) -> int:
@@ -157,7 +163,7 @@ class Session:
         is_memory_short = False
         try:
             session_start = SessionStart(
-                self._config, self._clients, self._status, self._publications, self._after
+                self._config, self._clients, self._status, self._publications, self._after, self._crashes
             )
             async with in_background(self._raise_failure()) as failing:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
@@ -301,6 +307,7 @@ class Session:
         spill: SpillPool,
         failing: BackgroundTasks,
     ) -> None:
+        self.asked_us = start_state.server.clock_us
         opening = open_stream(self._source, start_state.options, begin.start_lsn, start_state.server)
         stream = await or_stop(opening, self._stop)
         self._own_pid = stream.backend_pid

@@ -31,8 +31,9 @@ from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.registry.confluent import Registry
 from cdcd.session.clients import Clients
-from cdcd.session.option_downgrade import allowed
+from cdcd.session.option_downgrade import allowed, without
 from cdcd.session.queries import which_slot
+from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.start_checks.binary_columns import in_readable_form
 from cdcd.session.start_checks.checks import LOOKS, asked
 from cdcd.session.start_checks.context import Known
@@ -106,6 +107,7 @@ class SessionStart:
         status: Status,
         publications: PublicationMonitor,
         after: CdcdError | None,
+        crashes: ServerCrashes,
     ) -> None:
         self._config = config
         self._source = config.source_settings()
@@ -116,6 +118,7 @@ class SessionStart:
         self._status = status
         self._publications = publications
         self._after = after
+        self._crashes = crashes
         self._loop = asyncio.get_running_loop()
         self._known = Known(
             config,
@@ -264,7 +267,13 @@ class SessionStart:
     def _granted(self, server: ServerIdentity) -> StreamOptions:
         """Return what to ask of this server; `start_checks` has refused a wish that it cannot grant."""
         wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
-        options = granted(server.version_num, allowed(wanted, self._after), failover=failover)
+        asked_for = allowed(wanted, self._after)
+        left_out = self._crashes.options_to_leave_out(server)
+        for option in left_out:
+            if without(asked_for, (option,)) != asked_for:
+                reason = "the server crashed while it decoded from this position, again"
+                _LOG.warning("option_disabled", option=f"source.protocol.{option}", reason=reason)
+        options = granted(server.version_num, without(asked_for, left_out), failover=failover)
         for one in shortfalls(server.version_num, wanted):
             _LOG.warning("option_disabled", option=one.option, reason=one.why)
         return options

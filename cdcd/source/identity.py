@@ -24,7 +24,9 @@ _IDENTIFY = """
            current_setting('server_version_num')::int,
            (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                  ELSE pg_current_wal_flush_lsn() END)::text,
-           pg_is_in_recovery()
+           pg_is_in_recovery(),
+           (SELECT (extract(epoch FROM least(a.stats_reset, b.stats_reset)) * 1000000)::bigint
+            FROM pg_stat_archiver a, pg_stat_bgwriter b)
     FROM pg_control_system() s
 """
 
@@ -34,6 +36,8 @@ class ServerIdentity:
     """One server at one moment. `wal_lsn`: flushed on a primary, replayed on a standby.
 
     `clock_us`: the server's clock (Unix epoch); what was committed before lies before `wal_lsn`.
+    `statistics_since_us`: since when it counts (by its clock), None where it does not say: they begin anew with a
+    crash; one alone may be reset by anybody.
     """
 
     system_identifier: str
@@ -43,12 +47,17 @@ class ServerIdentity:
     wal_lsn: Lsn
     in_recovery: bool
     clock_us: int = 0
+    statistics_since_us: int | None = None
 
 
 def identify(connection: Connection) -> ServerIdentity:
     """Return who answers on this connection. Raises Source errors."""
-    clock_us, system, timeline, database, version_num, wal_lsn, in_recovery = fetch(connection, _IDENTIFY)[0]
-    return ServerIdentity(system, timeline, database, version_num, parse_lsn(wal_lsn), in_recovery, clock_us)
+    clock_us, system, timeline, database, version_num, wal_lsn, in_recovery, since_us = fetch(
+        connection, _IDENTIFY
+    )[0]
+    return ServerIdentity(
+        system, timeline, database, version_num, parse_lsn(wal_lsn), in_recovery, clock_us, since_us
+    )
 
 
 def check_same_server(connection: Connection, expected: ServerIdentity) -> None:

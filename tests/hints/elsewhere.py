@@ -31,6 +31,8 @@ ELSEWHERE: dict[str, str] = {
     "test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way",
     "CDCD-SOURCE-BEHIND": "tests/faults/test_fault_09_other_servers.py::"
     "test_a_server_restored_to_an_earlier_state_halts",
+    "CDCD-SOURCE-CRASH": "tests/integration/test_server_crashes.py::"
+    "test_a_row_that_crashes_the_server_each_time_halts",
     # what the server sends
     "CDCD-PREPARED-MISSING": "tests/integration/test_daemon_two_phase.py::"
     "test_a_commit_of_rows_that_this_slot_has_lost_halts",

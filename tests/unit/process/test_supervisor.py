@@ -62,6 +62,7 @@ class Sessions:
         after: CdcdError | None,
         limits: object,
         stale: StaleTables,
+        _crashes: object,
     ) -> Ending:
         self.after.append(after)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
@@ -93,6 +94,7 @@ class Closing:
 
 class Ending:
     has_streamed = has_advanced = False
+    asked_us = None
 
     def __init__(self, ending: object, stop: asyncio.Event) -> None:
         self.durable_lsn = ending.lsn if isinstance(ending, Durable) else 0
