@@ -35,11 +35,12 @@ from cdcd.sink.progress import dump
 from cdcd.sink.progress import load as load_progress
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source import capture_file, publication_diff
+from tests.support.bombs import zlib_bomb
 from tests.unit.sink.test_progress import PROGRESS
 
 DEEP = b"[" * 200_000
 DIGITS = b"9" * 100_000
-BOMB = zlib.compress(b" " * (200 << 20), 1)
+BOMB = zlib_bomb(200)
 CANARY = "canary-of-a-row"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 
@@ -14,6 +13,7 @@ from cdcd.ops import schemas
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
 from cdcd.schema.schema_index import Registered, SchemaIndex, dump, key_of
+from tests.support.bombs import gzip_bomb
 
 
 class Source:
@@ -78,7 +78,7 @@ DEEP = "[" * 100_000
         (json.dumps({"schema": DEEP}).encode(), {}, 422),
         (json.dumps({"schema": 7}).encode(), {}, 422),
         (b"\xff\x00", {}, 422),
-        (gzip.compress(b" " * 100_000_000), {"Content-Encoding": "gzip"}, 422),
+        (gzip_bomb(100), {"Content-Encoding": "gzip"}, 422),
         (b" " * (schemas.MAX_SCHEMA_BYTES + 1), {}, 413),
     ],
     ids=["right", "deep", "deep inside", "a number", "no text", "compressed", "too large"],

@@ -6,11 +6,9 @@ Each ends within its time, takes no more than its bytes, and is one clean line w
 from __future__ import annotations
 
 import base64
-import gzip
 import itertools
 import json
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -24,6 +22,7 @@ from cdcd.registry.confluent_client import ConfluentClient
 from cdcd.registry.limits import MAX_ANSWER_BYTES
 from cdcd.registry.rest import Client, RestClient
 from cdcd.registry.settings import RegistrySettings
+from tests.support.bombs import gzip_bomb, zlib_bomb
 from tests.support.hostile_http import HostileServer, whole
 
 CANARY = "canary-5f3a91"
@@ -51,8 +50,7 @@ def bomb(encoding: bytes, packed: bytes, status: int = 200) -> bytes:
     return whole(packed, status, b"Content-Encoding: " + encoding + b"\r\n")
 
 
-ZEROS = b" " * (100 << 20)
-GZIP, DEFLATE = gzip.compress(ZEROS, 1), zlib.compress(ZEROS, 1)
+GZIP, DEFLATE = gzip_bomb(100), zlib_bomb(100)
 
 KINDS: dict[str, Kind] = {
     "too large": (

@@ -1,0 +1,12 @@
+"""A bomb is what a reader without a limit would unpack."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+from tests.support.bombs import gzip_bomb, zlib_bomb
+
+
+def test_it_unpacks_to_spaces() -> None:
+    assert zlib.decompress(zlib_bomb(3)) == gzip.decompress(gzip_bomb(3)) == b" " * (3 << 20)
