@@ -91,6 +91,7 @@ def assembler(data: bytes) -> None:
     try:
         items, _ = cut_items(list(_split(data[1:])), False)
         for item in items:
+            assert not isinstance(item, TransactionBatch), "nothing is gathered"
             core.subtransactions_ended_by(item)
             for event in core.feed(item):
                 if isinstance(event, Rows):
@@ -138,7 +139,8 @@ def _drained(
     module: ModuleType, messages: list[bytes], in_stream: bool, gathers: bool, max_bytes: int
 ) -> list[tuple[object, ...]]:
     """What each batch has, up to an error."""
-    played, found = Played(*messages), []
+    found: list[tuple[object, ...]] = []
+    played = Played(*messages)
     libpq = module.Libpq(*played.functions)
     while not found or found[-1][0]:
         batch = module.Batch(in_stream, gathers)

@@ -112,7 +112,7 @@ def infinite_date(w: World) -> Iterator[None]:
     w.stream(format={"special": "halt"})
     w.sql("INSERT INTO t VALUES (1, '', 'infinity')")
     yield
-    w.start(format={"special": "beside"})
+    w.start(format={"special": "separate"})
 
 
 @situation("CDCD-VALUE", "a value is too long", "format.max_value_bytes")

@@ -65,7 +65,7 @@ class Topics:
         """A record under its own schema, or resolved against a later one."""
         number = int.from_bytes(raw[1:5], "big")
         reader = self._schema(number if reader_id is None else reader_id)
-        return dict(fastavro.schemaless_reader(io.BytesIO(raw[5:]), self._schema(number), reader))  # type: ignore[arg-type]
+        return dict(fastavro.schemaless_reader(io.BytesIO(raw[5:]), self._schema(number), reader))
 
     def _change(self, key: bytes | None, raw: bytes) -> Change:
         number = int.from_bytes(raw[1:5], "big")

@@ -114,6 +114,9 @@ class OnePartition:
 
     ensure_new = ensure
 
+    def has_records(self, _name: str) -> bool:
+        return False
+
 
 class Schemas:
     """A registry in memory: an id for each schema of each subject; takes all."""

@@ -44,8 +44,10 @@ class KafkaDoors:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        for door in (*self.late, *self.proxies):
-            door.close()
+        for late in self.late:
+            late.close()
+        for proxy in self.proxies:
+            proxy.close()
 
 
 def through(dsn: str, server: PostgresServer, proxy: Proxy) -> str:

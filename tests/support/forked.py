@@ -156,7 +156,7 @@ def _crash_at(at: str) -> None:
     passed, hit = failpoints.hit, failpoints._wanted(at)
     for module in list(sys.modules.values()):
         if getattr(module, "hit", None) is passed:
-            module.hit = hit
+            setattr(module, "hit", hit)  # noqa: B010 - no module is known to have it
 
 
 def _forget_variables() -> None:

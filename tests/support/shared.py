@@ -24,7 +24,6 @@ import pytest
 from cdcd.demo.stack.kafka import SMALL_JVM, KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.demo.stack.server import LocalServer
 
 _INPUT = "shared_servers"
 BROKER_SETTINGS = {
@@ -51,12 +50,15 @@ class SharedServers:
     def __init__(self, workers: int, folder: Callable[[], Path]) -> None:
         self._key = secrets.token_bytes(16)
         self._listener = Listener(("127.0.0.1", 0), authkey=self._key)
-        self._starters = {"kafka": self._start_kafka, "registry": self._start_registry}
+        self._starters: dict[str, Callable[[Path], KafkaBroker | SchemaRegistry]] = {
+            "kafka": self._start_kafka,
+            "registry": self._start_registry,
+        }
         self._workers = workers
         self._folder = folder
         self._made: list[Path] = []
         self._doors: list[tuple[int, int]] = []
-        self._running: dict[str, LocalServer] = {}
+        self._running: dict[str, KafkaBroker | SchemaRegistry] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, name="shared servers", daemon=True).start()
 
@@ -139,8 +141,8 @@ class SharedBroker(KafkaBroker):
     def start(self) -> None:
         """It runs."""
 
-    launch = stop = kill = wait_ready = add_listener = join = _refuse  # type: ignore[assignment]
-    pid = property(_refuse)  # type: ignore[assignment]
+    launch = stop = kill = wait_ready = add_listener = join = _refuse
+    pid = property(_refuse)
 
 
 class SharedRegistry(SchemaRegistry):
@@ -153,5 +155,5 @@ class SharedRegistry(SchemaRegistry):
     def start(self) -> None:
         """It runs."""
 
-    launch = stop = kill = wait_ready = _refuse  # type: ignore[assignment]
-    pid = property(_refuse)  # type: ignore[assignment]
+    launch = stop = kill = wait_ready = _refuse
+    pid = property(_refuse)

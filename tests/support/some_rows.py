@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
@@ -300,12 +300,15 @@ def _old_tuples(chance: random.Random, columns: tuple[Column, ...]) -> OldTuples
     return OldTuples(frozenset({partial}), ("p",) if chance.random() < 0.1 else ())
 
 
+SPECIAL: tuple[Literal["separate", "halt", "string"], ...] = (*("separate",) * 8, "halt", "string")
+
+
 def _policies(chance: random.Random) -> Policies:
     policy = Policy(
         value=chance.choice(("envelope", "envelope", "flat")),
         keyless=chance.choice(("one_partition", "row")),
         numeric_as=chance.choice(("exact", "exact", "string", "double", "variable_scale")),
-        special=chance.choice(("beside",) * 8 + ("halt", "string")),
+        special=chance.choice(SPECIAL),
         max_value_bytes=chance.choice((0,) * 12 + (6, 40)),
         oversized=chance.choice(("halt", "omit")),
         placeholder=chance.choice(("", "__unchanged")),

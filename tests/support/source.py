@@ -137,6 +137,7 @@ def shape(items: list[Item]) -> list[str]:
         if isinstance(item, RowBatch):
             letters.append("".join(chr(payload[0]) for payload in row_payloads([item])))
         elif not isinstance(item, Keepalive):
+            assert isinstance(item, Control)
             letters.append(chr(item.payload[0]))
     return letters
 

@@ -34,7 +34,7 @@ def costly_scope(file: str, root: Path) -> str | None:
     return next((scope for scope, words in COSTLY.items() if any(word in text for word in words)), None)
 
 
-class ByServers(LoadFileScheduling):
+class ByServers(LoadFileScheduling):  # type: ignore[misc]
     """`--dist loadfile`, with one scope for the files that need the same costly servers."""
 
     def _split_scope(self, nodeid: str) -> str:

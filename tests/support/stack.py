@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from psycopg2 import sql
@@ -54,7 +55,7 @@ class PostgresServers:
         server.start()
         return server
 
-    def fresh(self, major: int, **options: object) -> PostgresServer:
+    def fresh(self, major: int, **options: Any) -> PostgresServer:
         """A server of one's own, not yet started; the test that asks for it stops it."""
         folder = self._folder / f"postgres-{major}-{next(_numbers)}"
         return PostgresServer(major, self._programs(major), folder, **options)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -68,17 +69,16 @@ def value(dice: random.Random, column: Column, labels: list[str]) -> str | None:
         )
     if kind == "text" and dice.random() < 0.2:
         return dice.randbytes(5000).hex()  # out of line
-    return str(
-        {
-            "integer": lambda: dice.randrange(-(2**31), 2**31),
-            "bigint": lambda: dice.randrange(-(2**63), 2**63),
-            "real": lambda: dice.choice(NUMBERS),
-            "double precision": lambda: dice.choice(NUMBERS),
-            "boolean": lambda: dice.random() < 0.5,
-            "character varying": lambda: dice.choice(TEXTS),
-            "text": lambda: dice.choice(TEXTS),
-        }[kind]()
-    )
+    others: dict[str, Callable[[], object]] = {
+        "integer": lambda: dice.randrange(-(2**31), 2**31),
+        "bigint": lambda: dice.randrange(-(2**63), 2**63),
+        "real": lambda: dice.choice(NUMBERS),
+        "double precision": lambda: dice.choice(NUMBERS),
+        "boolean": lambda: dice.random() < 0.5,
+        "character varying": lambda: dice.choice(TEXTS),
+        "text": lambda: dice.choice(TEXTS),
+    }
+    return str(others[kind]())
 
 
 class Tables:

@@ -39,9 +39,11 @@ def one_by_one(
     items = list(expanded(transactions))
     at = 0
     while at < len(items):
-        begin = items[at]
-        rows = items[at + 1] if isinstance(items[at + 1], RowBatch) else None
+        begin, second = items[at], items[at + 1]
+        rows = second if isinstance(second, RowBatch) else None
         commit = items[at + (1 if rows is None else 2)]
+        assert isinstance(begin, Control)
+        assert isinstance(commit, Control)
         at += 2 if rows is None else 3
         lsn = int.from_bytes(begin.payload[1:9], "big")
         commit_pg_us = int.from_bytes(begin.payload[9:17], "big", signed=True)

@@ -28,7 +28,7 @@ class Witness:
     """Sees every transaction that is committed after it was made."""
 
     def __init__(self, dsn: str, password: str | None = None) -> None:
-        self._connect = {"dsn": dsn, "password": password}
+        self._dsn, self._password = dsn, password
         row = self._rows(
             "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, 'test_decoding')"
         )
@@ -52,7 +52,10 @@ class Witness:
         return seen
 
     def _rows(self, query: str) -> list[tuple[str, ...]]:
-        with closing(psycopg2.connect(**self._connect)) as connection, connection.cursor() as cursor:
+        with (
+            closing(psycopg2.connect(self._dsn, password=self._password)) as connection,
+            connection.cursor() as cursor,
+        ):
             connection.autocommit = True
             cursor.execute(query, (SLOT,))
             return cursor.fetchall()
@@ -76,7 +79,7 @@ def changes_of(
                 continue
             truncates.add((event.topic, event.sequence))
         table = MESSAGES if event.topic == message_topic else event.topic.removeprefix(f"{topics}.")
-        seen[xid, table][event.op] += 1
+        seen[xid, table][str(event.op)] += 1
     return seen
 
 
