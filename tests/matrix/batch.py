@@ -20,6 +20,7 @@ from tests.matrix.cells import Cell
 from tests.matrix.judge import Counts, judge
 from tests.matrix.workload import Done, Workload
 from tests.support.daemon import Daemon
+from tests.support.hints import apply, hint_of, sql_in
 from tests.support.reader import Reader
 from tests.support.stack import Stack, confirmed_position, run_script, wal_position, written_position
 from tests.support.waiting import eventually
@@ -72,10 +73,21 @@ class _Reading:
         """The daemon's state; it is noted when it is a bad one."""
         process = self.daemon.process
         assert process is not None
-        state = str(self.daemon.status().get("state"))
-        if state == "halted" or process.poll() is not None:
+        page = self.daemon.status()
+        state, reason = str(page.get("state")), str(page.get("reason"))
+        if state == "halted" and reason.startswith("CDCD-SOURCE-TWO-PHASE:"):
+            self._switch_two_phase_off(hint_of(reason))
+        elif state == "halted" or process.poll() is not None:
             self.failure = f"cdcd is {state}: {self.daemon.log()[-1000:]}"
         return state
+
+    def _switch_two_phase_off(self, hint: str) -> None:
+        """What PostgreSQL cannot decode at PREPARE any more it decodes at the end: the workload goes on as it was."""
+        self.daemon.stop()
+        run_script(self.daemon.config["source"]["dsn"], *sql_in(hint))
+        apply(self.daemon.config, hint, "source.protocol.two_phase")
+        self.daemon.start()
+        print(f"  two_phase was switched off, as the hint says: {self.cell}")
 
 
 def run(stack: Stack, cells: tuple[Cell, ...], plan: Plan) -> list[Outcome]:

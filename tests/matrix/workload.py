@@ -23,7 +23,7 @@ SESSIONS = 5
 MAX_DEPTH = 5
 MAX_PREPARED = 4
 LOCK_TIMEOUT_MS = 40
-IDLE_RULES = {"begin": 10.0, "alone": 5.0, "alone_ddl": 1.5, "loose_message": 0.5, "decide": 2.5}
+IDLE_RULES = {"begin": 10.0, "alone": 5.0, "alone_ddl": 1.5, "non_transactional_message": 0.5, "decide": 2.5}
 OPEN_RULES = {
     **{"insert": 8.0, "update": 5.0, "delete": 2.0, "copy": 1.0, "message": 0.7, "truncate": 0.7},
     **{"savepoint": 4.0, "release": 1.2, "rollback_to": 2.0, "ddl": 1.4, "partition": 0.5, "swap": 0.3},

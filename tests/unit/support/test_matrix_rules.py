@@ -1,0 +1,12 @@
+"""The matrix's workload finds the method of a rule by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.matrix.workload import IDLE_RULES, OPEN_RULES, Workload
+
+
+@pytest.mark.parametrize("rule", [*IDLE_RULES, *OPEN_RULES])
+def test_each_rule_has_its_method(rule: str) -> None:
+    assert callable(getattr(Workload, f"_{rule}"))
