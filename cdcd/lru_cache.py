@@ -21,30 +21,30 @@ class LruCache(Generic[K, V]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._kept: dict[K, V] = {}  # the one used last at the end
+        self._values: dict[K, V] = {}  # the one used last at the end
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
         """Return the value, None where there is none (any more); this is a use of it."""
         with self._lock:
-            if key not in self._kept:
+            if key not in self._values:
                 return None
-            value = self._kept[key] = self._kept.pop(key)
+            value = self._values[key] = self._values.pop(key)
             return value
 
     def put(self, key: K, value: V) -> None:
         """Keep a value; it is the one used last."""
         with self._lock:
-            self._kept.pop(key, None)
-            self._kept[key] = value
-            while len(self._kept) > self._limit:
-                del self._kept[next(iter(self._kept))]
+            self._values.pop(key, None)
+            self._values[key] = value
+            while len(self._values) > self._limit:
+                del self._values[next(iter(self._values))]
 
     def clear(self) -> None:
         """Keep nothing of it."""
         with self._lock:
-            self._kept.clear()
+            self._values.clear()
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._kept)
+        return len(self._values)

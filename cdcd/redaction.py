@@ -54,7 +54,7 @@ _BEARER = re.compile(r"\b(Bearer|Basic)\s{1,9}[A-Za-z0-9._~+/=-]{8,}", re.IGNORE
 
 _lock = threading.Lock()
 _secrets: dict[str, tuple[str, ...]] = {}  # by value its forms
-_kept: set[str] = set()
+_permanent: set[str] = set()
 _renewed: dict[str, list[str]] = {}  # by what is renewed its values, the one read last at the end
 _forms: tuple[str, ...] = ()
 _pattern: re.Pattern[str] | None = None
@@ -85,7 +85,7 @@ def forget() -> None:
     """Forget every secret: for tests, each of which has its own."""
     global _forms, _pattern
     with _lock:
-        for one in (_secrets, _kept, _renewed):
+        for one in (_secrets, _permanent, _renewed):
             one.clear()
         _forms, _pattern = (), None
 
@@ -94,14 +94,14 @@ def _add(value: str, forms: Callable[[], Iterable[str]], renews: str | None) -> 
     global _forms, _pattern
     with _lock:
         if renews is None:
-            _kept.add(value)
+            _permanent.add(value)
         else:
             earlier = [one for one in _renewed.get(renews, ()) if one != value]
             _renewed[renews] = [*earlier, value][-MAX_RENEWED:]
         if value in _secrets:
             return
         _secrets[value] = tuple(forms())
-        in_use = _kept.union(*_renewed.values())
+        in_use = _permanent.union(*_renewed.values())
         for one in _secrets.keys() - in_use:
             del _secrets[one]
         found = {form for one in _secrets.values() for form in one}

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdcd.cli.arguments import add_capture, add_decode, add_ways_on
+from cdcd.cli.arguments import add_capture, add_decode, add_recovery_commands
 from cdcd.cli.commands import COMMANDS, run_daemon
-from cdcd.cli.say import say, show_uncaught
-from cdcd.cli.unknown import Parser, complaint
+from cdcd.cli.output import say, show_uncaught
+from cdcd.cli.suggestions import Parser, complaint
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.extensions import implementation
 from cdcd.version import __version__
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         actions.add_parser("show", help="print what is in effect and where it comes from, secrets hidden")
     )
 
-    add_ways_on(commands, _add_config)
+    add_recovery_commands(commands, _add_config)
     add_capture(commands, _add_config)
     add_decode(commands)
     commands.add_parser("demo", help="run the whole way on servers of its own", add_help=False)

@@ -42,7 +42,7 @@ _DROP_SLOT = (
 Add = Callable[[argparse.ArgumentParser], None]
 
 
-def add_ways_on(commands: Any, add_config: Add) -> None:
+def add_recovery_commands(commands: Any, add_config: Add) -> None:
     """Add `cdcd resume`, `cdcd resnapshot` and `cdcd drop-slot`."""
     resume: argparse.ArgumentParser = commands.add_parser(
         "resume", help="tell a halted daemon to look again", description=_RESUME, allow_abbrev=False

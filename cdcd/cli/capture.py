@@ -15,8 +15,8 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import BinaryIO
 
-from cdcd.cli.say import say
-from cdcd.cli.slot_made import SaidBlockers
+from cdcd.cli.output import say
+from cdcd.cli.slot_creation import BlockerReport
 from cdcd.config import Config
 from cdcd.errors import EXIT_OK, CaptureError
 from cdcd.lsn import format_lsn
@@ -73,7 +73,7 @@ def _begun(settings: SourceSettings, options: StreamOptions, stop: _Stop) -> Cap
 
     def begin() -> None:
         try:
-            capture.set_result(Capture(settings, options, SaidBlockers()))
+            capture.set_result(Capture(settings, options, BlockerReport()))
         except BaseException as error:  # noqa: BLE001 - handed to who waits
             capture.set_exception(error)
 

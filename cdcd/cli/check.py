@@ -14,11 +14,11 @@ import stat
 from collections.abc import Sequence
 
 from cdcd.cli.admin_port import check_admin_port
-from cdcd.cli.beginning import known_of, looked
+from cdcd.cli.start_inspection import known_of, looked
 from cdcd.config import Config
 from cdcd.findings import Finding, Level
 from cdcd.redaction import clean, escape
-from cdcd.session.start_checks.context import Known
+from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.topics import written_topics
 from cdcd.sink.transactional_id import check_by_another_id
 
@@ -87,7 +87,7 @@ def _encryption(config: Config) -> list[Finding]:
     return [Finding("warn", "source.dsn", message, "add sslmode=verify-full")]
 
 
-def _cluster(known: Known) -> list[Finding]:
+def _cluster(known: StartContext) -> list[Finding]:
     """What the brokers do with what is written, asked only where they have answered."""
     if known.metadata is None or known.topics is None or known.sink is None:
         return []

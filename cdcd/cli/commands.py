@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from cdcd.cli.say import ascii_escapes, say
+from cdcd.cli.output import ascii_escapes, say
 from cdcd.config import Loaded, load
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.redaction import escape, strike
@@ -44,7 +44,7 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 def _check(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.check import as_text, check, has_failed
-    from cdcd.cli.logged import logged
+    from cdcd.cli.command_log import logged
 
     with logged(config, "warning"):
         findings = check(config)
@@ -59,8 +59,8 @@ def _check(options: argparse.Namespace) -> int:
 
 def _init(options: argparse.Namespace) -> int:
     config = _loaded(options).config
+    from cdcd.cli.command_log import logged
     from cdcd.cli.init import init, plan
-    from cdcd.cli.logged import logged
 
     with logged(config, "warning"):
         planned, steps = (plan(config), []) if options.dry_run else ([], init(config))
@@ -85,7 +85,7 @@ def _config(options: argparse.Namespace) -> int:
 
 def _resume(options: argparse.Namespace) -> int:
     config = _loaded(options).config
-    from cdcd.cli.logged import logged
+    from cdcd.cli.command_log import logged
     from cdcd.cli.resume import accept_gap, accept_topics, look_again
 
     is_dry, is_all = options.dry_run, not options.accept_gap
@@ -101,7 +101,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _resnapshot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
-    from cdcd.cli.logged import logged
+    from cdcd.cli.command_log import logged
     from cdcd.cli.resume import resnapshot
 
     with logged(config):
@@ -112,8 +112,8 @@ def _resnapshot(options: argparse.Namespace) -> int:
 
 def _drop_slot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
+    from cdcd.cli.command_log import logged
     from cdcd.cli.drop_slot import drop
-    from cdcd.cli.logged import logged
 
     with logged(config):
         lines = drop(config, is_dry=options.dry_run)
@@ -124,7 +124,7 @@ def _drop_slot(options: argparse.Namespace) -> int:
 def _capture(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.capture import run
-    from cdcd.cli.logged import logged
+    from cdcd.cli.command_log import logged
 
     with logged(config, "warning"):
         return run(config, options.output, seconds=options.seconds, messages=options.messages)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, BinaryIO
 
-from cdcd.cli.say import ascii_escapes
+from cdcd.cli.output import ascii_escapes
 from cdcd.errors import EXIT_OK, CaptureError, CdcdError
 from cdcd.lsn import format_lsn
 from cdcd.pgoutput.decode import decode

@@ -14,8 +14,8 @@ import contextlib
 
 import structlog
 
-from cdcd.cli.alone import alone, look, who
-from cdcd.cli.published import asking_settings
+from cdcd.cli.exclusive import exclusive, look, who
+from cdcd.cli.published_topics import asking_settings
 from cdcd.config import Config
 from cdcd.errors import ResumeRefused
 from cdcd.lsn import format_lsn
@@ -62,7 +62,7 @@ def drop(config: Config, *, is_dry: bool = False) -> list[str]:
     if is_dry:
         _refuse_anothers(config, server)
         return [f"would drop the slot {source.slot}"]
-    with alone(config), contextlib.closing(connect_sql(source)) as connection:
+    with exclusive(config), contextlib.closing(connect_sql(source)) as connection:
         _refuse_anothers(config, server)
         confirmed_lsn = drop_own_slot(connection, source)
     if confirmed_lsn is None:

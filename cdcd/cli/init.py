@@ -16,9 +16,9 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdcd.cli.beginning import ask, known_of, looked
-from cdcd.cli.published import LOCK_PATIENCE_MS, asking_settings, published_topics
-from cdcd.cli.slot_made import slot_made
+from cdcd.cli.published_topics import LOCK_PATIENCE_MS, asking_settings, published_topics
+from cdcd.cli.slot_creation import create_slot_reporting_waits
+from cdcd.cli.start_inspection import ask, known_of, looked
 from cdcd.config import Config
 from cdcd.errors import CdcdError, PublicationMissing, SlotMissing
 from cdcd.findings import Finding
@@ -171,7 +171,7 @@ def _slot(config: Config) -> list[Step]:
         return [Step(f"exists   slot {settings.slot}")]
     if config.snapshot.mode == "initial":
         return [_slot_of_the_daemon(config)]
-    slot_made(settings).close()
+    create_slot_reporting_waits(settings).close()
     return [Step(f"created  slot {settings.slot}")]
 
 

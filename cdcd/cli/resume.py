@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from cdcd.cli.admin_port import here
-from cdcd.cli.alone import alone, look, who
-from cdcd.cli.beginning import ask, peeked, refuse_unready
-from cdcd.cli.published import asking_settings, published_topics
-from cdcd.cli.slot_made import slot_made
+from cdcd.cli.exclusive import exclusive, look, who
+from cdcd.cli.published_topics import asking_settings, published_topics
+from cdcd.cli.slot_creation import create_slot_reporting_waits
+from cdcd.cli.start_inspection import ask, peeked, refuse_unready
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch, TopicMissing
 from cdcd.lsn import Lsn, format_lsn
@@ -225,7 +225,7 @@ def _opened(
     `ask_besides`: what does not depend on the stored position. Raises ResumeRefused.
     """
     settings = asking_settings(config, timeout_s=_TIMEOUT_S)
-    with alone(config), contextlib.closing(KafkaSink(settings)) as sink:
+    with exclusive(config), contextlib.closing(KafkaSink(settings)) as sink:
         _refuse_first(config, ask)
         ask_besides(config)
         claims_of(config, settings).refuse_owned(
@@ -281,7 +281,7 @@ def _slot_to_go_on_with(
         with contextlib.closing(connect_sql(source)) as connection:
             check_same_server(connection, server)
             drop_slot(connection, source.slot)
-    with slot_made(source, server) as created:
+    with create_slot_reporting_waits(source, server) as created:
         return created.consistent_point, created.consistent_point
 
 

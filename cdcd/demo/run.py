@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from cdcd.demo import left_running
+from cdcd.demo import running_processes
 from cdcd.demo.options import Options, parse
 from cdcd.errors import EXIT_FAILURE, EXIT_FORCED, EXIT_OK, CdcdError
 
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _stop(folder: Path) -> int:
     try:
-        names = left_running.stop(folder)
-    except left_running.NotADemo as error:
+        names = running_processes.stop(folder)
+    except running_processes.NotADemo as error:
         print(f"cdcd demo: {error}", file=sys.stderr)
         return EXIT_FAILURE
     print(f"stopped: {', '.join(names) or 'nothing was running'}; removed {folder}")
@@ -62,7 +62,7 @@ def _run(options: Options) -> int:
     signals.arm()
     status, verdict = EXIT_FAILURE, ""
     with ExitStack() as undo:
-        undo.callback(left_running.end_strays, folder)
+        undo.callback(running_processes.end_leftovers, folder)
         try:
             story = Story(options, folder, undo)
             status = story.tell()
@@ -102,7 +102,7 @@ class _Signals:
 
     def _receive(self, number: int, frame: types.FrameType | None) -> None:
         if self.hurry:
-            left_running.end_strays(self._folder)
+            running_processes.end_leftovers(self._folder)
             os._exit(EXIT_FORCED)
         self.hurry = True
         raise KeyboardInterrupt

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from cdcd.demo import left_running
+from cdcd.demo import running_processes
 from cdcd.demo.load import PUBLICATION, ROLE
 from cdcd.demo.stack import KafkaBroker, PostgresServer, SchemaRegistry
 from cdcd.demo.stack.packages import java
@@ -197,8 +197,8 @@ class World:
             ("Kafka", self.kafka.pid, signal.SIGTERM),
             ("PostgreSQL", self.postgres.pid, signal.SIGINT),  # a fast shutdown
         ]
-        running = [left_running.started(name, pid, number) for name, pid, number in processes if pid]
-        left_running.write(self.folder, running)
+        running = [running_processes.started(name, pid, number) for name, pid, number in processes if pid]
+        running_processes.write(self.folder, running)
 
 
 def last_lines(process: ServerProcess) -> str:

@@ -27,7 +27,7 @@ from cdcd.monitoring.partition_monitor import PartitionMonitor
 from cdcd.monitoring.publication_monitor import Look, PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.monitoring.wal_guard import WalGuard
-from cdcd.monitoring.wal_levels import Judged
+from cdcd.monitoring.wal_levels import GuardVerdict
 from cdcd.ops.metrics import SlotReading
 from cdcd.recovery.start_decision import check_primary
 from cdcd.source.connection import connect_sql, fetch
@@ -54,10 +54,10 @@ _LOG = structlog.stdlib.get_logger("cdcd.monitor")
 class _Look:
     """What one look has seen besides the slot."""
 
-    guarded: Judged | None
+    guarded: GuardVerdict | None
     publications: Look
     partitions: list[Shortfall] | None
-    held_up: tuple[Seen | None, Seen | None]
+    blocked: tuple[Seen | None, Seen | None]
 
 
 class ServerMonitor:
@@ -78,7 +78,7 @@ class ServerMonitor:
         self._partitions = partitions
         self._guard = guard
         self._found = found
-        self._held_up = BlockedSessions(status)
+        self._blocked_sessions = BlockedSessions(status)
         self._connection: Any = None
         self._lock = asyncio.Lock()
         self._sampling: asyncio.Future[None] | None = None
@@ -90,7 +90,7 @@ class ServerMonitor:
             async with self._lock:
                 if not await self._succeeds(self._turn()):
                     self._guard.report(None, None, 0)
-                    self._held_up.report(None, None)
+                    self._blocked_sessions.report(None, None)
             is_urgent = self._guard.drops_slot or not self._publications.has_looked
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
@@ -156,7 +156,7 @@ class ServerMonitor:
     async def _turn(self) -> None:
         reading, end = await self._look_at_slot()
         look = await in_thread(self._look, reading)
-        self._held_up.report(*look.held_up)
+        self._blocked_sessions.report(*look.blocked)
         error = self._publications.judge(look.publications)
         if look.partitions is not None:
             self._partitions.report(look.partitions)
@@ -169,7 +169,7 @@ class ServerMonitor:
         guarded = self._guard.look(self._connection, reading)
         look = self._publications.look(self._connection)
         partitions = None if look.now is None else self._partitions.look(self._connection, look.now)
-        return _Look(guarded, look, partitions, self._held_up.look(self._connection, look))
+        return _Look(guarded, look, partitions, self._blocked_sessions.look(self._connection, look))
 
     def _read(self, received_lsn: Lsn) -> tuple[SlotReading | None, WalEnd]:
         if self._connection is None:

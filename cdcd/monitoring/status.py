@@ -24,7 +24,7 @@ from cdcd.model import Item, Keepalive, Progress, RowBatch
 from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.monitoring.prepared_status import PreparedStatus
 from cdcd.monitoring.waits import Note, Waits
-from cdcd.monitoring.wal_levels import Judged
+from cdcd.monitoring.wal_levels import GuardVerdict
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.source.identity import ServerIdentity
@@ -75,7 +75,7 @@ class Status:
         self._snapshot_left: int | None = None
         self._snapshot_started_s = 0.0
         self._last_error = ""
-        self._guarded: Judged | None = None
+        self._guarded: GuardVerdict | None = None
         self._pressure: Note | None = None
         self.waits = Waits()
         metrics.waits.waits = self.waits.shown
@@ -321,7 +321,7 @@ class Status:
         """The registry answered."""
         self.metrics.registry_request(operation, code)
 
-    def wal_guard(self, verdict: Judged | None) -> None:
+    def wal_guard(self, verdict: GuardVerdict | None) -> None:
         """What the WAL guard has made of its last look; None while PostgreSQL cannot be asked."""
         self._guarded = verdict
         self.metrics.source.guard_level(None if verdict is None else int(verdict.level))

@@ -19,7 +19,7 @@ import structlog
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.monitoring.status import Status
-from cdcd.monitoring.wal_levels import Judged, Level, Oldest, Sizes, holder, judged
+from cdcd.monitoring.wal_levels import GuardVerdict, Level, Oldest, Sizes, holder, judged
 from cdcd.ops.slot_metrics import SlotReading
 from cdcd.recovery import halts
 from cdcd.source.oldest_transaction import oldest_writer
@@ -48,7 +48,7 @@ class WalGuard:
         self.drops_slot = False
         """Whether the slot is to go as soon as nobody holds it."""
 
-    def look(self, connection: Any, reading: SlotReading | None) -> Judged | None:
+    def look(self, connection: Any, reading: SlotReading | None) -> GuardVerdict | None:
         """Judge a reading, and find out who holds the WAL when it matters. Blocking; raises Source errors."""
         if reading is None:
             return None
@@ -64,7 +64,7 @@ class WalGuard:
             state = f"not this one, but that of pid {other}"
         held_by = holder(reading, Oldest(*oldest) if oldest else None, state)
         is_anothers = other is not None or self._status.is_slot_anothers is not False
-        return Judged(verdict.level, verdict.why, held_by, is_anothers=is_anothers)
+        return GuardVerdict(verdict.level, verdict.why, held_by, is_anothers=is_anothers)
 
     def _other(self, connection: Any) -> int | None:
         """Return the pid under which somebody else has the slot, or the lock of its start; None when nobody has."""
@@ -72,7 +72,7 @@ class WalGuard:
         holding = {slot.active_pid if slot is not None else None, owner_of(connection, self._settings.slot)}
         return next((pid for pid in holding if pid is not None and pid not in self._status.own_pids), None)
 
-    def report(self, verdict: Judged | None, reading: SlotReading | None, wal_lsn: Lsn) -> bool:
+    def report(self, verdict: GuardVerdict | None, reading: SlotReading | None, wal_lsn: Lsn) -> bool:
         """Say what is new; returns whether the slot is to be dropped now: told before, and nobody holds it."""
         if verdict is None or reading is None:
             self._status.wal_guard(None)
@@ -110,7 +110,7 @@ class WalGuard:
             "checkpoint; the ways on are in the halt's reason",
         )
 
-    def _say(self, verdict: Judged) -> None:
+    def _say(self, verdict: GuardVerdict) -> None:
         say = {Level.OK: _LOG.info, Level.WARN: _LOG.warning}.get(verdict.level, _LOG.error)
         say(
             "wal_guard",

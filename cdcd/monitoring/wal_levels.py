@@ -47,7 +47,7 @@ class Oldest:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class GuardVerdict:
     """One look's verdict. `why` has a reason for the level, `holder` says what would have to move.
 
     `is_anothers`: somebody else has the slot now, so nothing is to be done for it here.
@@ -59,11 +59,11 @@ class Judged:
     is_anothers: bool = False
 
 
-def judged(reading: SlotReading, sizes: Sizes) -> Judged:
+def judged(reading: SlotReading, sizes: Sizes) -> GuardVerdict:
     """Return the level of this reading and the reasons for it; the holder is still to be found."""
     reasons = [*_by_size(reading, sizes), *_by_server(reading), *_by_xmin(reading)]
     level = max((level for level, _ in reasons), default=Level.OK)
-    return Judged(level, "; ".join(why for at, why in reasons if at == level))
+    return GuardVerdict(level, "; ".join(why for at, why in reasons if at == level))
 
 
 def holder(reading: SlotReading, oldest: Oldest | None, state: str) -> str:

@@ -176,7 +176,7 @@ class Writer:
         """Of what was handed on and is not with the sink yet."""
         return self._group.waiting_bytes
 
-    def made_slot(self, consistent_point: int) -> None:
+    def slot_created(self, consistent_point: int) -> None:
         """Say in every progress record from now on where the slot was made (F10)."""
         self._identity = replace(self._identity, slot_lsn=consistent_point)
 

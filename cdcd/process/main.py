@@ -98,16 +98,16 @@ async def _run(config: Config) -> int:
         )
     tune_gc()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)
-    beside = [asyncio.ensure_future(one) for one in (monitor.run(), status.waits.watch(), _turn(status))]
+    background = [asyncio.ensure_future(one) for one in (monitor.run(), status.waits.watch(), _turn(status))]
     if config.source.heartbeat_interval_ms:
         heartbeat = Heartbeat(config.source_settings(), status, config.source.heartbeat_interval_ms / 1000)
-        beside.append(asyncio.ensure_future(heartbeat.run()))
+        background.append(asyncio.ensure_future(heartbeat.run()))
     try:
         return await supervisor.run()
     finally:
-        for task in beside:
+        for task in background:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*background, return_exceptions=True)
         await admin.stop()
 
 

@@ -31,7 +31,7 @@ from cdcd.process.hints import fit
 from cdcd.process.release import release_session
 from cdcd.registry.confluent import Registry
 from cdcd.session.option_downgrade import to_remember
-from cdcd.session.queries import who_holds
+from cdcd.session.queries import slot_holders
 from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.session import Session
 from cdcd.session.stale_tables import StaleTables
@@ -80,7 +80,7 @@ class Supervisor:
         self._stale = StaleTables()
         self._crashes = ServerCrashes()
         status.waits.looks |= {
-            "slot_held": lambda: who_holds(config.source_settings()),
+            "slot_held": lambda: slot_holders(config.source_settings()),
             "disk": lambda: room_below(config.buffer.spill_dir or Path(gettempdir())),
         }
         self.stop = asyncio.Event()

@@ -26,31 +26,31 @@ from cdcd.errors import (
 from cdcd.lsn import Lsn, format_lsn
 
 
-class Way(enum.Enum):
+class Resolution(enum.Enum):
     """A command that goes on from a halt."""
 
     ACCEPT_GAP = "cdcd resume --accept-gap"
     RESNAPSHOT = "cdcd resnapshot"
 
 
-_GAP_OR_SNAPSHOT = frozenset({Way.ACCEPT_GAP, Way.RESNAPSHOT})
-_RESOLUTIONS_BY_HALT: dict[type[CdcdError], frozenset[Way]] = {
+_GAP_OR_SNAPSHOT = frozenset({Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT})
+_RESOLUTIONS_BY_HALT: dict[type[CdcdError], frozenset[Resolution]] = {
     SlotMissing: _GAP_OR_SNAPSHOT,
     SlotDroppedByWalGuard: _GAP_OR_SNAPSHOT,
     SlotLost: _GAP_OR_SNAPSHOT,
     SlotAhead: _GAP_OR_SNAPSHOT,
     SlotUnsynchronised: _GAP_OR_SNAPSHOT,
     SourceTimeline: _GAP_OR_SNAPSHOT,
-    SourceMismatch: frozenset({Way.RESNAPSHOT}),
+    SourceMismatch: frozenset({Resolution.RESNAPSHOT}),
     SourceBehind: frozenset(),  # its LSNs are those of other changes, which the topics have already
 }
-_WAYS = (
+_RESOLUTION_HINT = (
     "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
     "without the missing changes; both mark the gap in the topics: see docs/slot-gone.md"
 )
 
 
-def ways_on(halt: CdcdError) -> frozenset[Way]:
+def resolutions_of(halt: CdcdError) -> frozenset[Resolution]:
     """Return the commands that go on from this halt; none where none mends it."""
     return _RESOLUTIONS_BY_HALT.get(type(halt), frozenset())
 
@@ -60,7 +60,7 @@ def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     return SlotMissing(
         f'slot "{slot}" does not exist any more. Kafka holds changes up to {format_lsn(from_lsn)}; those committed '
         "since then cannot be read",
-        hint=_WAYS,
+        hint=_RESOLUTION_HINT,
         slot=slot,
         from_lsn=from_lsn,
         to_lsn=to_lsn,
@@ -72,7 +72,7 @@ def slot_dropped_by_wal_guard(slot: str, why: str, holder: str, from_lsn: Lsn, t
     return SlotDroppedByWalGuard(
         f'the WAL guard gives slot "{slot}" up to save the primary\'s disk: {why}; its WAL is held by {holder}. '
         f"Changes committed since {format_lsn(from_lsn)} are lost",
-        hint=_WAYS,
+        hint=_RESOLUTION_HINT,
         slot=slot,
         from_lsn=from_lsn,
         to_lsn=to_lsn,
@@ -84,7 +84,7 @@ def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError
     return SlotLost(
         f'the server has invalidated slot "{slot}" ({reason}). Kafka holds changes up to {format_lsn(from_lsn)}; '
         "those committed since then are lost",
-        hint=_WAYS,
+        hint=_RESOLUTION_HINT,
         slot=slot,
         reason=reason,
         from_lsn=from_lsn,
@@ -109,7 +109,7 @@ def slot_ahead(slot: str, from_lsn: Lsn, to_lsn: Lsn, *, how: str) -> SourceErro
     return SlotAhead(
         f'slot "{slot}" is confirmed up to {format_lsn(to_lsn)}, but Kafka holds changes only up to '
         f"{format_lsn(from_lsn)}: {how}. Changes in between may be missing",
-        hint=_WAYS,
+        hint=_RESOLUTION_HINT,
         slot=slot,
         from_lsn=from_lsn,
         to_lsn=to_lsn,
@@ -121,7 +121,7 @@ def slot_unsynchronised(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
     return SlotUnsynchronised(
         f'the server was promoted before its copy of slot "{slot}" was synchronized, so the slot cannot be read. '
         f"Kafka holds changes up to {format_lsn(from_lsn)}",
-        hint=_WAYS,
+        hint=_RESOLUTION_HINT,
         slot=slot,
         from_lsn=from_lsn,
         to_lsn=to_lsn,
@@ -145,7 +145,7 @@ def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceE
         f"{format_lsn(from_lsn)}: Kafka holds changes that are not in the server's history, and other changes may "
         "get their LSNs",
         hint="point source.dsn at the server whose history has them, if there is one; readers have to drop the "
-        f"changes after switch_lsn; {_WAYS}",
+        f"changes after switch_lsn; {_RESOLUTION_HINT}",
         switch_lsn=switch_lsn,
         from_lsn=switch_lsn,
         to_lsn=from_lsn,
@@ -157,18 +157,18 @@ def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
     return SourceTimeline(
         f"timeline {now} of the server does not descend from timeline {was} of the stored position: the "
         "server is a former primary, was restored to a point in time, or has lost its timeline history",
-        hint=f"point source.dsn at the server that was read before; {_WAYS}",
+        hint=f"point source.dsn at the server that was read before; {_RESOLUTION_HINT}",
         from_lsn=from_lsn,
         to_lsn=None,
     )
 
 
-def timeline_twin(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> SourceError:
+def timeline_conflict(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> SourceError:
     """Another server was promoted to a timeline of the same number (F58)."""
     return SourceTimeline(
         f"timeline {number} of this server began at {format_lsn(began_lsn)}, that of the stored position at "
         f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other lacks",
-        hint=f"point source.dsn at the server that was read before; {_WAYS}",
+        hint=f"point source.dsn at the server that was read before; {_RESOLUTION_HINT}",
         from_lsn=min(was_lsn, began_lsn, from_lsn),
         to_lsn=None,
     )

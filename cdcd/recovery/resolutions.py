@@ -15,7 +15,7 @@ from dataclasses import replace
 from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
 from cdcd.lsn import Lsn
 from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
-from cdcd.recovery.halts import Way, ways_on
+from cdcd.recovery.halts import Resolution, resolutions_of
 from cdcd.recovery.start_decision import Server, Slot
 
 REQUESTED = "requested"
@@ -29,7 +29,7 @@ def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
             "nothing is missing: the slot goes on where the stored position ends",
             hint="start cdcd; `cdcd resume` tells a halted one to look again",
         )
-    if Way.ACCEPT_GAP not in ways_on(halt):
+    if Resolution.ACCEPT_GAP not in resolutions_of(halt):
         raise ResumeRefused(
             f"accepting a gap does not mend this: {halt.code}: {halt.message}",
             hint=halt.advice or "see the halt's own hint",

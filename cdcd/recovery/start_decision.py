@@ -278,7 +278,7 @@ def on_timeline(stored: Progress, timeline: int, history: Mapping[int, Lsn]) -> 
         raise halts.timeline_unknown(was, timeline, stored.end_lsn)
     expected_lsn, began_lsn = stored.identity.timeline_lsn, began_at(was, history)
     if expected_lsn and began_lsn and expected_lsn != began_lsn:
-        raise halts.timeline_twin(was, expected_lsn, began_lsn, stored.end_lsn)
+        raise halts.timeline_conflict(was, expected_lsn, began_lsn, stored.end_lsn)
     if switch_lsn is None:
         return stored
     written_lsn = max(stored.commit_lsn, stored.part.commit_lsn if stored.part is not None else 0)

@@ -227,12 +227,12 @@ class RestClient:
     def _once(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
         target = f"{urlsplit(url).path}/{path}"
         with self._connected(url) as connection:
-            is_kept = connection.sock is not None
+            is_keep_alive = connection.sock is not None
             try:
                 try:
                     return self._exchange(connection, method, target, body)
                 except _STALE:
-                    if not is_kept or self._is_closed:
+                    if not is_keep_alive or self._is_closed:
                         raise
                     # The registry has closed what was kept open: that says nothing of whether it is there.
                     connection.close()

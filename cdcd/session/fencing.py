@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import structlog
 
 from cdcd.errors import CdcdError, SinkFenced, SlotActive, SourceUnavailable, TransactionExpired
-from cdcd.session.queries import which_slot
+from cdcd.session.queries import slot_state
 from cdcd.sink.reader import read_last
 from cdcd.sink.settings import SinkSettings
 from cdcd.source.settings import SourceSettings
@@ -92,7 +92,7 @@ def refuse_if_taken_over(source: SourceSettings, own_pid: int | None) -> None:
     `own_pid` is the backend of our own walsender, None before the stream is open. Who was frozen finds out so that
     another has taken over: a new producer epoch would end that one's producer.
     """
-    slot = which_slot(source)
+    slot = slot_state(source)
     holder = None if slot is None else slot.active_pid
     if holder == own_pid:
         return
@@ -105,7 +105,7 @@ def _is_held(source: SourceSettings, own_pid: int | None) -> bool | None:
     deadline = time.monotonic() + RELEASE_WITHIN_S
     try:
         while True:
-            slot = which_slot(source)
+            slot = slot_state(source)
             if slot is None or not slot.active:
                 return False
             if slot.active_pid != own_pid:

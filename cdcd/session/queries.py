@@ -26,7 +26,7 @@ from cdcd.source.timeline import read_history
 from cdcd.waits import Blocker
 
 
-def which_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
+def timeline_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
     """Return where the ancestors of the server's timeline were left (F58). Raises Source errors."""
     if timeline == 1:
         return {}
@@ -39,10 +39,10 @@ def timelines_of(source: SourceSettings, server: ServerIdentity) -> Timelines:
 
     Also where the stored position is of this timeline: what comes may have been committed on the one before.
     """
-    return Timelines(server.timeline, which_history(source, server.timeline))
+    return Timelines(server.timeline, timeline_history(source, server.timeline))
 
 
-def which_slot(source: SourceSettings, expected: ServerIdentity | None = None) -> SlotState | None:
+def slot_state(source: SourceSettings, expected: ServerIdentity | None = None) -> SlotState | None:
     """Return the slot as it is now, None when there is none. Raises Source errors.
 
     `expected`: the server that it is compared with; another one's slot, or lack of one, would say nothing (F59).
@@ -53,7 +53,7 @@ def which_slot(source: SourceSettings, expected: ServerIdentity | None = None) -
         return read_slot(connection, source.slot)
 
 
-def who_holds(source: SourceSettings) -> tuple[Blocker, ...]:
+def slot_holders(source: SourceSettings) -> tuple[Blocker, ...]:
     """Return who holds the slot, or the lock of a start on it. Raises Source errors."""
     with contextlib.closing(connect_sql(source)) as connection:
         slot = read_slot(connection, source.slot)
@@ -61,7 +61,7 @@ def who_holds(source: SourceSettings) -> tuple[Blocker, ...]:
         return sessions_holding(connection, [pid for pid in pids if pid is not None])
 
 
-def what_is_prepared(source: SourceSettings, begin: Resume) -> PreparedBefore:
+def prepared_before_slot(source: SourceSettings, begin: Resume) -> PreparedBefore:
     """Return what was prepared before a slot became cdcd's and may be lost; asked once the slot is held.
 
     Raises SlotAhead (F3): the slot may have been advanced between the verdict and START_REPLICATION.

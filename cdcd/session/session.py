@@ -49,7 +49,7 @@ from cdcd.session.closing import Closing, flush_in_time, note_in_time
 from cdcd.session.fencing import judged, refuse_if_taken_over
 from cdcd.session.gap import mark_gap
 from cdcd.session.option_downgrade import unsafe_options
-from cdcd.session.queries import is_any_rolled_back, what_is_prepared
+from cdcd.session.queries import is_any_rolled_back, prepared_before_slot
 from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import say_what_would_halt
 from cdcd.session.server_crashes import ServerCrashes
@@ -173,7 +173,7 @@ class Session:
                 # F79: from here on something is changed.
                 self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
                 start_state = await failing.unless(or_stop(session_start.open(), self._stop))
-            wanted = session_start.to_try_beside
+            wanted = session_start.to_try_in_background
             del session_start  # with what it has asked, which may be a lot
             self._database, self._timelines = start_state.server.database, start_state.timelines
             self._durable_us = 0 if start_state.stored is None else start_state.stored.commit_us
@@ -324,7 +324,7 @@ class Session:
             self._status.source_closed()
 
     async def _prepared_before(self, begin: Resume) -> PreparedBefore:
-        before = await or_stop(in_thread(what_is_prepared, self._source, begin), self._stop)
+        before = await or_stop(in_thread(prepared_before_slot, self._source, begin), self._stop)
         if before.undecided:
             _LOG.warning("prepared_before_slot", transactions=len(before.undecided), hint=_PREPARED_HINT)
         return before

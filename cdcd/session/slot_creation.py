@@ -27,7 +27,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 GIVING_UP_S = 3.0
 
 
-async def made_slot(
+async def create_slot_in_thread(
     settings: SourceSettings,
     expected: ServerIdentity,
     drop_first: bool,
@@ -42,7 +42,9 @@ async def made_slot(
     holds the slot afterwards.
     """
     given_up = threading.Event()
-    making = start_in_thread(make_slot, settings, expected, drop_first, has_snapshot, given_up, report)
+    making = start_in_thread(
+        create_slot_for_snapshot, settings, expected, drop_first, has_snapshot, given_up, report
+    )
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
@@ -50,16 +52,16 @@ async def made_slot(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVING_UP_S):
                 await settled(making)
-        making.add_done_callback(_close_made)
+        making.add_done_callback(_close_created)
         raise
 
 
-def _close_made(making: asyncio.Future[CreatedSlot]) -> None:
+def _close_created(making: asyncio.Future[CreatedSlot]) -> None:
     if not making.cancelled() and making.exception() is None:
         making.result().close()
 
 
-def make_slot(
+def create_slot_for_snapshot(
     settings: SourceSettings,
     expected: ServerIdentity,
     drop_first: bool,

@@ -25,7 +25,7 @@ from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.session.clients import Clients
-from cdcd.session.slot_creation import made_slot
+from cdcd.session.slot_creation import create_slot_in_thread
 from cdcd.session.snapshot_copy import Snapshotter, tables_to_copy
 from cdcd.session.stale_tables import StaleTables
 from cdcd.snapshot.table import CopiedTable, SnapshotReader
@@ -79,10 +79,12 @@ class SnapshotHandover:
         hit("snapshot_begun")
         waiting = self._status.waits.watching("slot_creation", f"slot {self._source.slot}", is_waiting=True)
         with waiting as report:
-            created = await made_slot(self._source, server, begin.drop_slot, self._has_snapshot, report)
+            created = await create_slot_in_thread(
+                self._source, server, begin.drop_slot, self._has_snapshot, report
+            )
         point = created.consistent_point
         try:
-            self._writer.made_slot(point)
+            self._writer.slot_created(point)
             hit("slot_made")
             if created.snapshot_name is None:
                 nothing = CommitPosition(point - 1, point, before_us, transactions=0)

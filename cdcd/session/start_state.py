@@ -32,13 +32,13 @@ from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.registry.confluent import Registry
 from cdcd.session.clients import Clients
 from cdcd.session.option_downgrade import allowed, without
-from cdcd.session.queries import which_slot
+from cdcd.session.queries import slot_state
 from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.start_checks.binary_columns import in_readable_form
-from cdcd.session.start_checks.checks import LOOKS, asked
-from cdcd.session.start_checks.context import Known
+from cdcd.session.start_checks.checks import START_CHECKS, asked
+from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.position import decided, slot_held
-from cdcd.session.start_checks.schemas import to_try_beside
+from cdcd.session.start_checks.schemas import to_try_in_background
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
@@ -120,13 +120,13 @@ class SessionStart:
         self._after = after
         self._crashes = crashes
         self._loop = asyncio.get_running_loop()
-        self._known = Known(
+        self._known = StartContext(
             config,
             self._source,
             lambda: (config.sink_settings(), clients.topics, clients.claims),
             schemas if isinstance(schemas, Registry) and not schemas.knows_any else None,
             self._compare,
-            is_beside=False,
+            may_run=False,
             lock_patience_ms=LOCK_PATIENCE_MS,
             create_slot=config.source.slot.create,
             is_first=after is None,
@@ -136,7 +136,7 @@ class SessionStart:
         """Look at everything that may refuse, before anything is changed (F79). Raises the errors of all of it."""
         waits = self._status.waits
         try:
-            for one in LOOKS:
+            for one in START_CHECKS:
                 waiting = contextlib.nullcontext() if one.server is None else waits.on(one.server, one.name)
                 with waiting:
                     findings, _ = await in_thread(asked, one, self._known)
@@ -163,9 +163,9 @@ class SessionStart:
             _LOG.warning("topics_shared", detail=shared.message, hint=shared.advice)
 
     @property
-    def to_try_beside(self) -> dict[str, PublishedTable | None]:
+    def to_try_in_background(self) -> dict[str, PublishedTable | None]:
         """The topics, each with its table, that rows may never come for: what would halt them is said beside."""
-        return to_try_beside(self._known)
+        return to_try_in_background(self._known)
 
     async def _serve_schemas(self) -> None:
         """Have what is committed of the schemas for readers, also where this start goes no farther."""
@@ -223,7 +223,7 @@ class SessionStart:
         self, stored: Progress | None, server: ServerIdentity, timelines: Timelines
     ) -> tuple[Progress | None, Resume | Snapshot, bool]:
         """Decide again, by what nobody else can change any more; also whether the slot has two_phase."""
-        slot = which_slot(self._source, server)
+        slot = slot_state(self._source, server)
         if slot is not None and slot.active:
             raise slot_held(self._source.slot, slot.active_pid)
         found = decided(self._known, stored, slot)

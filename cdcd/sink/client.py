@@ -121,20 +121,20 @@ class Client:
 
     def usable(self) -> Producer:
         """Return the producer. Raises what was told of it, and SinkUnavailable when it is closed."""
-        self.raise_kept()
+        self.raise_pending()
         return self._open_producer()
 
     def poll(self, timeout_s: float) -> Producer:
         """Serve delivery reports for up to `timeout_s`; return the producer. Raises what they told."""
         producer = self.usable()
         self._serve(producer.poll, timeout_s)
-        self.raise_kept()
+        self.raise_pending()
         return producer
 
     def send_now(self, timeout_s: float) -> None:
         """As `poll`, until all is told; what waits for more to go with it is sent at once."""
         self._serve(self.usable().flush, timeout_s)
-        self.raise_kept()
+        self.raise_pending()
 
     def begin(self) -> None:
         """Begin a transaction, where there are any. Raises what an earlier call left behind."""
@@ -192,10 +192,10 @@ class Client:
         took_s = time.monotonic() - begun_s
         self._is_begun = False
         self.renewal_reason = _renewal_reason(took_s)
-        self.raise_kept()
+        self.raise_pending()
 
     def abort(self) -> None:
-        """Abort the transaction, or drop what is still queued. What was told meanwhile waits for `raise_kept`."""
+        """Abort the transaction, or drop what is still queued. What was told meanwhile waits for `raise_pending`."""
         if self._torn_error is not None:
             raise self._torn_error
         producer = self._open_producer()
@@ -218,14 +218,14 @@ class Client:
         self.next_offsets.clear()
         self._delivery_error = self._broker_error = None
 
-    def raise_kept(self) -> None:
+    def raise_pending(self) -> None:
         """Raise what the callbacks have told, or an unknown result has left behind."""
-        kept = self._fatal_error or self._torn_error or self._delivery_error
-        if kept is None:
+        pending = self._fatal_error or self._torn_error or self._delivery_error
+        if pending is None:
             return
-        if kept is self._delivery_error and _is_purged(kept):
-            kept = self._delivery_error = self._why_purged(kept)
-        raise kept
+        if pending is self._delivery_error and _is_purged(pending):
+            pending = self._delivery_error = self._why_purged(pending)
+        raise pending
 
     def translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
         """Translate, preferring the cause that a callback has told over the state it left the producer in."""
@@ -258,8 +258,8 @@ class Client:
 
     def _delivery_failure(self) -> SinkError | None:
         """Return why a record was not delivered, where that was told, and not that the client itself dropped it."""
-        kept = self._delivery_error
-        return None if kept is None or _is_purged(kept) else kept
+        pending = self._delivery_error
+        return None if pending is None or _is_purged(pending) else pending
 
     def _open_producer(self) -> Producer:
         if self._producer is None:
@@ -290,7 +290,7 @@ class Client:
             self._broker_error = error
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call what runs callbacks; a fatal error that comes out of it is kept for `raise_kept`.
+        """Call what runs callbacks; a fatal error that comes out of it is kept for `raise_pending`.
 
         The client raises such an error in the middle of its callbacks: as itself, or as a SystemError when
         Python finds a callback's result and an exception at once, or neither.
@@ -318,9 +318,9 @@ class Client:
                 return translate(error_of(failure), "the producer")
         return SinkUnavailable("the Kafka client failed inside a callback; a new producer is made")
 
-    def _why_purged(self, kept: SinkError) -> SinkError:
+    def _why_purged(self, pending: SinkError) -> SinkError:
         """Return what the transaction met for which the client itself has dropped this record."""
-        return self._why_aborting("delivering records") or kept
+        return self._why_aborting("delivering records") or pending
 
     def _why_aborting(self, doing: str) -> SinkError | None:
         """Return what the open transaction has met for which it has to be aborted, None where it has met nothing.
@@ -356,12 +356,12 @@ class Client:
     def _refused_batch(self, found: RecordTooLarge) -> SinkError:
         """Return what the refused batch's own report says: it comes behind those of what is dropped because of it."""
         give_up_s = time.monotonic() + _REPORT_WITHIN_S
-        while (kept := self._delivery_failure()) is None:
+        while (pending := self._delivery_failure()) is None:
             if time.monotonic() > give_up_s:
                 # The next session meets it again, and may learn of its topic.
                 return BatchTooLarge(found.message)
             self._serve(self._open_producer().poll, _REPORT_WITHIN_S)
-        return kept
+        return pending
 
     def _timed_out(self, message: str) -> SinkError:
         """Return the error of a deadline that passed, with what the brokers' connections last said."""

@@ -200,7 +200,7 @@ class KafkaSink:
             raise _refused(client, failure, records[at], at) from failure
         if failure is not None:
             raise failure
-        client.raise_kept()
+        client.raise_pending()
         return at
 
     def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]], doing: str) -> int:
@@ -280,7 +280,7 @@ class KafkaSink:
         client = self._opened()
         client.abort()
         self._begun_s = None
-        client.raise_kept()
+        client.raise_pending()
 
     # --- inside ------------------------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ def broker_configuration(client: AdminClient, broker: int, timeout_s: float) -> 
     return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
 
-def check_kept_whole(
+def check_retention(
     client: AdminClient, lasting: Iterable[str], keyless: Iterable[str], made: Iterable[str], timeout_s: float
 ) -> list[Finding]:
     """Return which topics would forget what has to stay, or refuse what is written. Raises Sink errors.

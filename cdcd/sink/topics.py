@@ -27,7 +27,7 @@ from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topic_configs import (
     broker_configuration,
     check_durability,
-    check_kept_whole,
+    check_retention,
     configurations,
     forgets,
     forgetting,
@@ -229,7 +229,7 @@ class Topics:
         findings += [self._check_single(metadata, new, refusals, missing) for new in singles.values()]
         findings += self._check_replicas(len(metadata.brokers), metadata, [*wanted, *singles])
         lasting = [name for name, properties in own.items() if properties["cleanup.policy"] == "compact"]
-        return [*findings, *self._check_kept_whole(metadata, lasting, keyless)]
+        return [*findings, *self._check_retention(metadata, lasting, keyless)]
 
     def longest_transaction_ms(self, metadata: ClusterMetadata) -> int | None:
         """Return a broker's transaction.max.timeout.ms, None where it may not be read. Raises Sink errors."""
@@ -441,13 +441,13 @@ class Topics:
             return Finding("warn", f"topic {name}", message, "none is needed; one partition would do")
         return self._check_topic(metadata, new, refusals, missing)
 
-    def _check_kept_whole(
+    def _check_retention(
         self, metadata: ClusterMetadata, lasting: Iterable[str], keyless: Iterable[str]
     ) -> list[Finding]:
         compacts = "compact" in self._topics.properties.get("cleanup.policy", "")
         keyless = list(keyless)
         made = [name for name in keyless if compacts and not _is_there(metadata, name)]
-        return check_kept_whole(
+        return check_retention(
             self._admin.client,
             [name for name in lasting if _is_there(metadata, name)],
             [name for name in keyless if _is_there(metadata, name)],

@@ -44,9 +44,9 @@ class ClientLog:
         """Return how often it has come since it was told, None where that was a moment ago."""
         now_s = time.monotonic()
         with self._lock:
-            told_s, count = self._said.get(key, (-WINDOW_S, 0))
-            if now_s - told_s < WINDOW_S:
-                self._said[key] = told_s, count + 1
+            logged_s, count = self._said.get(key, (-WINDOW_S, 0))
+            if now_s - logged_s < WINDOW_S:
+                self._said[key] = logged_s, count + 1
                 return None
             if len(self._said) >= MOST_REMEMBERED:
                 self._said.clear()

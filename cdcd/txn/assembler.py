@@ -514,7 +514,7 @@ class Assembler:
     # --- contents, live, stored and replayed --------------------------------------------------------------
 
     def _open_transaction(self, xid: int, *, is_streamed: bool, is_unsafe: bool = False) -> OpenTransaction:
-        relations = RelationCache(beside=self._session_relations)
+        relations = RelationCache(shared_with=self._session_relations)
         return OpenTransaction(xid, self._new_store(), is_streamed, relations, is_unsafe=is_unsafe)
 
     def _event_of(

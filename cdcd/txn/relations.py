@@ -36,15 +36,15 @@ def schema_of(namespace: str) -> str:
 class RelationCache:
     """Relations by relid, each with the ordinal of the message that described it last.
 
-    Caches made `beside` one another hold one object of what they describe alike: there may be many open streams,
+    Caches made `shared_with` one another hold one object of what they describe alike: there may be many open streams,
     and what they describe stays in memory while their rows are on disk.
     """
 
     __slots__ = ("_described", "_partitions", "_seen")
 
-    def __init__(self, beside: RelationCache | None = None) -> None:
+    def __init__(self, shared_with: RelationCache | None = None) -> None:
         self._seen: dict[int, tuple[int, Relation]] = {}
-        self._described: dict[int, Relation] = {} if beside is None else beside._described
+        self._described: dict[int, Relation] = {} if shared_with is None else shared_with._described
         self._partitions: dict[int, set[int]] = {}
 
     def see(self, relation: Relation, ordinal: int) -> None:

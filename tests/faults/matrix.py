@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reported = None if options.report is None else read_reports(options.report)
     good = 0
     for number in wanted:
-        is_good, line = _run(number) if reported is None else _told(reported[number])
+        is_good, line = _run(number) if reported is None else _reported(reported[number])
         good += is_good
         print(f"{number:>3}  {line:<28}  {rows()[number][0]}", flush=True)
     print(f"{good} of {len(wanted)}")
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @dataclass(slots=True)
-class Told:
+class Reported:
     """What a report says of one fault's tests."""
 
     passed: int = 0
@@ -72,9 +72,9 @@ class Told:
     took_s: float = 0.0
 
 
-def read_reports(paths: Sequence[Path]) -> dict[int, Told]:
+def read_reports(paths: Sequence[Path]) -> dict[int, Reported]:
     """What JUnit reports of pytest's say, by the fault's number. A skipped test has not passed."""
-    found = {number: Told() for number in NUMBERS}
+    found = {number: Reported() for number in NUMBERS}
     for case in (case for path in paths for case in ElementTree.parse(path).iter("testcase")):
         if match := _FILE.search(case.get("classname", "")):
             reported = found[int(match[1])]
@@ -86,7 +86,7 @@ def read_reports(paths: Sequence[Path]) -> dict[int, Told]:
     return found
 
 
-def _told(reported: Told) -> tuple[bool, str]:
+def _reported(reported: Reported) -> tuple[bool, str]:
     counts = [f"{reported.failed} failed"] * bool(reported.failed) + [f"{reported.passed} passed"] * bool(
         reported.passed
     )

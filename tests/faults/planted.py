@@ -47,7 +47,7 @@ def row_lost() -> None:
     pump.encode_batch = encode_all_but_one  # type: ignore[attr-defined]
 
 
-def lag_never_told() -> None:
+def lag_never_reported() -> None:
     """What was received and is not durable does not count in the lag."""
     LagTracker.began = lambda *args: None  # type: ignore[assignment,method-assign]
 
@@ -56,7 +56,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "confirmed_early": (confirmed_early, "i"),
     "truncate_lost": (truncate_lost, "a"),
     "row_lost": (row_lost, "a"),
-    "lag_never_told": (lag_never_told, "k"),
+    "lag_never_reported": (lag_never_reported, "k"),
 }
 """Each bug with the assertion that has to name it."""
 

@@ -59,7 +59,7 @@ def broker_frozen(scene: Scene) -> bool:
     return True
 
 
-def told_to_look(scene: Scene) -> bool:
+def asked_to_look(scene: Scene) -> bool:
     """SIGHUP, which only a halted or waiting daemon heeds."""
     if scene.pid is None:
         return False
@@ -75,7 +75,7 @@ STRIKES: dict[Callable[[Scene], bool], int] = {
     refused: 10,
     frozen: 10,
     broker_frozen: 10,
-    told_to_look: 5,
+    asked_to_look: 5,
     postgres_crashed: 2,
     postgres_restarted: 1,
     broker_killed: 1,

@@ -10,7 +10,7 @@ import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
-from tests.faults.test_fault_25_two_daemons import Ends, beside
+from tests.faults.test_fault_25_two_daemons import Ends, both
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once
@@ -48,7 +48,7 @@ def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
 ) -> None:
     """F69, F74: with a Kafka transaction open, which the successor ends, also one with another transactional id."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    first, second = beside(new_daemon, postgres, database)
+    first, second = both(new_daemon, postgres, database)
     if is_renamed:
         second.config["sink"]["transactional_id"] = f"renamed-{second.slot}"
     first.config["sink"]["commit"]["max_wait_ms"] = 3000

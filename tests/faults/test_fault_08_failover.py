@@ -19,10 +19,10 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.proxy import Proxy
 from tests.support.reader import Event, Reader, assert_each_once
+from tests.support.resolutions import equals_table
 from tests.support.stack import PostgresServers, run_script
 from tests.support.standby import await_slot, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
-from tests.support.ways_on import equals_table
 
 FAILOVER = {"slot": {"failover": True}}
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, body text)"

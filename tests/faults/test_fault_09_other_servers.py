@@ -11,7 +11,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SourceStandby, SourceUnavailable
-from cdcd.session.slot_creation import make_slot
+from cdcd.session.slot_creation import create_slot_for_snapshot
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import identify
 from cdcd.source.slot import create_slot
@@ -22,11 +22,19 @@ from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import commands_in, hint_of
 from tests.support.proxy import Proxy, Way
 from tests.support.reader import BEGINNING, Reader, assert_each_once
+from tests.support.resolutions import (
+    ACCEPT_GAP,
+    RESNAPSHOT,
+    audited,
+    command,
+    equals_table,
+    folded,
+    halts_with,
+)
 from tests.support.source import source_database
 from tests.support.stack import PostgresServers, drop_database, run_script
 from tests.support.standby import await_slot, copy_of, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
-from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
 
 
 def followed(new_daemon: NewDaemon, primary: PostgresServer, standby: PostgresServer) -> Daemon:
@@ -367,7 +375,7 @@ def test_a_slot_is_neither_dropped_nor_made_on_another_server(
 
             def refused() -> None:
                 with pytest.raises(SourceUnavailable, match="another server answers"):
-                    make_slot(moved, expected, True, True, threading.Event())
+                    create_slot_for_snapshot(moved, expected, True, True, threading.Event())
 
             link.point_to(other.port)
             refused()

@@ -13,8 +13,16 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.proxy import Way
 from tests.support.reader import BEGINNING, Reader
+from tests.support.resolutions import (
+    ACCEPT_GAP,
+    RESNAPSHOT,
+    audited,
+    command,
+    equals_table,
+    folded,
+    halts_with,
+)
 from tests.support.stack import run_script
-from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command, equals_table, folded, halts_with
 
 Break = Callable[[PostgresServer, str, Daemon], None]
 

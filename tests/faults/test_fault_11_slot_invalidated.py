@@ -22,9 +22,9 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.hints import commands_in, hint_of
 from tests.support.reader import Reader
+from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
-from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT
 
 
 def outgrown(server: PostgresServer, database: str, daemon: Daemon) -> None:

@@ -19,10 +19,10 @@ from cdcd.source.connection import connect_sql, fetch
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Reader
+from tests.support.resolutions import halts_with
 from tests.support.source import source_database
 from tests.support.stack import PostgresServers, confirmed_position, run, run_script, wal_position
 from tests.support.waiting import eventually
-from tests.support.ways_on import halts_with
 
 TABLES = (
     "CREATE TABLE t (a int PRIMARY KEY, b text)",

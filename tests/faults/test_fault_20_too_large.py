@@ -130,7 +130,7 @@ def letters(kafka: KafkaBroker, name: str) -> list[tuple[bytes | None, dict[str,
     return [(record.key(), json.loads(record.value())) for record in found]
 
 
-def assert_told_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event], large: list[int]) -> None:
+def assert_reported_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event], large: list[int]) -> None:
     """Each row once, or in its place a marker with its key and number, and a dead letter that names it."""
     topic = f"{daemon.name}.public.t"
     rows = [event for event in events if event.topic == topic]
@@ -183,7 +183,7 @@ def test_a_dead_letter_and_a_marker_once_for_each_row_though_killed_between(
         daemon.start().wait_state("streaming")
         await_confirmed(postgres, daemon)
         topics = [f"{daemon.name}.public.t", f"{daemon.name}.transaction"]
-        assert_told_once(daemon, kafka, reader.read(*topics), [2, 5])
+        assert_reported_once(daemon, kafka, reader.read(*topics), [2, 5])
         assert daemon.status()["dead_letters"] == 1
         assert 'cdcd_dead_letters_total{table="public.t"} 1.0' in daemon.get("/metrics")[1]
         reported = daemon.events("dead_letter")
@@ -219,6 +219,6 @@ def test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on(
         postgres.execute(MIXED, dbname=database)
         await_confirmed(postgres, daemon, 150)  # a session for each refusal, with the pause before it
         topics = [f"{daemon.name}.public.t", f"{daemon.name}.transaction"]
-        assert_told_once(daemon, kafka, reader.read(*topics), large)
+        assert_reported_once(daemon, kafka, reader.read(*topics), large)
         assert "CDCD-SINK-BATCH-TOO-LARGE" in daemon.log()
         assert daemon.status()["dead_letters"] == len(large)

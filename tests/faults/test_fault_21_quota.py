@@ -33,19 +33,19 @@ def setting_a_quota(kafka: KafkaBroker, client_id: str) -> subprocess.Popen[byte
 
 def throttled_s(kafka: KafkaBroker, client_id: str, topic: str) -> float:
     """What the broker says to anybody who writes one byte under this name."""
-    told_s: list[float] = []
+    logged_s: list[float] = []
     producer = Producer(
         {
             "bootstrap.servers": kafka.bootstrap,
             "client.id": client_id,
             "log_level": 0,
-            "throttle_cb": lambda event: told_s.append(event.throttle_time),
+            "throttle_cb": lambda event: logged_s.append(event.throttle_time),
         }
     )
     producer.produce(topic, b"x")
     assert producer.flush(60) == 0
     producer.poll(0)
-    return max(told_s, default=0)
+    return max(logged_s, default=0)
 
 
 class Load:
@@ -70,17 +70,17 @@ def test_a_quota_slows_it_down_and_loses_and_repeats_nothing(
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, raw bytea)", dbname=database)
     load = Load(postgres, database)
     with new_daemon(postgres, database) as daemon:
-        client_id, beside = f"cdcd-{daemon.slot}", new_name("separate")
+        client_id, both = f"cdcd-{daemon.slot}", new_name("separate")
         command = setting_a_quota(kafka, client_id)
         daemon.start().wait_state("streaming")
-        create_topic(kafka.bootstrap, beside)
+        create_topic(kafka.bootstrap, both)
         assert command.wait(60) == 0
 
         def is_throttled() -> bool:
             load.insert(5)
-            return throttled_s(kafka, client_id, beside) > 0
+            return throttled_s(kafka, client_id, both) > 0
 
-        assert throttled_s(kafka, client_id, beside) == 0
+        assert throttled_s(kafka, client_id, both) == 0
         load.insert(120)
         eventually(is_throttled, "the broker throttles the name")
         load.insert(1)

@@ -19,11 +19,11 @@ from tests.faults.test_fault_10_slot_moved import advanced
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader, assert_each_once
+from tests.support.resolutions import ACCEPT_GAP, command, halts_with
 from tests.support.sinks import sink_settings
 from tests.support.stack import confirmed_position
 from tests.support.topics import create_topic, new_name
 from tests.support.waiting import eventually
-from tests.support.ways_on import ACCEPT_GAP, command, halts_with
 
 
 def delete(bootstrap: str, topic: str) -> None:

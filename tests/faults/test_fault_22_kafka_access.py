@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.faults.access import Access, ByPassword, sink_by_token
 from tests.support.hints import hint_of
 from tests.support.issuer import Issuer
+from tests.support.resolutions import command
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
-from tests.support.ways_on import command
 
 
 def test_a_wrong_password_is_named_and_heals_with_the_file(by_password: ByPassword) -> None:

@@ -15,8 +15,8 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.proxy import Proxy
 from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT, command
 from tests.support.waiting import eventually
-from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, command
 
 ROWS = 10_000
 HELD_FROM_BYTES = 1_500_000

@@ -169,7 +169,7 @@ def test_a_young_transaction_that_is_fenced_was_taken_over(
         reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) == 1)
 
 
-def beside(new_daemon: NewDaemon, server: PostgresServer, database: str) -> tuple[Daemon, Daemon]:
+def both(new_daemon: NewDaemon, server: PostgresServer, database: str) -> tuple[Daemon, Daemon]:
     """Two daemons with one slot; a frozen one loses it after two seconds."""
     over = {"sink": {"commit": {"max_wait_ms": 300}}}
     first, second = new_daemon(server, database, **over), new_daemon(server, database, **over)
@@ -184,7 +184,7 @@ def test_a_second_daemon_waits_and_fences_nobody(
 ) -> None:
     """F69: the first goes on to write; when it stops, the second takes over, and no row is there twice."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    first, second = beside(new_daemon, postgres, database)
+    first, second = both(new_daemon, postgres, database)
     topic = f"{first.name}.public.t"
     first.start().wait_state("streaming")
     second.start().wait_state("waiting_slot")

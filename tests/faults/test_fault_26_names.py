@@ -34,9 +34,9 @@ FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 class Named:
     """A server that is told by name; it has moved once the name has its second address."""
 
-    def __init__(self, names: Names, stack: ExitStack, port: int, told_port: int | None = None) -> None:
+    def __init__(self, names: Names, stack: ExitStack, port: int, advertised_port: int | None = None) -> None:
         self._names = names
-        self.first = stack.enter_context(Proxy(port, at=(FIRST, told_port)))
+        self.first = stack.enter_context(Proxy(port, at=(FIRST, advertised_port)))
         self.second = stack.enter_context(Proxy(port, at=(SECOND, self.first.port)))
         self.address = f"{NAME}:{self.first.port}"
         self.appear()
@@ -90,10 +90,10 @@ def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon, names
 def named_broker(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBroker, int, int]]:
     """A broker that tells its clients a name; the ports of that listener and of who comes by name."""
     broker = KafkaBroker(stack_folder / "named-kafka", cache=artefacts)
-    port, told_port = free_port(), free_port()
-    broker.add_listener("NAMED", port, advertised_port=told_port, advertised_host=NAME)
+    port, advertised_port = free_port(), free_port()
+    broker.add_listener("NAMED", port, advertised_port=advertised_port, advertised_host=NAME)
     with broker:
-        yield broker, port, told_port
+        yield broker, port, advertised_port
 
 
 def waits_for(daemon: Daemon, server: Named) -> None:
@@ -112,8 +112,8 @@ def test_the_name_of_kafka(
     named_broker: tuple[KafkaBroker, int, int],
 ) -> None:
     """F64: nothing is confirmed meanwhile; every connection of a broker is to the name that it tells."""
-    broker, port, told_port = named_broker
-    kafka = named(port, told_port)
+    broker, port, advertised_port = named_broker
+    kafka = named(port, advertised_port)
     daemon.config["sink"]["bootstrap_servers"] = kafka.address
     kafka.vanish()
     waits_for(daemon, kafka)

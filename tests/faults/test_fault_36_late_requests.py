@@ -23,7 +23,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.sink.producer import KafkaSink
 from tests.faults.late import BEFORE_ANY, MOMENTS, Play, Unfenced
-from tests.faults.test_fault_25_two_daemons import beside
+from tests.faults.test_fault_25_two_daemons import both
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.doors import KafkaDoors
@@ -197,7 +197,7 @@ def test_who_wakes_up_from_a_commit_beside_his_successor_ends_nobody(
 ) -> None:
     """F69: the time that it took calls for a new epoch, which would end the producer of who has taken over."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    first, second = beside(new_daemon, postgres, database)
+    first, second = both(new_daemon, postgres, database)
     first.config["sink"]["bootstrap_servers"] = place.doors.bootstrap
     second.config["sink"]["bootstrap_servers"] = place.broker.bootstrap
     (door,) = place.doors.late

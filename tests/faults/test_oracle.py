@@ -137,7 +137,7 @@ def test_a_bug_in_the_account_is_named_beside_repetitions(
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_daemon_is_named(bug: str, new_world: NewWorld) -> None:
-    waits_ms = {"confirmed_early": 700, "lag_never_told": 4000}
+    waits_ms = {"confirmed_early": 700, "lag_never_reported": 4000}
     over: dict[str, Any] = {"sink": {"commit": {"max_wait_ms": waits_ms[bug]}}} if bug in waits_ms else {}
     world = new_world(**over)
     world.daemon.entry = ("-m", "tests.faults.planted", bug)

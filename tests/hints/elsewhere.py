@@ -1,7 +1,7 @@
 """Codes whose situations need more than one server and one daemon, or that no real server brings about.
 
 ELSEWHERE names for each the test that brings it about and goes on by its hint; a text instead of a test says why
-there is none. TOLD_AS has those that a daemon always tells as another error.
+there is none. REPORTED_AS has those that a daemon always tells as another error.
 """
 
 NEVER_RAISED = "the root of others, never raised itself"
@@ -49,7 +49,7 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-MIRROR-INCONSISTENT": "what contradicts itself in the topics is no situation of a server",
 }
 
-TOLD_AS = {
+REPORTED_AS = {
     "CDCD-UNSAFE-STREAMING": "CDCD-SOURCE-STREAMING",
     "CDCD-VALUE-BINARY": "CDCD-SOURCE-BINARY",
 }

@@ -23,9 +23,9 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import CdcdError, Retry
 from tests.support.daemon import Daemon, await_confirmed, merge
 from tests.support.hints import apply, hint_of
+from tests.support.resolutions import command
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
-from tests.support.ways_on import command
 
 Play = Callable[["World"], Iterator[str | None]]
 """Brings the situation about, yields (what was printed, if that is not in the daemon's log), follows the hint."""

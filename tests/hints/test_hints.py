@@ -17,7 +17,7 @@ from cdcd.session.option_downgrade import unsafe_options
 from cdcd.source.settings import StreamOptions
 from tests.hints import of_commands, of_kafka, of_others, of_rows, of_source, of_wire
 from tests.hints.asserted import asserts
-from tests.hints.elsewhere import ELSEWHERE, TOLD_AS
+from tests.hints.elsewhere import ELSEWHERE, REPORTED_AS
 from tests.hints.situation import CLASSES, SITUATIONS, Situation, World, played
 from tests.integration.conftest import NewDaemon
 from tests.support.stack import PostgresServers
@@ -52,7 +52,7 @@ def test_the_hint_mends_it(one: Situation, world: World) -> None:
 
 
 def test_every_code_has_a_situation_or_a_test_elsewhere() -> None:
-    here, there = {one.code for one in SITUATIONS}, ELSEWHERE.keys() | TOLD_AS.keys()
+    here, there = {one.code for one in SITUATIONS}, ELSEWHERE.keys() | REPORTED_AS.keys()
     assert CODES - here - there == set()
     assert (here | there) - CODES == set()
     assert here & there == set(), "a code of both"
@@ -69,7 +69,7 @@ def test_what_is_said_to_be_elsewhere_is_asserted_there(code: str, where: str) -
     assert asserts(ROOT / path, name, found[0], CLASSES[found[0]].__name__), (code, where)
 
 
-@pytest.mark.parametrize(("code", "as_code"), TOLD_AS.items())
+@pytest.mark.parametrize(("code", "as_code"), REPORTED_AS.items())
 def test_what_is_told_as_another_is_so_wherever_it_comes_from(code: str, as_code: str) -> None:
     options = StreamOptions(2, streaming="on", binary=True)
     with pytest.raises(CdcdError) as raised, unsafe_options(options, slot="s"):

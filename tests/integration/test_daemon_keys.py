@@ -10,9 +10,9 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Event, Reader, assert_each_once
+from tests.support.resolutions import command
 from tests.support.stack import run
 from tests.support.topics import committed_records
-from tests.support.ways_on import command
 
 PARTITIONS = {"topics": {"partitions": 6}}
 

@@ -13,6 +13,7 @@ from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, as_process
 from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.resolutions import equals_table
 from tests.support.stack import (
     PostgresServers,
     confirmed_position,
@@ -21,7 +22,6 @@ from tests.support.stack import (
     run_script,
 )
 from tests.support.waiting import eventually
-from tests.support.ways_on import equals_table
 
 WAYS: dict[str, dict[str, Any]] = {
     "version 1": {"source": {"protocol": {"version": 1}}},

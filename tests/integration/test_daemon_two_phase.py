@@ -12,6 +12,7 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.hints import apply, commands_in, hint_of, sql_in
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
+from tests.support.resolutions import audited, command, halts_with
 from tests.support.stack import (
     PostgresServers,
     confirmed_position,
@@ -21,7 +22,6 @@ from tests.support.stack import (
     run_script,
 )
 from tests.support.waiting import eventually
-from tests.support.ways_on import audited, command, halts_with
 from tests.support.witness import Witness, assert_same_changes, changes_of
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"

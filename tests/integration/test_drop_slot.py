@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.resolutions import audited, command, halts_with
 from tests.support.stack import PostgresServers
-from tests.support.ways_on import audited, command, halts_with
 
 SLOTS = "SELECT plugin FROM pg_replication_slots WHERE slot_name = %s"
 

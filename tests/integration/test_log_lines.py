@@ -11,9 +11,9 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader
+from tests.support.resolutions import command
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 from tests.support.waiting import eventually
-from tests.support.ways_on import command
 
 LOGIN = (
     "CREATE SCHEMA app",

@@ -13,10 +13,10 @@ from cdcd.source.unpublished_tables import unpublished
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.reader import Reader
+from tests.support.resolutions import command
 from tests.support.source import source_database
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
-from tests.support.ways_on import command
 
 TABLES = (
     "CREATE SCHEMA sales",

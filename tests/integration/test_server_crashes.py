@@ -13,9 +13,9 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import commands_in, hint_of
 from tests.support.reader import Event, Reader
+from tests.support.resolutions import command, halts_with
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
-from tests.support.ways_on import command, halts_with
 
 DBNAME = "shop"
 TYPE = (

@@ -21,9 +21,9 @@ from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, merge
 from tests.support.reader import Reader, assert_each_once
+from tests.support.resolutions import command, halts_with
 from tests.support.stack import drop_database, new_database_name
 from tests.support.topics import committed_records
-from tests.support.ways_on import command, halts_with
 
 NO_NAME = {"sink": {"topics": {"template": "{schema}.{table}"}}}
 CREATE = "CREATE TABLE IF NOT EXISTS public.{} (id int PRIMARY KEY, v text)"

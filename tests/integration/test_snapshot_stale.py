@@ -11,9 +11,9 @@ from cdcd.session.stale_tables import TRIES
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.reader import Reader, assert_each_once, fold
+from tests.support.resolutions import command, halts_with
 from tests.support.stack import run, run_script
 from tests.support.waiting import eventually
-from tests.support.ways_on import command, halts_with
 
 EXCHANGE_FILES = """
     UPDATE pg_class c SET relfilenode = o.relfilenode FROM pg_class o

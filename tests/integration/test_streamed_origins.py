@@ -84,11 +84,11 @@ def test_the_origin_of_a_streamed_transaction_is_that_of_its_first_change(dsn: s
             # Until a closed connection's process has ended, the origin would still be its own.
             cursor.execute("SELECT pg_replication_origin_session_reset()")
         connection.close()
-        found[beginning] = _is_origin_told(dsn, name)
-    assert found == {beginning: is_told for beginning, (_, is_told) in BEGINNINGS.items()}
+        found[beginning] = _is_origin_announced(dsn, name)
+    assert found == {beginning: is_announced for beginning, (_, is_announced) in BEGINNINGS.items()}
 
 
-def _is_origin_told(dsn: str, slot: str) -> bool:
+def _is_origin_announced(dsn: str, slot: str) -> bool:
     """Read all there is; whether an Origin follows the first Stream Start."""
     query = (
         "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL,"

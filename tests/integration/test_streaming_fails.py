@@ -187,7 +187,7 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """Judged by the tables. `beside` has to be new to the walsender when it decodes what was rolled back."""
+    """GuardVerdict by the tables. `beside` has to be new to the walsender when it decodes what was rolled back."""
     server, dbname = place
     meanwhile, insert = CHANGES[change]
     server.execute("CREATE TABLE later (id int PRIMARY KEY, v text)", dbname=dbname)

@@ -16,9 +16,9 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.key_cases import CASES, FULL, PLAIN, ROTATIONS, ROWS
 from tests.support.reader import Event, Reader
+from tests.support.resolutions import command
 from tests.support.source import source_database
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run
-from tests.support.ways_on import command
 
 
 def carry_out(dsn: str, table: str, statements: Iterable[str]) -> None:

@@ -14,9 +14,9 @@ from cdcd.source.oldest_transaction import oldest_writer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import commands_in, hint_of
+from tests.support.resolutions import audited, command, halts_with
 from tests.support.stack import PostgresServers, prepare, run, wal_position
 from tests.support.waiting import eventually
-from tests.support.ways_on import audited, command, halts_with
 
 MIB = 1 << 20
 

@@ -32,10 +32,10 @@ from cdcd.monitoring.server_monitor import SCRAPE_INTERVAL_S, SCRAPE_PATIENCE_S
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.proxy import Proxy
+from tests.support.resolutions import command
 from tests.support.stack import SLOT_OWNER, PostgresServers, confirmed_position, prepare, run, wal_position
 from tests.support.standby import make_standby
 from tests.support.waiting import eventually
-from tests.support.ways_on import command
 
 SITUATIONS = (
     "first",  # the first start, and the source refuses connections: nothing is known

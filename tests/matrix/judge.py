@@ -21,7 +21,7 @@ MESSAGES = "message"
 FLAGS = {"cascade": "truncate.cascade", "restart_seqs": "truncate.restart_identity"}
 Line = tuple[int, str]
 """LSN of a change, and all the rest of it in one text."""
-Told = list[tuple[int, list[Line]]]
+Reported = list[tuple[int, list[Line]]]
 """Transactions by id, in order."""
 
 
@@ -40,7 +40,7 @@ def judge(
     """Compare them; `prefix` is the name of the daemon."""
     origins: dict[int, set[str | None]] = {xid: {done.origin} for xid in done.origin_xids}
     if cell.streaming != "off":
-        origins |= {xid: {done.origin, None} for xid in done.untold_xids}
+        origins |= {xid: {done.origin, None} for xid in done.unreported_xids}
     found = _Found(prefix, origins)
     for event in events:
         found.take(event)
@@ -110,10 +110,10 @@ class _Found:
         origins = self._origins.get(source["txId"], {None})
         assert source["origin"] in origins, f"transaction {source['txId']} has the origin {source['origin']}"
 
-    def reported(self) -> Told:
+    def reported(self) -> Reported:
         """Transactions in the order of their commit; each numbered from 1."""
         assert not self._unburied, f"a delete at the end of {list(self._unburied)} without a tombstone"
-        reported: Told = []
+        reported: Reported = []
         commit, number = (0, 0), 0
         for sequence in sorted(self._lines):
             xid, line = self._lines[sequence]
@@ -172,8 +172,8 @@ class _Expected:
         self._origin_xids = done.origin_xids if cell.origin == "none" else set()
         self._attached = set(tables.PARTITIONS)
 
-    def reported(self, account: Account) -> Told:
-        reported: Told = []
+    def reported(self, account: Account) -> Reported:
+        reported: Reported = []
         for transaction in account.transactions:
             lines = list(self._lines(transaction))
             if lines and transaction.xid not in self._origin_xids:
@@ -260,7 +260,7 @@ class _Expected:
         return "DELETE" if was else "INSERT" if stays else None
 
 
-def _other_order(expected: Told, read: Told) -> str:
+def _other_order(expected: Reported, read: Reported) -> str:
     wanted, got = [xid for xid, _ in expected], [xid for xid, _ in read]
     lost, foreign = sorted(set(wanted) - set(got)), sorted(set(got) - set(wanted))
     if lost or foreign:

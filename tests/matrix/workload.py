@@ -35,14 +35,14 @@ OPEN_RULES = {
 class Done:
     """`origin_xids`: transactions under the replication origin `origin`.
 
-    `untold_xids` are those of them of which the server may not tell it while it streams them: their first change was
-    not one of rows, or was rolled back. It takes the origin from the first change that it has then, and what changes
-    the catalog carries none, also what others have changed there meanwhile, nor does a message.
+    `unreported_xids` are those of them of which the server may not tell it while it streams them: their first change
+    was not one of rows, or was rolled back. It takes the origin from the first change that it has then, and what
+    changes the catalog carries none, also what others have changed there meanwhile, nor does a message.
     """
 
     origin: str
     origin_xids: set[int] = field(default_factory=set)
-    untold_xids: set[int] = field(default_factory=set)
+    unreported_xids: set[int] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
 
 
@@ -262,7 +262,7 @@ class Workload:
         if session.origin_xid is not None and session.first_depth is None:
             session.first_depth = len(session.savepoints)
             if not is_of_rows:
-                self.done.untold_xids.add(session.origin_xid)
+                self.done.unreported_xids.add(session.origin_xid)
 
     def _back_to(self, session: _Session, depth: int | None) -> None:
         if depth is None:
@@ -272,7 +272,7 @@ class Workload:
         self._execute(session, f"ROLLBACK TO SAVEPOINT {session.savepoints[depth]}")
         del session.savepoints[depth + 1 :]
         if session.origin_xid is not None and session.first_depth is not None and session.first_depth > depth:
-            self.done.untold_xids.add(session.origin_xid)
+            self.done.unreported_xids.add(session.origin_xid)
 
     def _end(self, session: _Session, statement: str) -> bool:
         try:

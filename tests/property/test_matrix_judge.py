@@ -145,7 +145,7 @@ def test_anything_else(change: Callable[[Events], None]) -> None:
 def test_an_origin_is_left_out_only_where_the_server_may_not_tell_it(streaming: str) -> None:
     """Streamed, and the transaction's first change was none of rows."""
     cell = replace(CELL, version=4, streaming=streaming)
-    done = Done("o", origin_xids={7, 8}, untold_xids={7})
+    done = Done("o", origin_xids={7, 8}, unreported_xids={7})
     of_8 = _changed(8, origin="o")
 
     def verdict(origin_of_7: str | None, change_8: Callable[[Events], None]) -> Counts:

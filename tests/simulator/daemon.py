@@ -210,7 +210,7 @@ class Session:
         """Take the batches; what ended the session before they did. `is_stopped`: all of it is made durable first."""
         async with in_background(self._writer.run()) as failing:
             try:
-                unsure = await self._fed(batches, failing)
+                is_unsafe = await self._fed(batches, failing)
                 if is_stopped:
                     self._writer.drop_partial_tail()
                     await failing.unless(self._writer.flush())
@@ -218,7 +218,7 @@ class Session:
                 if self._random.random() < 0.5:
                     await self._closed()
                 return error
-        return unsure
+        return is_unsafe
 
     async def _fed(self, batches: Iterable[list[Item]], failing: BackgroundTasks) -> CdcdError | None:
         try:

@@ -115,11 +115,13 @@ class Walsender:
             del self._buffers[top]
         streamed = self._streamed.get(top)
         for xid in xids:
-            is_told = streamed is not None and (xid in streamed or xid == top)
-            if is_told and xid != top and self._is_reticent and self._random.random() < 0.4:
+            is_announced = streamed is not None and (xid in streamed or xid == top)
+            if is_announced and xid != top and self._is_reticent and self._random.random() < 0.4:
                 continue
             # PostgreSQL 18 also tells of subtransactions of which it has sent nothing.
-            if is_told or (self._options.streaming != "off" and xid != top and self._random.random() < 0.2):
+            if is_announced or (
+                self._options.streaming != "off" and xid != top and self._random.random() < 0.2
+            ):
                 reported = (lsn, 5) if self._options.streaming == "parallel" else (None, None)
                 yield self._sent(lsn, m.StreamAbort(top, xid, *reported))
                 if streamed is not None:

@@ -24,10 +24,10 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.model import PartPosition
 from cdcd.sink.producer import KafkaSink
 from tests.support.daemon import Daemon
+from tests.support.resolutions import command
 from tests.support.stack import PostgresServers, run_script, slot_is_active
 from tests.support.topics import create_topic, set_topic_config
 from tests.support.waiting import eventually
-from tests.support.ways_on import command
 
 
 @dataclass

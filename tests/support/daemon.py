@@ -169,7 +169,7 @@ class Daemon:
         end_s = time.monotonic() + deadline_s
         while time.monotonic() < end_s:
             page = self.status()
-            if page.get("state") in states and (page["state"] != "halted" or self._has_told_halt()):
+            if page.get("state") in states and (page["state"] != "halted" or self._has_reported_halt()):
                 return page
             self.assert_alive()
             time.sleep(0.05)
@@ -181,7 +181,7 @@ class Daemon:
         if self.process.poll() is not None:
             raise AssertionError(f"cdcd ended with {self.process.returncode}:\n{self.log()[-4000:]}")
 
-    def _has_told_halt(self) -> bool:
+    def _has_reported_halt(self) -> bool:
         """Whether the log, which a thread of its own writes, is as far as the status page."""
         known = [
             line["event"] for line in self.lines() if line["event"] in ("started", "streaming", "halted")

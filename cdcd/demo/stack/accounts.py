@@ -46,18 +46,18 @@ def is_reachable(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
-def reachable_programs(folder: Path, name: str, *, beside: Path | None = None) -> Path:
+def reachable_programs(folder: Path, name: str, *, libraries: Path | None = None) -> Path:
     """The PostgreSQL in `folder` (with `bin/` inside), or its copy, where the server account can run it.
 
-    `beside` is a folder of shared libraries that the programs look for at `../../../<its name>`.
+    `libraries` is a folder of shared libraries that the programs look for at `../../../<its name>`.
     """
     if server_account() is None or is_reachable(folder / "bin"):
         return folder
 
     def fill(copy: Path) -> None:
         shutil.copytree(folder, copy / folder.parent.name / folder.name, symlinks=True)
-        if beside is not None:
-            shutil.copytree(beside, copy / beside.name, symlinks=True)
+        if libraries is not None:
+            shutil.copytree(libraries, copy / libraries.name, symlinks=True)
 
     def programs(copy: Path) -> Path:
         return copy / folder.parent.name / folder.name

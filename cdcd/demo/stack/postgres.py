@@ -60,7 +60,7 @@ def programs_from_wheel(major: int) -> Path:
     """The folder with `bin/` of this major from the installed wheel: 16 and 18, with psql and other clients."""
     folder = wheel_postgres_folder(major)
     libraries = folder.parent.parent / f"{folder.parent.name}.libs"
-    return reachable_programs(folder, f"postgresql-{major}-wheel", beside=libraries)
+    return reachable_programs(folder, f"postgresql-{major}-wheel", libraries=libraries)
 
 
 class PostgresServer(LocalServer):

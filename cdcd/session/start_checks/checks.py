@@ -1,12 +1,12 @@
 """What a start looks at before it changes anything: one judgement for the daemon, `cdcd check` and `cdcd init`.
 
-In: `Known`: the configuration, who asks, and what the looks before have found.  Out: findings of each look.
+In: `StartContext`: the configuration, who asks, and what the looks before have found.  Out: findings of each look.
 Invariant: a look changes nothing and fences nobody (F79). What one look finds out the others use. The daemon raises
 the first finding that fails, a check goes on to the next look and shows all of them: a look whose `needs` have failed
 is "unknown", never left out. A daemon of this configuration that runs is no complaint: slot, stored position and
 server are then read in the order in which they move, because what a daemon confirms is stored first (F3), and what
 it stores the server has written first.
-A new question is a function of `Known`, a row in `LOOKS`, and the same name in `start_order.ORDER`.
+A new question is a function of `StartContext`, a row in `START_CHECKS`, and the same name in `start_order.ORDER`.
 Everything here blocks and belongs in a thread.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cdcd.errors import CdcdError
 from cdcd.findings import Finding, failure
-from cdcd.session.start_checks.context import CORRECT_FIRST, Known
+from cdcd.session.start_checks.context import CORRECT_FIRST, StartContext
 from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, check_position
 from cdcd.session.start_checks.schemas import check_registry, check_schemas
 from cdcd.session.start_checks.server import (
@@ -36,7 +36,7 @@ from cdcd.waits import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StartCheck:
     """One question. `needs`: the looks without whose answers it cannot be asked.
 
     `server`: what is waited for meanwhile, besides PostgreSQL. `answers`: the waits that are over once it does not
@@ -44,16 +44,18 @@ class Look:
     """
 
     name: str
-    ask: Callable[[Known], list[Finding]]
+    ask: Callable[[StartContext], list[Finding]]
     needs: tuple[str, ...] = ()
     server: Kind | None = None
     answers: tuple[Kind, ...] = ("source",)
 
 
-def each(known: Known, looks: Sequence[Look] | None = None) -> Iterator[tuple[Look, list[Finding]]]:
+def each(
+    known: StartContext, looks: Sequence[StartCheck] | None = None
+) -> Iterator[tuple[StartCheck, list[Finding]]]:
     """Yield the findings of each look, in order; what a look meets is its finding. Does not raise cdcd's errors."""
     failed: dict[str, str] = {}
-    for look in LOOKS if looks is None else looks:
+    for look in START_CHECKS if looks is None else looks:
         missing = next((failed[need] for need in look.needs if need in failed), None)
         if missing is not None:
             failed[look.name] = missing
@@ -68,7 +70,7 @@ def each(known: Known, looks: Sequence[Look] | None = None) -> Iterator[tuple[Lo
         yield look, findings
 
 
-def asked(look: Look, known: Known) -> tuple[list[Finding], bool]:
+def asked(look: StartCheck, known: StartContext) -> tuple[list[Finding], bool]:
     """Return the findings of one look, and whether it has found out what others need."""
     try:
         return look.ask(known), True
@@ -78,7 +80,7 @@ def asked(look: Look, known: Known) -> tuple[list[Finding], bool]:
         return [_met(look, error)], False
 
 
-def _met(look: Look, error: CdcdError) -> Finding:
+def _met(look: StartCheck, error: CdcdError) -> Finding:
     if look.name == "server":
         return connection_failure(error)
     if isinstance(error, OF_THE_SLOT):
@@ -88,7 +90,7 @@ def _met(look: Look, error: CdcdError) -> Finding:
     return failure(look.name, error)
 
 
-def _locked(look: Look, known: Known, error: CdcdError) -> Finding:
+def _locked(look: StartCheck, known: StartContext, error: CdcdError) -> Finding:
     holders = lock_holders(known.sql()) or f"{error.message}; nobody holds a lock any more"
     hint = "have whoever runs that transaction end it, or wait for it, then look again"
     message = f"could not be looked at within {known.lock_patience_ms} ms: {holders}"
@@ -98,24 +100,24 @@ def _locked(look: Look, known: Known, error: CdcdError) -> Finding:
     return Finding("unknown", look.name, message, hint)
 
 
-def check_spill(known: Known) -> list[Finding]:
+def check_spill(known: StartContext) -> list[Finding]:
     """Whether the folder for open transactions can be written to."""
     return [check_folder(known.config.spill_settings())]
 
 
-LOOKS: tuple[Look, ...] = (
-    Look("server", check_server),
-    Look("publications", check_publications, ("server",)),
-    Look("kafka", check_kafka, server="kafka", answers=("kafka",)),
-    Look("position", check_position, ("server", "kafka"), "kafka", ("slot_held", "promotion")),
-    Look("setup", check_setup, ("server",)),
-    Look("published", check_published, ("position",)),
-    Look("tables", check_tables, ("server",)),
-    Look("owners", check_owners, ("kafka",), "kafka"),
-    Look("topics", check_topics, ("kafka",), "kafka"),
-    Look("transactional id", check_transactions, ("kafka",), "kafka"),
-    Look("registry", check_registry, (), "registry", ("registry",)),
-    Look("schemas", check_schemas, ("tables", "registry"), "registry", ("registry",)),
-    Look("spill folder", check_spill),
+START_CHECKS: tuple[StartCheck, ...] = (
+    StartCheck("server", check_server),
+    StartCheck("publications", check_publications, ("server",)),
+    StartCheck("kafka", check_kafka, server="kafka", answers=("kafka",)),
+    StartCheck("position", check_position, ("server", "kafka"), "kafka", ("slot_held", "promotion")),
+    StartCheck("setup", check_setup, ("server",)),
+    StartCheck("published", check_published, ("position",)),
+    StartCheck("tables", check_tables, ("server",)),
+    StartCheck("owners", check_owners, ("kafka",), "kafka"),
+    StartCheck("topics", check_topics, ("kafka",), "kafka"),
+    StartCheck("transactional id", check_transactions, ("kafka",), "kafka"),
+    StartCheck("registry", check_registry, (), "registry", ("registry",)),
+    StartCheck("schemas", check_schemas, ("tables", "registry"), "registry", ("registry",)),
+    StartCheck("spill folder", check_spill),
 )
 """All of them, in the order of `start_order.ORDER`."""

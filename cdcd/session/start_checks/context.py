@@ -1,6 +1,6 @@
 """What the checks of a start have found so far: each uses what the ones before it have found.
 
-In: the configuration, and who asks.  Out: one `Known`, filled by the checks in their order.
+In: the configuration, and who asks.  Out: one `StartContext`, filled by the checks in their order.
 Must not: decide anything.
 """
 
@@ -42,10 +42,10 @@ Compare = Callable[[TopicIdentities, bool, Any], list[Finding]]
 
 
 @dataclass(slots=True)
-class Known:
+class StartContext:
     """Who asks, and what the looks have found so far.
 
-    `is_beside`: a daemon may be running; that it holds the slot is no complaint. `registry`: None where there is none
+    `may_run`: a daemon may be running; that it holds the slot is no complaint. `registry`: None where there is none
     to ask. `is_first`: of this process's sessions; what costs much and was right then is not asked again.
     """
 
@@ -54,7 +54,7 @@ class Known:
     open_sink: Callable[[], tuple[SinkSettings, Topics, Claims]]
     registry: Registry | None
     compare: Compare
-    is_beside: bool
+    may_run: bool
     lock_patience_ms: int
     create_slot: bool
     report: Report = unreported

@@ -1,6 +1,7 @@
 """The check of a start that finds where it would begin, by the stored position, the slot and the server.
 
-In: `Known`, after server and Kafka have answered.  Out: the decision of `recovery.start_decision`, or its refusal.
+In: `StartContext`, after server and Kafka have answered.  Out: the decision of `recovery.start_decision`, or its
+refusal.
 Invariant: slot, stored position and server are read in the order in which they move, because what a daemon confirms
 is stored first (F3), and what it stores the server has written first.
 Must not: change anything, fence anybody (F79).
@@ -29,7 +30,7 @@ from cdcd.model import Progress
 from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, verdict
 from cdcd.session.queries import timelines_of
-from cdcd.session.start_checks.context import PATIENCE_S, Known
+from cdcd.session.start_checks.context import PATIENCE_S, StartContext
 from cdcd.sink.reader import peek, read_topic_identities
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source.identity import check_same_server, identify
@@ -42,7 +43,7 @@ OF_THE_SLOT = (SlotAhead, SlotLost, SlotMissing, SlotUnusable)
 OF_THE_POSITION = (ProgressUnreadable, SinkAuthorization, SourceMismatch)
 
 
-def check_position(known: Known) -> list[Finding]:
+def check_position(known: StartContext) -> list[Finding]:
     """Whether a start may begin where the stored position and the slot say, and where that is."""
     if known.server is not None and known.server.in_recovery:
         message = "where it would begin is not known: a standby's slots cannot be read"
@@ -50,7 +51,7 @@ def check_position(known: Known) -> list[Finding]:
     try:
         finding = position(known)
     except (*OF_THE_SLOT, *OF_THE_POSITION):
-        if not known.is_beside:
+        if not known.may_run:
             raise
         # A daemon at its first start makes slot and position one after the other: once more, after it.
         finding = position(known)
@@ -60,7 +61,7 @@ def check_position(known: Known) -> list[Finding]:
     return [*_holder(known), finding]
 
 
-def position(known: Known) -> Finding:
+def position(known: StartContext) -> Finding:
     """Find where a start would begin. Raises what it would be refused with."""
     connection = known.sql()
     expected = known.server
@@ -71,7 +72,7 @@ def position(known: Known) -> Finding:
     known.server = identify(connection)
     known.timelines = timelines_of(known.source, known.server)
     try:
-        if slot is not None and slot.active and not known.is_beside:
+        if slot is not None and slot.active and not known.may_run:
             check_ours(slot, known.server, known.source.slot)
             raise slot_held(known.source.slot, slot.active_pid)
         known.verdict = decided(known, known.stored, slot)
@@ -79,15 +80,15 @@ def position(known: Known) -> Finding:
         if is_final:
             raise
         return _undecided(f"{error.code}: {error.message}", "unknown")
-    said = _told(known.verdict, known.config)
+    said = _start_summary(known.verdict, known.config)
     return Finding("ok", "start", said) if is_final else _undecided(said, "warn")
 
 
-def decided(known: Known, stored: Progress | None, slot: SlotState | None) -> Resume | Snapshot:
+def decided(known: StartContext, stored: Progress | None, slot: SlotState | None) -> Resume | Snapshot:
     """Return the verdict of `start_decision` on what was read. Raises what a start would be refused with."""
     assert known.server is not None
     assert known.timelines is not None
-    if slot is not None and known.is_beside:
+    if slot is not None and known.may_run:
         slot = replace(slot, active=False)  # a daemon that runs holds it, which is no complaint
     wanted = replace(wanted_of(known.config), create_slot=known.create_slot)
     found = verdict(stored, slot, known.server, wanted, known.timelines.left)
@@ -105,7 +106,7 @@ def slot_held(slot: str, pid: int | None) -> SlotActive:
     )
 
 
-def _peeked(known: Known) -> tuple[Progress | None, bool]:
+def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
     assert known.sink is not None
     if known.config.progress_topic not in known.metadata.topics:
         return None, True
@@ -121,7 +122,7 @@ def _undecided(what: str, level: Any) -> Finding:
     return Finding(level, "start", message, hint)
 
 
-def _topic_identities(known: Known) -> TopicIdentities:
+def _topic_identities(known: StartContext) -> TopicIdentities:
     """Return what the records count on in their topics: nothing of it where all tables are copied anew."""
     assert known.sink is not None
     at = -1 if known.stored is None else known.stored.topics_at
@@ -131,13 +132,13 @@ def _topic_identities(known: Known) -> TopicIdentities:
     return identities
 
 
-def _holder(known: Known) -> list[Finding]:
+def _holder(known: StartContext) -> list[Finding]:
     if known.slot is not None:
         return list(holder_findings(known.sql(), known.source, known.slot))
     return [Finding("ok", "slot", f"slot {known.source.slot} does not exist yet and will be created")]
 
 
-def _told(begin: Resume | Snapshot, config: Config) -> str:
+def _start_summary(begin: Resume | Snapshot, config: Config) -> str:
     if isinstance(begin, Resume):
         return f"goes on from {format_lsn(begin.start_lsn)}"
     if config.snapshot.mode == "never":

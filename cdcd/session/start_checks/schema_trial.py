@@ -161,12 +161,12 @@ class Trial:
 
     def _await(self, workers: list[threading.Thread], tables: int, limit_s: float, report: Report) -> None:
         ends_s = time.monotonic() + limit_s
-        told_s = time.monotonic()
+        logged_s = time.monotonic()
         for worker in workers:
             while worker.is_alive() and (left_s := ends_s - time.monotonic()) > 0:
                 worker.join(min(left_s, _REPORTED_EVERY_S))
-                if worker.is_alive() and time.monotonic() - told_s >= _REPORTED_EVERY_S:
-                    told_s = time.monotonic()
+                if worker.is_alive() and time.monotonic() - logged_s >= _REPORTED_EVERY_S:
+                    logged_s = time.monotonic()
                     report(len(self._done), tables)
         self.give_up()
 

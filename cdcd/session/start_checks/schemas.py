@@ -1,6 +1,6 @@
 """The checks of a start that concern schemas: the registry or the schema topic, and each table's Avro schemas.
 
-In: `Known`, after the tables are known.  Out: findings.
+In: `StartContext`, after the tables are known.  Out: findings.
 Must not: register a schema (F79).
 """
 
@@ -10,7 +10,7 @@ from cdcd.findings import Finding, refusal
 from cdcd.registry.subjects import subject_of
 from cdcd.schema.names import value_record
 from cdcd.schema.schema_index import SchemaIndex
-from cdcd.session.start_checks.context import Known
+from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.schema_trial import Trial
 from cdcd.session.start_checks.topics import table_topics
 from cdcd.sink.names import message_topic
@@ -18,7 +18,7 @@ from cdcd.sink.schemas import SchemaTopic
 from cdcd.source.publication_catalog import PublishedTable
 
 
-def check_registry(known: Known) -> list[Finding]:
+def check_registry(known: StartContext) -> list[Finding]:
     """Whether the registry, or the schema topic in its place, answers and would take schemas."""
     if known.registry is None:
         where = known.config.schema_topic
@@ -41,7 +41,7 @@ def check_registry(known: Known) -> list[Finding]:
     return findings
 
 
-def _read_schemas(known: Known, topic: str) -> SchemaTopic | None:
+def _read_schemas(known: StartContext, topic: str) -> SchemaTopic | None:
     """Return what the schema topic holds, None where that is not asked again. Raises SchemasUnreadable."""
     if known.sink is None or known.metadata is None or not known.is_first:
         return None
@@ -53,13 +53,13 @@ def _read_schemas(known: Known, topic: str) -> SchemaTopic | None:
     return schemas
 
 
-def check_schemas(known: Known) -> list[Finding]:
+def check_schemas(known: StartContext) -> list[Finding]:
     """Whether each table's records could be written, by key and schemas, as far as the catalog of now says.
 
     Where a table is not written to before it gets a row, a start is not refused for it: it says so beside the stream
     (`session`), and the row ends it.
     """
-    if known.schemas is None or not (known.is_beside or (known.is_first and known.is_written_at_once)):
+    if known.schemas is None or not (known.may_run or (known.is_first and known.is_written_at_once)):
         return []
     topics, metadata = known.topics, known.metadata
 
@@ -70,6 +70,6 @@ def check_schemas(known: Known) -> list[Finding]:
     return trial.run(table_topics(known, []), at_once=known.is_written_at_once, report=known.report)
 
 
-def to_try_beside(known: Known) -> dict[str, PublishedTable | None]:
+def to_try_in_background(known: StartContext) -> dict[str, PublishedTable | None]:
     """Return the topics, each with its table, about which a start has not asked: nobody waits for the answer."""
     return table_topics(known, []) if known.is_first and not known.is_written_at_once else {}

@@ -1,6 +1,6 @@
 """The checks of a start that ask PostgreSQL: the server, the publications, the tables, the set-up.
 
-In: `Known`.  Out: findings; the server and the published tables for the checks that follow.
+In: `StartContext`.  Out: findings; the server and the published tables for the checks that follow.
 Must not: change anything (F79).
 """
 
@@ -11,7 +11,7 @@ import contextlib
 from cdcd.findings import Finding
 from cdcd.recovery.start_decision import Snapshot
 from cdcd.session.start_checks.binary_columns import as_reason, text_columns
-from cdcd.session.start_checks.context import CORRECT_FIRST, Known
+from cdcd.session.start_checks.context import CORRECT_FIRST, StartContext
 from cdcd.session.start_checks.exact_keys import inexact_keys
 from cdcd.source.catalog import Catalog
 from cdcd.source.identity import identify
@@ -21,20 +21,20 @@ from cdcd.source.slot import read_slot
 from cdcd.source.start import quote_identifier
 
 
-def check_server(known: Known) -> list[Finding]:
+def check_server(known: StartContext) -> list[Finding]:
     """Whether PostgreSQL answers, and which server it is."""
     known.server = identify(known.sql())
     return list(server_findings(known.server))
 
 
-def check_publications(known: Known) -> list[Finding]:
+def check_publications(known: StartContext) -> list[Finding]:
     """Whether the publications are there, or may be created."""
     missing = missing_publications(known.sql(), known.source.publications)
     may_create = known.config.source.publication.create
     return list(publication_findings(known.source, missing, may_create=may_create))
 
 
-def check_setup(known: Known) -> list[Finding]:
+def check_setup(known: StartContext) -> list[Finding]:
     """Whether the settings of the server and the rights of the role are enough for the stream."""
     assert known.server is not None
     connection = known.sql()
@@ -52,7 +52,7 @@ def check_setup(known: Known) -> list[Finding]:
     )
 
 
-def check_published(known: Known) -> list[Finding]:
+def check_published(known: StartContext) -> list[Finding]:
     """Whether what is published is what it was when records were last written (F39, F42)."""
     if known.identities is None:
         return [Finding("unknown", "published", "not compared: the position is not known", CORRECT_FIRST)]
@@ -62,7 +62,7 @@ def check_published(known: Known) -> list[Finding]:
     ]
 
 
-def check_tables(known: Known) -> list[Finding]:
+def check_tables(known: StartContext) -> list[Finding]:
     """Whether the rows of each published table can be told apart and read; finds the tables."""
     connection = known.sql()
     known.tables = tables = published_tables(connection, known.source.publications)
@@ -80,7 +80,7 @@ def check_tables(known: Known) -> list[Finding]:
     return findings or [Finding("ok", "tables", f"{len(tables)} tables are published")]
 
 
-def _binary(known: Known, tables: list[PublishedTable]) -> list[Finding]:
+def _binary(known: StartContext, tables: list[PublishedTable]) -> list[Finding]:
     catalog = Catalog(known.source)
     try:
         known.text_columns = columns = text_columns(tables, catalog, known.config.format.policies())

@@ -1,6 +1,6 @@
 """The checks of a start that ask Kafka: the cluster, the topics and whose they are, the transactional id.
 
-In: `Known`.  Out: findings, and the names of all topics that a start would write to.
+In: `StartContext`.  Out: findings, and the names of all topics that a start would write to.
 Must not: make or alter a topic (F79).
 """
 
@@ -12,7 +12,7 @@ from cdcd.config import Config
 from cdcd.errors import CdcdError
 from cdcd.findings import Finding, failure
 from cdcd.recovery.start_decision import Snapshot
-from cdcd.session.start_checks.context import Known
+from cdcd.session.start_checks.context import StartContext
 from cdcd.sink.claims import Claims
 from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
 from cdcd.sink.settings import SinkSettings
@@ -24,7 +24,7 @@ from cdcd.source.publication_catalog import PublishedTable
 FIRST_VERSION_WITH_MESSAGES = 140_000
 
 
-def check_kafka(known: Known) -> list[Finding]:
+def check_kafka(known: StartContext) -> list[Finding]:
     """Whether the cluster answers, with the names of its topics."""
     known.sink, known.topics, known.claims = known.open_sink()
     known.metadata = known.topics.cluster_metadata()
@@ -32,7 +32,7 @@ def check_kafka(known: Known) -> list[Finding]:
     return [Finding("ok", "kafka", f"cluster {known.metadata.cluster_id} answers, {brokers} brokers")]
 
 
-def check_topics(known: Known) -> list[Finding]:
+def check_topics(known: StartContext) -> list[Finding]:
     """Whether the topics that will be written to are there as they have to be, or can be made."""
     findings: list[Finding] = []
     names = table_topics(known, findings)
@@ -70,12 +70,12 @@ def topic_names(
     return names
 
 
-def written_topics(known: Known) -> list[str]:
+def written_topics(known: StartContext) -> list[str]:
     """Return the topics that will be written to, cdcd's own too, as far as that could be found out."""
     return [*table_topics(known, []), *own_topic_properties(known.config)]
 
 
-def table_topics(known: Known, refused: list[Finding]) -> dict[str, PublishedTable | None]:
+def table_topics(known: StartContext, refused: list[Finding]) -> dict[str, PublishedTable | None]:
     """Return the topics that will be written to, of what could be found out; the look at the tables says the rest."""
     if known.server is None:
         return {}
@@ -92,7 +92,7 @@ def own_topic_properties(config: Config) -> dict[str, Mapping[str, str]]:
     return own
 
 
-def _is_keyless(known: Known, table: PublishedTable) -> bool:
+def _is_keyless(known: StartContext, table: PublishedTable) -> bool:
     return not record_key(table, known.policy_of(f"{table.schema}.{table.name}"))
 
 
@@ -105,7 +105,7 @@ def _not_needed_by_all(finding: Finding, config: Config) -> Finding:
     return Finding("warn", finding.subject, message, hint)
 
 
-def check_owners(known: Known) -> list[Finding]:
+def check_owners(known: StartContext) -> list[Finding]:
     """Whether every topic that a start would write to is its own (F80), as far as the tables are known by now.
 
     One that nobody could name yet is asked about before it is made (`Topics.ensure`).
@@ -120,7 +120,7 @@ def check_owners(known: Known) -> list[Finding]:
     return [Finding("ok", "owners", "no other slot writes to these topics")]
 
 
-def _drops_what_it_never_made(known: Known) -> bool:
+def _drops_what_it_never_made(known: StartContext) -> bool:
     """Whether a start that was cut off would make the slot anew, and no record says that it had made one."""
     begin, stored = known.verdict, known.stored
     return (
@@ -131,14 +131,14 @@ def _drops_what_it_never_made(known: Known) -> bool:
     )
 
 
-def check_transactions(known: Known) -> list[Finding]:
+def check_transactions(known: StartContext) -> list[Finding]:
     """Whether the transactional id may be used; asked only where the stored position was not written under it."""
     assert known.topics is not None
     assert known.sink is not None
     if not known.sink.is_exactly_once or not known.is_first:
         return []
     used = "" if known.stored is None else known.stored.transactional_id
-    if used == known.sink.transactional_id and not known.is_beside:
+    if used == known.sink.transactional_id and not known.may_run:
         return []  # the position was written under it; to find its coordinator may take half a second
     found = check_transactional_id(known.sink, known.topics.longest_transaction_ms(known.metadata))
     known.is_transaction_known = found is not None

@@ -38,7 +38,7 @@ def first_ones(
             continue
         left[at] -= 1
         is_repeated = at in first or event.sequence <= last.get(event.place, (0, 0, 0))
-        if at in first and _told(event) != _told(first[at]):
+        if at in first and _reported(event) != _reported(first[at]):
             findings.append(Finding("g", f"{event}: again, and otherwise than at {first[at].offset}"))
         if is_repeated or (left[at] and _is_cut_off(event, following, tables)):
             dropped[event.place] = event
@@ -49,7 +49,7 @@ def first_ones(
     return kept, findings
 
 
-def _told(event: Event) -> tuple[object, ...]:
+def _reported(event: Event) -> tuple[object, ...]:
     return event.op, event.key, event.before, event.after, event.unchanged, event.xid
 
 

@@ -164,11 +164,11 @@ def test_a_null_is_known_where_the_row_has_other_columns_than_an_identity_that_i
     ]
 
 
-UNSURE = OldTuples(frozenset({ID_ONLY}), (), is_sure=False)
+UNKNOWN = OldTuples(frozenset({ID_ONLY}), (), is_sure=False)
 
 
 def test_where_an_identity_may_have_been_another_each_null_is_marked() -> None:
-    one = table(FULL, old=UNSURE)
+    one = table(FULL, old=UNKNOWN)
     assert story(one, ("D", delete(old=["1", None, "5"]))) == [
         ("d", row(1, None, 5), None, {"before.v.not_logged": "true"}, [])
     ]
@@ -181,7 +181,7 @@ def test_where_an_identity_may_have_been_another_each_null_is_marked() -> None:
 def test_where_an_identity_may_have_been_another_an_old_row_without_the_key_halts(
     kind: str, message: bytes
 ) -> None:
-    one = table(DEFAULT, old=UNSURE)
+    one = table(DEFAULT, old=UNKNOWN)
     assert story(one, ("U", update(["1", "a", None]))) == [("u", None, row(1, "a", None), None, [])]
     with pytest.raises(ReplicaIdentityIncomplete, match="as it was then"):
         one.encode((kind, message))

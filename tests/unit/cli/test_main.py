@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.cli import main
-from cdcd.cli.say import ascii_escapes
+from cdcd.cli.output import ascii_escapes
 from cdcd.config.sample import sample_yaml
 from cdcd.extensions import implementation
 from cdcd.version import __version__

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.cli import alone, resume
+from cdcd.cli import exclusive, resume
 from cdcd.cli.admin_port import here
 from cdcd.config import load_config
 from cdcd.config.sample import sample_yaml
@@ -30,7 +30,7 @@ def test_who_decides_has_a_name_also_where_the_user_is_a_number(
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    assert alone.who() == f"uid {os.getuid()}"
+    assert exclusive.who() == f"uid {os.getuid()}"
 
 
 def test_who_listens_on_every_address_is_asked_at_the_machines_own() -> None:

@@ -15,7 +15,7 @@ from cdcd.ops.admin import RESUME_HEADER, AdminServer
 from cdcd.ops.health import Verdict
 
 
-class Told:
+class Reported:
     """What the server is told; tests change it."""
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Told:
 
 
 @pytest.fixture
-def reported() -> Told:
-    return Told()
+def reported() -> Reported:
+    return Reported()
 
 
 @pytest.fixture
-async def url(reported: Told) -> AsyncIterator[str]:
+async def url(reported: Reported) -> AsyncIterator[str]:
     server = AdminServer(
         "127.0.0.1",
         0,
@@ -65,14 +65,14 @@ async def _get(url: str, method: str = "GET") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("probe", ["livez", "readyz", "startupz"])
-async def test_a_probe_answers_its_own_verdict(url: str, reported: Told, probe: str) -> None:
+async def test_a_probe_answers_its_own_verdict(url: str, reported: Reported, probe: str) -> None:
     assert (await _get(f"{url}/{probe}"))[0] == 200
     reported.verdicts[probe] = Verdict(False, "halted: CDCD-SLOT-LOST")
     status, _, text = await _get(f"{url}/{probe}")
     assert (status, text) == (503, "halted: CDCD-SLOT-LOST\n")
 
 
-async def test_metrics_and_status(url: str, reported: Told) -> None:
+async def test_metrics_and_status(url: str, reported: Reported) -> None:
     assert await _get(f"{url}/metrics") == (200, "text/plain", "cdcd_up 1\n")
     reported.page = {
         "state": "streaming",
@@ -83,7 +83,7 @@ async def test_metrics_and_status(url: str, reported: Told) -> None:
     assert json.loads(text)["source"] == {"dsn": "postgresql://u:***@h/d", "lsn": 7, "slot": None}
 
 
-async def test_a_failing_page_is_a_500_that_says_nothing(url: str, reported: Told) -> None:
+async def test_a_failing_page_is_a_500_that_says_nothing(url: str, reported: Reported) -> None:
     reported.page = {}
     status, _, text = await _get(f"{url}/status")
     assert status == 500
@@ -121,7 +121,7 @@ async def test_an_address_that_is_taken_is_an_error(url: str) -> None:
     ],
 )
 async def test_only_a_command_on_this_machine_tells_it_to_look_again(
-    url: str, reported: Told, headers: dict[str, str], status: int
+    url: str, reported: Reported, headers: dict[str, str], status: int
 ) -> None:
     reported.page = {"name": "shop", "state": "halted", "reason": "CDCD-SLOT-LOST", "rows_written": 7}
     async with aiohttp.ClientSession() as session, session.post(f"{url}/resume", headers=headers) as answer:
@@ -135,7 +135,7 @@ async def test_only_a_command_on_this_machine_tells_it_to_look_again(
 
 @pytest.mark.parametrize(("named", "status"), [("shop", 200), ("shop.eu", 409)])
 async def test_who_means_another_daemon_tells_this_one_nothing(
-    url: str, reported: Told, named: str, status: int
+    url: str, reported: Reported, named: str, status: int
 ) -> None:
     """To go on after a halt may be to accept something, and another one may have the port of who is meant."""
     reported.page = {"name": "shop", "state": "halted"}
@@ -149,7 +149,7 @@ async def test_who_means_another_daemon_tells_this_one_nothing(
 
 
 async def test_a_request_without_a_host_asks_no_name_server(
-    url: str, reported: Told, monkeypatch: pytest.MonkeyPatch
+    url: str, reported: Reported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F14: a name server that does not answer would hold up the status updates to PostgreSQL."""
     monkeypatch.setattr(socket, "getfqdn", lambda: pytest.fail("asked"))

@@ -23,7 +23,7 @@ from cdcd.errors import (
     SourceTimeline,
 )
 from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity
-from cdcd.recovery.halts import Way, ways_on
+from cdcd.recovery.halts import Resolution, resolutions_of
 from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, verdict
 
 
@@ -250,7 +250,7 @@ def test_a_timeline_is_known_by_where_it_began(
         return
     with pytest.raises(SourceTimeline) as caught:
         verdict(SECOND, slot, server, WANTED, history)
-    assert ways_on(caught.value) == {Way.ACCEPT_GAP, Way.RESNAPSHOT}
+    assert resolutions_of(caught.value) == {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}
 
 
 @pytest.mark.parametrize(
@@ -272,12 +272,12 @@ def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: 
 @pytest.mark.parametrize(
     ("stored", "slot", "server", "ways"),
     [
-        (STORED, None, Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
-        (STORED, LOST, Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
-        (STORED, Slot(confirmed_flush_lsn=501), Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
-        (STORED, SYNCED_LATE, Server(), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
-        (STORED, Slot(), Server(timeline=2), {Way.ACCEPT_GAP, Way.RESNAPSHOT}),
-        (STORED, Slot(), Server(system_identifier="78"), {Way.RESNAPSHOT}),
+        (STORED, None, Server(), {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+        (STORED, LOST, Server(), {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+        (STORED, Slot(confirmed_flush_lsn=501), Server(), {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+        (STORED, SYNCED_LATE, Server(), {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+        (STORED, Slot(), Server(timeline=2), {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+        (STORED, Slot(), Server(system_identifier="78"), {Resolution.RESNAPSHOT}),
         (STORED, Slot(), Server(wal_lsn=499), set()),
         (STORED, OTHER_PLUGIN, Server(), set()),
         (MADE, Slot(confirmed_flush_lsn=449), Server(), set()),
@@ -287,10 +287,10 @@ def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: 
     ],
 )
 def test_a_halt_names_its_ways_on(
-    stored: Progress | None, slot: Slot | None, server: Server, ways: set[Way]
+    stored: Progress | None, slot: Slot | None, server: Server, ways: set[Resolution]
 ) -> None:
     with pytest.raises(CdcdError) as caught:
         verdict(stored, slot, server, WANTED)
-    assert ways_on(caught.value) == ways
+    assert resolutions_of(caught.value) == ways
     for way in ways:
         assert way.value in caught.value.advice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdcd.recovery.start_order import ORDER, draw
-from cdcd.session.start_checks.checks import LOOKS
+from cdcd.session.start_checks.checks import START_CHECKS
 
 DOCS = Path(__file__).parents[3] / "docs" / "recovery.md"
 
@@ -23,12 +23,12 @@ def test_what_reads_and_may_refuse_comes_before_what_changes() -> None:
 def test_the_looks_are_those_of_the_order() -> None:
     """The start lock is no look: a check beside a daemon does not take it."""
     reading = [step.name for step in ORDER if step.kind == "reads"]
-    assert reading == ["start lock", *(look.name for look in LOOKS)]
+    assert reading == ["start lock", *(look.name for look in START_CHECKS)]
 
 
 def test_a_look_needs_only_what_comes_before_it() -> None:
     seen: set[str] = set()
-    for look in LOOKS:
+    for look in START_CHECKS:
         assert seen.issuperset(look.needs), look.name
         seen.add(look.name)
 

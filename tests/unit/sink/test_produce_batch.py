@@ -140,17 +140,17 @@ def test_each_partitions_records_are_neighbours_and_stay_in_order(arrange: Arran
             )
             for n in range(chance.choice((0, 1, 3, 1000)))
         ]
-        arranged = list(arrange(records))
+        ordered = list(arrange(records))
         order = list(dict.fromkeys((record.topic, record.partition) for record in records))
-        assert arranged == [record for one in order for record in _of(*one, records)], seed
+        assert ordered == [record for one in order for record in _of(*one, records)], seed
 
 
 @pytest.mark.parametrize("arrange", BOTH_ARRANGE)
-@pytest.mark.parametrize("is_arranged", [True, False])
-def test_records_of_more_partitions_are_left_as_they_are(arrange: Arrange, is_arranged: bool) -> None:
-    partitions = MOST_PARTITIONS + (not is_arranged)
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_records_of_more_partitions_are_left_as_they_are(arrange: Arrange, is_ordered: bool) -> None:
+    partitions = MOST_PARTITIONS + (not is_ordered)
     records = [Record("t", n % partitions, b"%d" % n, None) for n in range(300)]
-    assert (list(arrange(records)) != records) == is_arranged
+    assert (list(arrange(records)) != records) == is_ordered
     assert sorted(arrange(records)) == sorted(records)
 
 

@@ -136,8 +136,8 @@ def test_another_entry_is_another_membership(now: PublicationEntry, expected: li
     assert [change.kind for change in found] == expected
     made_again = changes(was, {"pub": pub(2, _10=now)})
     assert [change.kind for change in made_again] == ["recreated", *expected[:-1]]
-    is_unsure = [("SET TABLE" in change.said) for change in found if change.kind == "table_readded"]
-    assert is_unsure == [len(expected) > 1] * len(is_unsure), "SET TABLE has left nothing out"
+    is_unknown = [("SET TABLE" in change.said) for change in found if change.kind == "table_readded"]
+    assert is_unknown == [len(expected) > 1] * len(is_unknown), "SET TABLE has left nothing out"
 
 
 def test_the_options_are_told_as_they_were_and_are() -> None:

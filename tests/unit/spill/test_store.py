@@ -20,7 +20,7 @@ from cdcd.txn.store import MemoryStore
 from tests.unit.txn import wire
 
 
-class Told:
+class Reported:
     """Counts what a pool tells its observer."""
 
     def __init__(self) -> None:
@@ -34,8 +34,10 @@ class Told:
         self.size_bytes += size_bytes
 
 
-def new_pool(below: Path, disk_bytes: int = 1 << 30, segment_bytes: int = 64 << 20) -> tuple[SpillPool, Told]:
-    reported = Told()
+def new_pool(
+    below: Path, disk_bytes: int = 1 << 30, segment_bytes: int = 64 << 20
+) -> tuple[SpillPool, Reported]:
+    reported = Reported()
     return SpillPool(SpillSettings(below, disk_bytes), reported, segment_bytes=segment_bytes), reported
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from tests.support.hints import apply, commands_in, hint_of, settings_in
 
-TOLD = (
+REPORTED = (
     "CDCD-SINK: too long [topic=a] -> lower sink.transaction_timeout_ms, run `cdcd resume --accept-gap`, or set "
     "source.protocol.streaming: off, set sink.topics.shared_with: [one, two] and raise buffer.spill."
 )
 
 
 def test_commands_and_settings() -> None:
-    hint = hint_of(TOLD)
+    hint = hint_of(REPORTED)
     assert hint.startswith("lower ")
     assert commands_in(hint) == [("resume", "--accept-gap")]
     assert settings_in(hint) == {
@@ -28,7 +28,7 @@ def test_commands_and_settings() -> None:
 
 def test_settings_are_applied_with_the_hints_value_or_the_operators() -> None:
     config: dict[str, Any] = {"source": {"dsn": "x"}}
-    hint = hint_of(TOLD)
+    hint = hint_of(REPORTED)
     apply(config, hint, "source.protocol.streaming")
     apply(config, hint, "sink.topics.shared_with")
     apply(config, hint, "buffer.spill", "1GiB")
@@ -45,7 +45,7 @@ def test_settings_are_applied_with_the_hints_value_or_the_operators() -> None:
 )
 def test_what_the_hint_does_not_say_is_no_way_to_follow_it(name: str, value: str | None) -> None:
     with pytest.raises(AssertionError):
-        apply({}, hint_of(TOLD), name, value)
+        apply({}, hint_of(REPORTED), name, value)
     with pytest.raises(AssertionError):
         hint_of("CDCD-SINK: too long")
     with pytest.raises(AssertionError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.cli.published import asking_settings
+from cdcd.cli.published_topics import asking_settings
 from cdcd.config import load_config
 from tests.unit.config.cases import GOOD
 

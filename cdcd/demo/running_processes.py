@@ -54,12 +54,12 @@ def stop(folder: Path) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotADemo(f"{folder} is not the folder of a demo that runs ({type(error).__name__})") from None
     names = [process.name for process in processes if _end(process)]
-    end_strays(folder)
+    end_leftovers(folder)
     shutil.rmtree(folder, ignore_errors=True)
     return names
 
 
-def end_strays(folder: Path) -> None:
+def end_leftovers(folder: Path) -> None:
     """SIGKILL every process whose working directory is in the run's folder."""
     inside = str(folder.resolve())
     for entry in Path("/proc").iterdir():

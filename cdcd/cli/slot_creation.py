@@ -12,7 +12,7 @@ import sys
 import threading
 from concurrent.futures import Future, TimeoutError
 
-from cdcd.cli.say import say
+from cdcd.cli.output import say
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CANCEL_TIMEOUT_S, CreatedSlot, create_slot
@@ -21,11 +21,13 @@ from cdcd.waits import Seen, held_by
 TIMEOUT_S = 300.0
 
 
-def slot_made(settings: SourceSettings, expected: ServerIdentity | None = None) -> CreatedSlot:
+def create_slot_reporting_waits(
+    settings: SourceSettings, expected: ServerIdentity | None = None
+) -> CreatedSlot:
     """Create the slot without a snapshot. Raises as `create_slot`, and KeyboardInterrupt."""
     given_up = threading.Event()
     made: Future[CreatedSlot] = Future()
-    report = SaidBlockers()
+    report = BlockerReport()
 
     def make() -> None:
         try:
@@ -51,7 +53,7 @@ def slot_made(settings: SourceSettings, expected: ServerIdentity | None = None) 
         raise
 
 
-class SaidBlockers:
+class BlockerReport:
     """Says on standard error whom the creation of a slot waits for, once for each set of blockers."""
 
     def __init__(self) -> None:

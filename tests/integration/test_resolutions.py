@@ -10,8 +10,8 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT, audited, command
 from tests.support.topics import committed_records
-from tests.support.ways_on import ACCEPT_GAP, RESNAPSHOT, audited, command
 
 
 @pytest.fixture

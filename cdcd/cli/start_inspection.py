@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cdcd.cli.published import LOCK_PATIENCE_MS, asking_settings
-from cdcd.cli.renamed import compared
-from cdcd.cli.say import say
+from cdcd.cli.output import say
+from cdcd.cli.publication_changes import compared
+from cdcd.cli.published_topics import LOCK_PATIENCE_MS, asking_settings
 from cdcd.config import Config
 from cdcd.errors import (
     CdcdError,
@@ -31,8 +31,8 @@ from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
-from cdcd.session.start_checks.checks import LOOKS, asked, each
-from cdcd.session.start_checks.context import PATIENCE_S, Known
+from cdcd.session.start_checks.checks import START_CHECKS, asked, each
+from cdcd.session.start_checks.context import PATIENCE_S, StartContext
 from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, position
 from cdcd.session.start_checks.topics import claims_of
 from cdcd.sink.claims import Claims
@@ -45,7 +45,9 @@ _TIMEOUT_S = 60.0
 
 
 @contextlib.contextmanager
-def known_of(config: Config, *, create_slot: bool | None = None, timeout_s: float = 10.0) -> Iterator[Known]:
+def known_of(
+    config: Config, *, create_slot: bool | None = None, timeout_s: float = 10.0
+) -> Iterator[StartContext]:
     """What a command begins to look with. `create_slot`: as the configuration has it unless it is given."""
 
     def open_sink() -> tuple[SinkSettings, Topics, Claims]:
@@ -57,13 +59,13 @@ def known_of(config: Config, *, create_slot: bool | None = None, timeout_s: floa
     def compare(identities: TopicIdentities, is_anew: bool, connection: Any) -> list[Finding]:
         return [] if is_anew else compared(config, identities, connection)
 
-    known = Known(
+    known = StartContext(
         config,
         config.source_settings(),
         open_sink,
         registry,
         compare,
-        is_beside=True,
+        may_run=True,
         lock_patience_ms=LOCK_PATIENCE_MS,
         create_slot=config.source.slot.create if create_slot is None else create_slot,
         report=_say_how_far,
@@ -80,13 +82,13 @@ def _say_how_far(done: int, topics: int) -> None:
     say([f"schemas: {done} of {topics} topics looked at"], sys.stderr)
 
 
-def looked(known: Known) -> list[Finding]:
+def looked(known: StartContext) -> list[Finding]:
     """Return what all looks find, in their order. Does not raise."""
-    looks = [replace(look, ask=partial(_guarded, look.ask)) for look in LOOKS]
+    looks = [replace(look, ask=partial(_guarded, look.ask)) for look in START_CHECKS]
     return [finding for _, findings in each(known, looks) for finding in findings]
 
 
-def _guarded(ask: Callable[[Known], list[Finding]], known: Known) -> list[Finding]:
+def _guarded(ask: Callable[[StartContext], list[Finding]], known: StartContext) -> list[Finding]:
     """Ask; what a client library meets unforeseen is a finding too, because the others are still to be asked."""
     try:
         return ask(known)
@@ -101,7 +103,7 @@ def _guarded(ask: Callable[[Known], list[Finding]], known: Known) -> list[Findin
 def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
     """Return the verdict of a start now. Raises what the start would, and what asking met."""
     with known_of(config, create_slot=create_slot) as known:
-        for look in LOOKS:
+        for look in START_CHECKS:
             if look.name in ("server", "kafka", "position"):
                 findings, _ = asked(look, known)
                 error = refusal(findings)
@@ -118,7 +120,7 @@ def refuse_unready(config: Config) -> None:
     Once it is written that they are to be copied, there is no way back to the position that was stored.
     """
     with known_of(config, create_slot=True, timeout_s=_TIMEOUT_S) as known:
-        looks = [replace(look, ask=_anew if look.name == "position" else look.ask) for look in LOOKS]
+        looks = [replace(look, ask=_anew if look.name == "position" else look.ask) for look in START_CHECKS]
         for look in looks:
             if look.name == "spill folder":  # the daemon's, which may run on another machine
                 continue
@@ -133,7 +135,7 @@ def refuse_unready(config: Config) -> None:
                 )
 
 
-def _anew(known: Known) -> list[Finding]:
+def _anew(known: StartContext) -> list[Finding]:
     """Look at the position as if a new snapshot had been asked for; what that mends is no refusal."""
     with contextlib.suppress(*OF_THE_SLOT, *OF_THE_POSITION, PartialTransactionMissing):
         position(known)

@@ -22,7 +22,7 @@ from cdcd.source.start_lock import StartLock
 
 
 @contextlib.contextmanager
-def alone(config: Config) -> Iterator[None]:
+def exclusive(config: Config) -> Iterator[None]:
     """Keep every daemon from beginning meanwhile; raises ResumeRefused where one has begun.
 
     Nobody holds the slot while the tables are copied for the first time: the lock of the start is held then (F69).
