@@ -4,7 +4,7 @@ In: nothing.  Out: `ORDER`; `start_checks`, `start_state` and `cdcd check` go th
 Invariant: whatever only reads and may refuse comes before whatever changes something anywhere: a refused start has
 made no topic, no slot and no schema, has written nothing, and has fenced nobody. The one exception is named as
 such: what was read before the fence is read again behind it (F64, F76), because somebody may have written in between.
-A new question goes into `start_checks.LOOKS`, a row with its name goes here: a test compares both.
+A new question goes into `start_checks.checks.START_CHECKS`, a row with its name goes here: a test compares both.
 """
 
 from __future__ import annotations

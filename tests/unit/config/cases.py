@@ -231,12 +231,12 @@ CASES: tuple[Wrong, ...] = (
     ),
     Wrong(
         "WAL guard gives up before it warns",
-        _source("wal_guard: {give_up: 32GiB}"),
-        ("source.wal_guard: give_up (32GiB) must be more than critical (32GiB) (from prod.yaml:2)",),
+        _source("wal_guard: {drop_slot: 32GiB}"),
+        ("source.wal_guard: drop_slot (32GiB) must be more than critical (32GiB) (from prod.yaml:2)",),
     ),
     Wrong(
         "WAL guard without a unit",
-        _source("wal_guard: {give_up: much}"),
+        _source("wal_guard: {drop_slot: much}"),
         (
             "source.wal_guard.drop_slot: expected a size such as 16MiB, 64kB or a number of bytes "
             "(from prod.yaml:2)",
