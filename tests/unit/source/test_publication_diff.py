@@ -20,7 +20,7 @@ BEFORE = {"pub": pub(_10=T, _11=U)}
 
 
 @pytest.mark.parametrize(
-    ("now", "standing", "expected"),
+    ("now", "not_published", "expected"),
     [
         ({"pub": pub(_10=T, _11=U)}, (), []),
         ({"pub": pub(_10=PublicationEntry("public.t_old"), _11=U)}, (), [("table_renamed", "public.t_old")]),
@@ -69,7 +69,7 @@ def test_a_change_is(
 
 
 @pytest.mark.parametrize(
-    ("now", "standing", "sql"),
+    ("now", "not_published", "sql"),
     [
         (
             pub(_10=PublicationEntry("public.t_old"), _11=U),
