@@ -84,18 +84,20 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(init)
     init.add_argument("--dry-run", action="store_true", help="print the SQL and commands, change nothing")
 
-    config = commands.add_parser("config", help="print a sample, the schema, what is in effect")
+    config = commands.add_parser("config", help="print a sample, the schema, or the effective configuration")
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("sample", help="print every option with its default")
     actions.add_parser("schema", help="print the JSON Schema")
     _add_config(
-        actions.add_parser("show", help="print what is in effect and where it comes from, secrets hidden")
+        actions.add_parser(
+            "show", help="print the effective configuration and the source of each value, secrets hidden"
+        )
     )
 
     add_recovery_commands(commands, _add_config)
     add_capture(commands, _add_config)
     add_decode(commands)
-    commands.add_parser("demo", help="run the whole way on servers of its own", add_help=False)
+    commands.add_parser("demo", help="run the whole pipeline on servers of its own", add_help=False)
     return parser
 
 

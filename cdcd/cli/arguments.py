@@ -26,13 +26,12 @@ _DECODE = (
     "what it is for. The first error ends it with one line and a status other than 0."
 )
 _RESUME = (
-    "Tell the halted daemon on this machine to look again, as SIGHUP does. With --accept-gap, first decide that what "
+    "Have the halted daemon on this machine retry, as SIGHUP does. With --accept-gap, first decide that what "
     "is missing stays missing: the stored position is moved to where the slot stands (a slot that is gone is made "
-    "anew), and the topic of each published table gets a marker of the gap. Refused unless the halt is one that this "
-    "mends."
+    "again), and the topic of each published table gets a marker of the gap. Refused unless that resolves the halt."
 )
 _RESNAPSHOT = (
-    "Have the tables of the publication copied anew: the daemon makes the slot again, marks the gap in each topic, "
+    "Have the tables of the publication copied again: the daemon makes the slot again, marks the gap in each topic, "
     "empties it by a truncate event, and copies. It has to be halted or stopped; it need not be in trouble."
 )
 _DROP_SLOT = (
@@ -59,7 +58,7 @@ def add_recovery_commands(commands: Any, add_config: Add) -> None:
         help="go on with a topic that was made again, has other partitions, or is gone and is to be made again",
     )
     resnapshot: argparse.ArgumentParser = commands.add_parser(
-        "resnapshot", help="copy the tables anew", description=_RESNAPSHOT, allow_abbrev=False
+        "resnapshot", help="copy the tables again", description=_RESNAPSHOT, allow_abbrev=False
     )
     add_config(resnapshot)
     drop_slot: argparse.ArgumentParser = commands.add_parser(

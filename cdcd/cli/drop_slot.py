@@ -78,5 +78,5 @@ def drop(config: Config, *, is_dry: bool = False) -> list[str]:
     return [
         f"slot_dropped by {by}: {source.slot}, confirmed up to {until}",
         "topics, progress and publication are as they were; where there is progress, a start from here on halts with "
-        "CDCD-SLOT-MISSING, and `cdcd resnapshot` begins anew",
+        "CDCD-SLOT-MISSING, and `cdcd resnapshot` begins again",
     ]

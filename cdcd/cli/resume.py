@@ -108,7 +108,7 @@ def accept_topics(
 
 
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
-    """Have the tables copied anew. Raises ResumeRefused where that is not safe, Source and Sink errors."""
+    """Have the tables copied again. Raises ResumeRefused where that is not safe, Source and Sink errors."""
     if config.snapshot.mode != "initial":
         raise ResumeRefused("snapshot.mode is never", hint="set snapshot.mode: initial")
     if is_dry:
@@ -116,7 +116,7 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         _refuse_first(config, _anew)
         refuse_unready(config)
         return [
-            f"would have these copied anew: {', '.join(_topics(config))}; the start now: {halt or 'goes on'}"
+            f"would have these copied again: {', '.join(_topics(config))}; the start now: {halt or 'goes on'}"
         ]
     with _opened(config, _anew, refuse_unready) as (sink, stored):
         now = _anew(config, stored)
@@ -189,7 +189,7 @@ def _left(config: Config, stored: Progress) -> TopicIdentities:
 
 
 def _anew(config: Config, stored: Progress) -> Progress:
-    """Return the record that has the tables copied anew. Raises ResumeRefused where that is not safe."""
+    """Return the record that has the tables copied again. Raises ResumeRefused where that is not safe."""
     slot, server = look(config)
     timelines = timelines_of(config.source_settings(), server)
     halt = _halted(config, stored, slot, server, timelines)
@@ -270,7 +270,7 @@ def _halt_of(config: Config) -> CdcdError | None:
 def _slot_to_go_on_with(
     config: Config, slot: SlotState | None, server: ServerIdentity, stored: Progress
 ) -> tuple[Lsn, Lsn]:
-    """Return where the slot stands and where it was made, after making it anew where it cannot be read any more.
+    """Return where the slot stands and where it was made, after making it again where it cannot be read any more.
 
     Raises SourceUnavailable where another server answers than the one that `slot` was read on (F59).
     """
@@ -352,4 +352,4 @@ def _tell(config: Config) -> str | None:
     finally:
         connection.close()
     reason = f" ({found['reason']})" if found.get("reason") else ""
-    return f"told cdcd to look again; it was in state {found.get('state')}{reason}"
+    return f"asked cdcd to retry; it was in state {found.get('state')}{reason}"

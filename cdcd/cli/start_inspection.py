@@ -115,7 +115,7 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
 
 
 def refuse_unready(config: Config) -> None:
-    """Raise ResumeRefused where a start that copies the tables anew would be refused (F79).
+    """Raise ResumeRefused where a start that copies the tables again would be refused (F79).
 
     Once it is written that they are to be copied, there is no way back to the position that was stored.
     """

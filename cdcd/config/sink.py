@@ -187,7 +187,7 @@ class Sink(Room):
     )
     too_large: Literal["halt", "dead_letter"] = Field(
         default="halt",
-        description="a row larger than Kafka takes; dead_letter: a marker in its place, told in a topic of its own",
+        description="a row larger than Kafka takes; dead_letter: a marker in its place, and a report in a topic",
     )
     properties: PropertyMap[SinkProperty] = Field(
         default_factory=Properties,
@@ -260,7 +260,7 @@ class Registry(Room):
     """The schema registry, Confluent's interface."""
 
     url: Annotated[str, AfterValidator(_urls)] = Field(
-        description="base URL, or several with commas between them; none: schemas are kept in a topic",
+        description="base URL, or several with commas between them; none: schemas are stored in a topic",
         examples=["https://registry.example.com"],
     )
     auto_register: bool = Field(
@@ -350,7 +350,7 @@ class Registry(Room):
 
     @property
     def is_none(self) -> bool:
-        """Whether there is no registry: the schemas are kept in a topic."""
+        """Whether there is no registry: the schemas are stored in a topic."""
         return self.url == NO_REGISTRY
 
     @property

@@ -247,7 +247,7 @@ class Source(Room):
     silence_timeout_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
         default=0,
         ge=0,
-        description="how long the stream may say nothing, though asked, until it is connected anew; "
+        description="how long the stream may say nothing, though asked, until it is connected again; "
         "0: twice the server's wal_sender_timeout, at least 60000",
     )
     heartbeat_interval_ms: Annotated[Whole, AfterValidator(_patience)] = Field(

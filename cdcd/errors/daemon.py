@@ -39,11 +39,11 @@ class SecretUnreadable(CdcdError):
 
     code = "CDCD-SECRET-UNREADABLE"
     retry = Retry.AUTO  # a file that is being rotated is there again at the next attempt
-    hint = "put the file back, readable for the daemon's user; it is read anew at each try"
+    hint = "put the file back, readable for the daemon's user; it is read again at each try"
 
 
 class OutOfMemory(CdcdError):
-    """The system refuses memory. Ends the process: one that begins anew has what this one had taken."""
+    """The system refuses memory. Ends the process: one that begins again has what this one had taken."""
 
     code = "CDCD-OUT-OF-MEMORY"
     retry = Retry.NEVER
@@ -75,7 +75,7 @@ class SpillFull(SpillError):
 class SpillLost(SpillError):
     """The files of open transactions were taken away under the daemon.
 
-    Tried again by itself: the next session makes its folder anew, and the server sends what was in it (F27).
+    Tried again by itself: the next session makes its folder again, and the server sends what was in it (F27).
     """
 
     code = "CDCD-SPILL-LOST"

@@ -153,7 +153,7 @@ class GapInTopic(SparkReadError):
 
     code = "CDCD-GAP"
     hint = (
-        "what is missing never comes: have cdcd copy the tables anew (`cdcd resnapshot`); or start the mirror with "
+        "what is missing never comes: have cdcd copy the tables again (`cdcd resnapshot`); or start the mirror with "
         "--accept-gaps, and it keeps what it has, rows that were deleted in the gap included"
     )
 
@@ -162,4 +162,4 @@ class MirrorInconsistent(SparkReadError):
     """A change that the mirror's state or its type rules do not allow."""
 
     code = "CDCD-MIRROR-INCONSISTENT"
-    hint = "make the mirror anew, into an empty target; if it comes again, report it"
+    hint = "make the mirror again, into an empty target; if it comes again, report it"

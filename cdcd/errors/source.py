@@ -60,7 +60,7 @@ class SendFunctionMissing(SourceError):
     code = "CDCD-SOURCE-SEND-FUNCTION"
     hint = (
         "a function of PostgreSQL 14 or later is missing on the server, or the role's search_path hides it: the "
-        "message and the server's log name it; mend that, then `cdcd resume`"
+        "message and the server's log name it; correct that, then `cdcd resume`"
     )
 
 
@@ -195,7 +195,7 @@ class SnapshotStale(SourceError):
     code = "CDCD-SNAPSHOT-STALE"
     retry = Retry.AGAIN
     hint = (
-        "the snapshot begins anew by itself and copies this table first; where it halts: let nothing give the table "
+        "the snapshot restarts by itself and copies this table first; where it halts: let nothing give the table "
         "another file (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until it is copied, then "
         "`cdcd resume`"
     )

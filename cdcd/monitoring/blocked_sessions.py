@@ -28,7 +28,7 @@ class BlockedSessions:
         """Return what holds up a session that has the slot (a lock on a catalog, a standby), and the look itself."""
         locked = None
         if look.now is None and not look.missing and (lockers := table_lockers(connection)):
-            locked = Seen("lock", "the published tables, to compare what is published", lockers)
+            locked = Seen("lock", "the published tables, to compare the publication", lockers)
         # A lost session's pid may be somebody else's by now, or on another server.
         for pid in tuple(self._status.own_pids) if self._status.health.is_source_streaming else ():
             with contextlib.suppress(BackendGone):

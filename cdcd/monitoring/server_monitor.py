@@ -134,7 +134,7 @@ class ServerMonitor:
             await asyncio.sleep(CATCH_UP_STEP_S)
 
     async def _succeeds(self, look: Coroutine[Any, Any, Any]) -> bool:
-        """Await a look; what fails is unknown from now on, and the connection is made anew."""
+        """Await a look; what fails is unknown from now on, and the connection is made again."""
         try:
             await look
         except CdcdError as error:

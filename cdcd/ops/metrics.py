@@ -264,7 +264,7 @@ class Metrics:
     # --- reliability -------------------------------------------------------------------------------------
 
     def reconnecting(self, component: str, reason: str) -> None:
-        """A component is connected anew; reasons as in `REASONS`, others count as "other"."""
+        """A component is connected again; reasons as in `REASONS`, others count as "other"."""
         self._reconnects.labels(component, reason if reason in REASONS else "other").inc()
 
     def failed(self, error: type[CdcdError]) -> None:
@@ -392,7 +392,7 @@ class Metrics:
         )
         self._prepared_age = self._optional(
             "prepared_oldest_age_seconds",
-            "How long the oldest prepared transaction has held back what is confirmed to PostgreSQL, or 0.",
+            "How long the oldest prepared transaction has held back the confirmed position, or 0.",
         )
         self._buffer_bytes = self._optional("buffer_bytes", "Bytes waiting for the producer or for a commit.")
         self._make_spill()
@@ -425,7 +425,7 @@ class Metrics:
         )
         self._producer_rebuilds = self._counter(
             "producer_rebuilds_total",
-            "Producers made anew within a session: what they read on disk was changed (files), or a request of a "
+            "Producers made again within a session: what they read on disk was changed (files), or a request of a "
             "Kafka transaction may still arrive (late_request).",
             ("reason",),
         )
@@ -446,10 +446,10 @@ class Metrics:
 
     def _make_reliability(self) -> None:
         self._reconnects = self._counter(
-            "reconnects_total", "Connections made anew, by component and reason.", ("component", "reason")
+            "reconnects_total", "Connections made again, by component and reason.", ("component", "reason")
         )
         self._errors = self._counter(
-            "errors_total", "Errors, by component and by who mends them.", ("component", "class")
+            "errors_total", "Errors, by component and by who corrects them.", ("component", "class")
         )
         for component in COMPONENTS:
             for reason in REASONS:

@@ -59,7 +59,7 @@ class SlotCollector(Collector):
                 self.unreceived_bytes,
             ),
             ("slot_active", "1 while a walsender holds the slot.", float(reading.is_active)),
-            ("slot_retained_wal_bytes", "WAL kept back by the slot.", reading.retained_wal_bytes),
+            ("slot_retained_wal_bytes", "WAL retained by the slot.", reading.retained_wal_bytes),
             (
                 "slot_confirmed_flush_lag_bytes",
                 "WAL beyond the slot's confirmed position.",

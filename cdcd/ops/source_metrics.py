@@ -52,7 +52,7 @@ class SourceMetrics:
         )
         self._guard = OptionalGauge(
             "cdcd_wal_guard_level",
-            "What the WAL guard says: 0 nothing, 1 warn, 2 critical, 3 give up; absent while the slot is not known.",
+            "Level of the WAL guard: 0 nothing, 1 warn, 2 critical, 3 give up; absent while the slot is not known.",
             registry,
         )
         self._given_up = Counter(

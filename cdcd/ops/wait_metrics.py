@@ -39,7 +39,9 @@ class WaitCollector(Collector):
             ages = [now_s - wait.since_s for wait in waits if wait.kind == kind]
             seconds.add_metric([kind], max([0.0, *ages]))
         yield seconds
-        blockers = GaugeMetricFamily("cdcd_wait_blocker_info", "1, with who holds a wait up.", labels=_LABELS)
+        blockers = GaugeMetricFamily(
+            "cdcd_wait_blocker_info", "1 for each blocker of a wait.", labels=_LABELS
+        )
         shown = {
             (
                 wait.kind,

@@ -21,11 +21,11 @@ _KEYLESS_HINT = (
 )
 _KEY_ADDED_HINT = (
     "no key schema was registered so far: the topic's earlier records have null keys, in one partition (or keys of a "
-    "schema that was deleted), and stay as they are; readers that go by key begin anew from a snapshot"
+    "schema that was deleted), and stay as they are; readers that go by key begin again from a snapshot"
 )
 _FLAWED_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them: rows may share its "
-    "key for a moment, because {flaw}; make the constraint anew, NOT DEFERRABLE and valid in each partition, or set "
+    "key for a moment, because {flaw}; make the constraint again, NOT DEFERRABLE and valid in each partition, or set "
     "format.key_columns"
 )
 _NOT_UNIQUE_HINT = (

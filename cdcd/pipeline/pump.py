@@ -217,7 +217,7 @@ class Pump:
         """Make the plans of these relations; where one's topic is missing, the topics of those that follow as well.
 
         What was found ahead once is not looked for again: each of many tables has the others ahead of it, and the
-        server describes a root anew with each of its partitions.
+        server describes a root again with each of its partitions.
         """
         if not self._plans.by_relid.keys() >= set(relids):
             if not self._plans.has_prepared(relids):

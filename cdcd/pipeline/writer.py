@@ -442,7 +442,7 @@ class Writer:
         self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         if (
             commit_position.phase == "streaming"
-        ):  # a snapshot that was cut off counts for nothing, it begins anew
+        ):  # a snapshot that was cut off counts for nothing, it begins again
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
         self._confirm(self._safe.durable(commit_position.end_lsn))
         hit("confirmed")

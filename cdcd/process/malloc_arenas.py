@@ -3,7 +3,7 @@
 In: nothing.  Out: glibc's malloc with at most `HEAPS` arenas; any other is left as it is, and so is what
 MALLOC_ARENA_MAX or GLIBC_TUNABLES say.
 By itself glibc makes as many as eight for each processor, and what is freed in one stays there: with sessions made
-anew all the time cdcd had 26 MiB free and kept after ten minutes, and more each minute; with two heaps 5 MiB.
+again all the time cdcd had 26 MiB free and kept after ten minutes, and more each minute; with two heaps 5 MiB.
 Must not: be called when there are threads: the heaps that they have stay.
 """
 

@@ -2,7 +2,7 @@
 
 In: errors that Python would only print.  Out: the end of the process with EXIT_MEMORY, when it is memory.
 Invariant: no call is waited for whose thread has died for want of memory: a daemon that stands still and says nothing
-is worse than one that begins anew.
+is worse than one that begins again.
 What not even a hook can run in is left to the liveness probe, which is not answered then.
 Must not: need memory itself, as far as that can be had.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from cdcd.errors import EXIT_MEMORY, OutOfMemory
 
-_SAID = str(OutOfMemory("the system refuses memory; it begins anew when it is started again"))
+_SAID = str(OutOfMemory("the system refuses memory; after a restart cdcd continues from the stored position"))
 _ENDED = {
     "event": "exiting",
     "level": "error",

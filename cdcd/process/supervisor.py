@@ -39,11 +39,11 @@ from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
-_HALTED_HINT = "`cdcd resume`, or SIGHUP, looks again; a change of the configuration takes a restart"
+_HALTED_HINT = "`cdcd resume` or SIGHUP retries; a changed configuration needs a restart"
 TRIES = 3
 """So often an error of the class AGAIN is met at one place before it is believed."""
 STABLE_S = 60.0
-"""A session that lived this long starts the back-off anew, and so does one that made anything new durable."""
+"""A session that lived this long starts the back-off again, and so does one that made anything new durable."""
 
 
 class InternalError(CdcdError):
@@ -202,7 +202,7 @@ class Supervisor:
         self._crashes.forget()
         if not self.stop.is_set():
             self._publications.resumed(error)
-            _LOG.info("resuming", why="told to try again")
+            _LOG.info("resuming", why="requested")
 
     async def _back_off(self, error: CdcdError, failures: int) -> None:
         pause_s = delay_s(failures, random.random())  # noqa: S311 - jitter, not a secret

@@ -97,7 +97,7 @@ def slot_never_read(slot: str, reason: str) -> SourceError:
     return SlotUnusable(
         f'slot "{slot}" cannot be read any more ({reason}), and cdcd has never read from it',
         hint="choose another source.slot.name; or, if no other program reads it, `cdcd drop-slot` and start again: "
-        "cdcd creates it anew; changes committed before are not in "
+        "cdcd creates it again; changes committed before are not in "
         "the stream, as with every first start",
         slot=slot,
         reason=reason,

@@ -27,11 +27,11 @@ def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
     if halt is None:
         raise ResumeRefused(
             "nothing is missing: the slot goes on where the stored position ends",
-            hint="start cdcd; `cdcd resume` tells a halted one to look again",
+            hint="start cdcd; `cdcd resume` has a halted daemon retry",
         )
     if Resolution.ACCEPT_GAP not in resolutions_of(halt):
         raise ResumeRefused(
-            f"accepting a gap does not mend this: {halt.code}: {halt.message}",
+            f"accepting a gap does not resolve this: {halt.code}: {halt.message}",
             hint=halt.advice or "see the halt's own hint",
         )
     return halt
@@ -60,7 +60,7 @@ def after_gap(
     if stored.phase == "snapshot":
         raise ResumeRefused(
             "a snapshot is not complete: what was not copied of it would be missing for good",
-            hint="`cdcd resnapshot` copies the tables anew",
+            hint="`cdcd resnapshot` copies the tables again",
         )
     switch_lsn = halt.context.get("switch_lsn")
     to_lsn, end_lsn = slot_lsn, slot_lsn

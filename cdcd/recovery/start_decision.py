@@ -218,7 +218,7 @@ def _check_finishable(stored: Progress, wanted: Wanted) -> None:
     if stored.snapshot_tables and not wanted.snapshot:
         raise SourceSetup(
             "a snapshot was begun and cut off, and snapshot.mode: never would leave its rows as they are",
-            hint="set snapshot.mode: initial to take it anew, or choose another name",
+            hint="set snapshot.mode: initial to take it again, or choose another name",
             slot=wanted.slot,
         )
 

@@ -122,7 +122,7 @@ ORDER: tuple[Step, ...] = (
         "owners",
         "reads",
         "whether another slot writes to one of the topics, or under our id; where a start that was cut off would "
-        "make the slot anew, whether another name's daemon reads it",
+        "make the slot again, whether another name's daemon reads it",
         (OwnedByAnother,),
     ),
     Step(

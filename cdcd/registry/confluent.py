@@ -191,13 +191,13 @@ class Registry:
     # --- inside ------------------------------------------------------------------------------------------
 
     def _lost(self, what: str, subject: str) -> RegistryRefused:
-        """Forget everything, so that the next session asks and registers anew, and return why this one ends."""
+        """Forget everything, so that the next session asks and registers again, and return why this one ends."""
         self._cache.clear()
         self._latest.clear()
         self._version_cache = VersionCache("")
         return RegistryRefused(
             f"the registry has lost {what}: records with the ids of before cannot be decoded by it",
-            hint="restore the registry; or let everything be registered anew from here on: SIGHUP, or a restart",
+            hint="restore the registry; or let everything be registered again from here on: SIGHUP, or a restart",
             subject=subject,
         )
 
@@ -378,7 +378,7 @@ class Registry:
         except RegistryErrorAnswer as error:
             self._observe(operation, str(error.status))
             if error.status in _UNAUTHORISED:
-                self.close()  # so that the next call reads the password anew
+                self.close()  # so that the next call reads the password again
             raise _refusal(error, operation, subject) from error
         except TokenUnavailable as error:
             self._observe(operation, "unauthorised")
@@ -459,6 +459,6 @@ def _refusal(error: RegistryErrorAnswer, operation: str, subject: str) -> CdcdEr
     if status in _UNAUTHORISED:
         hint = (
             "correct the registry's credentials (username and password_file, token_file, or its properties), then "
-            "`cdcd resume`; files are read anew"
+            "`cdcd resume`; files are read again"
         )
     return RegistryRefused(reason, hint=hint, status=status, error_code=code, subject=subject)

@@ -2,7 +2,7 @@
 
 In: a request's time; what its connection gives.  Out: the same, until there is too much of it or the time is over.
 Invariant: no answer costs more memory than MAX_ANSWER_BYTES and a fixed share for its head, nor more time than its
-request has, however slowly it comes: a time-out of a socket begins anew with each byte. Nothing is decompressed.
+request has, however slowly it comes: a time-out of a socket begins again with each byte. Nothing is decompressed.
 Must not: know what is asked.
 """
 

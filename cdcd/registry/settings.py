@@ -1,7 +1,7 @@
 """What the registry's client must be told, as plain values.
 
 In: values that config has read.  Out: the client's properties.
-Invariant: secrets and properties are read anew whenever a client is made, so that a rotated one is picked up.
+Invariant: secrets and properties are read again whenever a client is made, so that a rotated one is picked up.
 Must not: do I/O.
 """
 

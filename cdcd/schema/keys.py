@@ -24,7 +24,7 @@ KEY_PROPERTY = "pg.key"
 _SHARED_HINT = (
     "the index of the topic's key is DEFERRABLE or not valid, itself or in a partition, so two rows may share a key "
     "for a moment, and the last record of a key may be the tombstone of a row that is there; `cdcd check` names the "
-    "index: make its constraint anew, NOT DEFERRABLE; or, where no statement gives a row the key of another one, go "
+    "index: make its constraint again, NOT DEFERRABLE; or, where no statement gives a row the key of another one, go "
     "on as before with these columns as format.key_columns of this table"
 )
 

@@ -1,4 +1,4 @@
-"""The clients of one session, made in one place, and made anew when what they read from files has changed.
+"""The clients of one session, made in one place, and made again when what they read from files has changed.
 
 In: the configuration; what outlives a session (`limits`, `schemas`).  Out: sink, topics, claims, schemas, catalog.
 Invariant: all clients of Kafka have the same settings, and the sink and the topics ask the same claims whose a topic
@@ -52,7 +52,7 @@ class Clients:
         self.sink.identities = self.topics.identities = identities
 
     def renew(self) -> None:
-        """Make the clients of Kafka anew, between two groups: their secrets or certificates have changed."""
+        """Make the clients of Kafka again, between two groups: their secrets or certificates have changed."""
         self.sink_settings = settings = self._config.sink_settings()
         self.sink.renew(settings)
         self.topics.renew(settings)

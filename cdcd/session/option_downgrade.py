@@ -5,7 +5,7 @@ In: the options that a session wants, an error that ended it.  Out: the options 
 Streaming: PostgreSQL 14 to 18 that decode for the stream a subtransaction which is rolled back by then (the reader
 is behind) throw away with its rows what was to be learnt of the catalog meanwhile: changes that other sessions
 committed; and they mix up rows of the catalog that the transaction changes itself. They then fail with an internal
-error, each time anew, also after the commit, so that the slot would never get past it; or describe a table without
+error, each time again, also after the commit, so that the slot would never get past it; or describe a table without
 its key, or with the types of before; or, without a sign, leave out columns and newly published tables. And they give
 a logical message the id of the top-level transaction, so that one of a subtransaction that was rolled back cannot be
 told from the others; and they do not tell of each rollback (`Assembler.subtransactions_ended_by`). Decoded after its
@@ -18,7 +18,7 @@ all. pgoutput has one form for the whole stream, so it is read as text.
 Two-phase: a slot that has it cannot be read without (the server sends what is prepared all the same), so the error
 says how the slot is exchanged. PostgreSQL 15 to 18 that decode a prepared transaction after its ROLLBACK PREPARED
 notice the rollback for the rows of the transaction itself, not for those of its subtransactions: where such a one
-gave a table a new file, the table's entry in the catalog is not found, each time anew.
+gave a table a new file, the table's entry in the catalog is not found, each time again.
 Invariant: an error that comes without the option as well is what it was, and halts.
 Must not: confirm or skip anything; the next session begins where the failed one had to.
 """

@@ -2,7 +2,7 @@
 
 In: what a session ended with, the server that the next one meets.  Out: the options to leave out, or ServerCrashed.
 A server that crashes ends all of its sessions; what it has to decode comes again, and where that made it crash it
-crashes again. Whether it crashed shows in its statistics: they begin anew after a crash, and not after a clean
+crashes again. Whether it crashed shows in its statistics: they begin again after a crash, and not after a clean
 restart.
 Invariant: only crashes count between which nothing of the stream became durable.
 Must not: confirm or skip anything.
@@ -40,7 +40,7 @@ class ServerCrashes:
             self.forget()
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Begin to count again."""
         self._crashes, self._lost_since_us = 0, None
 
     def options_to_leave_out(self, server: ServerIdentity) -> tuple[str, ...]:

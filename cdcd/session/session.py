@@ -197,7 +197,7 @@ class Session:
                     position = await failing.unless(or_stop(copying, self._stop))
                 await self._stream(position, start_state, self._writer, spill, failing)
         except Stopped:
-            _LOG.info("stopped_before_streaming", hint="what is not complete begins anew at the next start")
+            _LOG.info("stopped_before_streaming", hint="what is not complete restarts at the next start")
         except SinkFenced as error:
             raise await self._judged(error) from error
         except CdcdError as error:

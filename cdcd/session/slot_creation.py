@@ -1,4 +1,4 @@
-"""Create the slot of a first start, or of a snapshot that begins anew.
+"""Create the slot of a first start, or of a snapshot that begins again.
 
 In: source settings, the server that the decision is about.  Out: the slot, with an exported snapshot if wanted.
 Invariant: nothing is dropped or made on another server than that one (F59); who gives the creation up while it waits

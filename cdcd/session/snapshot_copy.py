@@ -3,7 +3,7 @@
 In: the published tables, an exported snapshot.  Out: chunks with commit positions of phase "snapshot", the last one
 of phase "streaming" at the consistent point, where the stream begins.
 Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
-exactly there (F1), sorts after them. An attempt that was cut off is begun anew, with a new slot: the topics it
+exactly there (F1), sorts after them. An attempt that was cut off is begun again, with a new slot: the topics it
 had written to get a truncate event first, so that a row deleted in between does not live on (F40).
 """
 

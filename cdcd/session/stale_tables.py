@@ -1,7 +1,7 @@
-"""The tables that made a snapshot begin anew: they are copied first at the next attempt (F81).
+"""The tables that made a snapshot begin again: they are copied first at the next attempt (F81).
 
 In: the errors `SnapshotStale` of one attempt after another.  Out: the order of the copy, and when it is given up.
-Invariant: no table begins a snapshot anew more than `TRIES` - 1 times, so that it ends, with all rows or with a halt.
+Invariant: no table begins a snapshot again more than `TRIES` - 1 times: it ends, with all rows or with a halt.
 Copied first, a table has to be left alone for the seconds between the slot and its copy, not for the whole copy.
 Must not: outlive a snapshot that was completed.
 """

@@ -18,7 +18,7 @@ COLLISION_HINT = (
 _LOOK = "then `cdcd resume`"
 _CREDENTIALS = (
     "correct sasl.mechanism, sasl.username and sasl.password in sink.properties and sink.secret_files; secret "
-    "files are read anew at each try"
+    "files are read again at each try"
 )
 _BROKERS_AFFAIR = (
     "nothing, while brokers start or end transactions; where it lasts, see their logs; it is tried again"

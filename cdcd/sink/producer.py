@@ -36,7 +36,7 @@ from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 __all__ = ["KafkaSink"]
 
 _ONE_PARTITION = 0
-_WRITING_TOPICS = "writing what is kept of the topics"
+_WRITING_TOPICS = "writing the record of the topics"
 
 
 class KafkaSink:
@@ -145,7 +145,7 @@ class KafkaSink:
         last = read_last(self._settings)
         offset = -1 if last is None else last.offset
         if offset > self.progress_offset:
-            raise SinkFenced("another producer has written while this one was made anew")
+            raise SinkFenced("another producer has written while this one was made again")
         if offset < self.progress_offset:
             raise SinkUnavailable(
                 "Kafka has reported a commit that cannot be read back",
@@ -264,7 +264,7 @@ class KafkaSink:
                 client.commit()
             finally:
                 self._note_progress(client)
-            # What is copied before a snapshot is complete is copied anew from its beginning, however much is durable.
+            # What is copied before a snapshot is complete is copied again from its beginning, whatever is durable.
             client.reports_all = client.reports_all and not (
                 progress.phase == "streaming" and progress.offsets
             )

@@ -121,8 +121,8 @@ def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
     if last is None or last.value is None:
         raise ProgressUnreadable(
             "the record of the topics is not at the offset that the progress names",
-            hint="the progress topic was made anew, or records in it were deleted; `cdcd resnapshot` has the tables "
-            "copied anew",
+            hint="the progress topic was made again, or records in it were deleted; `cdcd resnapshot` has the tables "
+            "copied again",
             offset=at,
         )
     return TopicIdentities.load(last.value, at)
@@ -158,7 +158,7 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
                 raise SinkUnavailable(f"{doing}: its partition has no leader", topic=topic) from failure
             raise translate(cause, doing, topic=topic) from failure
     low, end = found
-    if low > end:  # two answers about two logs: the topic was made anew, or has another leader
+    if low > end:  # two answers about two logs: the topic was made again, or has another leader
         raise SinkUnavailable(f"{doing}: it begins behind its end", topic=topic, low=low, end=end)
     return low, end
 

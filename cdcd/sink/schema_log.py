@@ -55,7 +55,7 @@ class SchemaLog:
         still open begins: `position` tells.
         """
         consumer = self._opened()
-        # Assigned anew each time: the client tells the end of a partition only once.
+        # Assigned again each time: the client tells the end of a partition only once.
         consumer.assign([TopicPartition(self._topic, _PARTITION, self.position)])
         give_up = time.monotonic() + deadline_s
         taken: list[tuple[int, Registered]] = []

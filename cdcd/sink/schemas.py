@@ -159,13 +159,13 @@ class SchemaTopic:
         return schema if schema is None or isinstance(schema, dict) else {"type": schema}
 
     def verify_next(self) -> None:
-        """Raise RegistryRefused when the topic was emptied or made anew under cdcd's feet (F55)."""
+        """Raise RegistryRefused when the topic was emptied or made again under cdcd's feet (F55)."""
         with self._lock:
             log = self._log
         if log is not None and log.end() < log.position:
             raise RegistryRefused(
                 "the schema topic has lost its records: others cannot find the schemas of what is written",
-                hint="restart cdcd: it writes every schema anew, each under the id that it had",
+                hint="restart cdcd: it writes every schema again, each under the id that it had",
                 topic=self._topic,
             )
 

@@ -3,7 +3,7 @@
 In: the topics as the brokers describe them.  Out: an error where one is no longer what it was when it got records.
 Besides: `owner`, who writes to them (F80), for other slots' starts, None in records of older versions; `published`, a
 text that is not understood here: what the publications were, for the next start; and what was left (`leave`): topics
-that hold records, and of which nothing is counted on, because the tables were copied anew since.
+that hold records, and of which nothing is counted on, because the tables were copied again since.
 Invariant: a topic that has held records is never made again silently, nor written to as another than it was (F66,
 F67). What is known is one record in the progress topic, under the key `<slot>/topics`, written in the Kafka
 transaction of the first records that count on it; the progress record names its offset. It is JSON in zlib's format,
@@ -25,7 +25,8 @@ __all__ = ["TopicIdentities", "TopicIdentity", "TopicOwner", "key_of_topics", "n
 
 FORMAT = 1
 RESOLUTION_HINT = (
-    "`cdcd resume --accept-topic NAME` goes on with it as it is; `cdcd resnapshot` has the tables copied anew"
+    "`cdcd resume --accept-topic NAME` goes on with it as it is; "
+    "`cdcd resnapshot` has the tables copied again"
 )
 
 
@@ -103,7 +104,7 @@ class TopicIdentities:
             self.is_changed |= is_known
 
     def reset(self) -> None:
-        """Count on nothing any more, because all tables are copied anew; what holds records stays known by name."""
+        """Count on nothing any more, because all tables are copied again; what holds records stays known by name."""
         self.is_changed |= bool(self._known) or bool(self.published)
         self._left |= self._known.keys()
         self._known, self.published = {}, ""
@@ -158,8 +159,8 @@ class TopicIdentities:
                 identities.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProgressUnreadable(
-                "the record of the topics is not what its format says",
-                hint="cdcd did not write it: `cdcd resnapshot` copies the tables anew and writes another",
+                "the record of the topics is not in its format",
+                hint="cdcd did not write it: `cdcd resnapshot` copies the tables again and writes another",
             ) from error
         return identities
 

@@ -5,7 +5,7 @@ Invariant: what is not proven harmless is STALE. TRUNCATE, ALTER TABLE, VACUUM F
 and REPACK all give a table another file and leave the same traces in the catalog. The proof is in the file itself:
 nothing is in it, so there is nothing to miss; or the snapshot sees a row in it, and then it sees them all. That is
 because a file which was made after the snapshot has rows that are older only where they were moved with their
-transaction ids, as VACUUM FULL, CLUSTER and SET TABLESPACE do; what inserts them anew does so with its own.
+transaction ids, as VACUUM FULL, CLUSTER and SET TABLESPACE do; what inserts them again does so with its own.
 Must not: take a lock of its own, or look into the stream for a TRUNCATE.
 """
 

@@ -32,10 +32,10 @@ from cdcd.snapshot.moved import Fate, fate_of, is_regrouped, moved_files
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
-    "it begins anew by itself; where that repeats, a proxy or idle_session_timeout ends idle connections"
+    "it restarts by itself; where that repeats, a proxy or idle_session_timeout ends idle connections"
 )
 _CHANGED = "a publication was changed after the snapshot was taken"
-_CHANGED_HINT = "the snapshot begins anew by itself, with the tables that are published by then"
+_CHANGED_HINT = "the snapshot restarts by itself, with the tables that are published by then"
 _EMPTIED_HINT = (
     "it, or a partition of it, was truncated or emptied after the snapshot was taken; none of its rows of then are "
     "copied: the TRUNCATE or the deletes are in the stream"

@@ -3,7 +3,7 @@
 In: libpq's text.  Out: an error of cdcd's tree with a hint of its own.
 Invariant: what waiting cannot mend halts: who answers is a connection pooler, or no PostgreSQL, or the database or an
 option does not exist. What is not recognised (the server's words may be in any language) is tried again, and so is
-whatever a secret or a file that is read anew can mend.
+whatever a secret or a file that is read again can mend.
 Must not: pass on what libpq appends below a line: DETAIL, or advice of its own.
 """
 
@@ -29,12 +29,12 @@ _NO_POSTGRES_HINT = "what answers there is not PostgreSQL: correct host and port
 _OPTIONS_HINT = "correct `options` in source.dsn"
 _WRONG_HINT = (
     "correct the role's password where it is given (source.password_file, source.dsn, PGPASSWORD or a pgpass file); "
-    "files are read anew at each try"
+    "files are read again at each try"
 )
 _NONE_GIVEN_HINT = "give the role's password in source.password_file, source.dsn or a pgpass file"
 _CERTIFICATE_HINT = (
     "correct the certificate that is named, or sslmode, sslrootcert, sslcert and sslkey in source.dsn; the files are "
-    "read anew at each try"
+    "read again at each try"
 )
 _HBA_HINT = (
     "add the role, this machine's address and the database to pg_hba.conf, then `SELECT pg_reload_conf()`; for "

@@ -2,8 +2,8 @@
 
 In: `SourceSettings`.  Out: psycopg2 connections in autocommit, or errors of cdcd's tree.
 Invariant: the settings are made before anything else is asked, so defaults of role, database or environment, or a
-login event trigger, cannot change the text of a value (F53); the password is read anew at each connect and no message
-carries it; what the server says beside its answers goes into the log.
+login event trigger, cannot change the text of a value (F53); the password is read again at each connect, and no
+message carries it; what the server says beside its answers goes into the log.
 Must not: stream (see `stream`), or let a psycopg2 exception leave this room.
 """
 

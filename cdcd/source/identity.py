@@ -36,7 +36,7 @@ class ServerIdentity:
     """One server at one moment. `wal_lsn`: flushed on a primary, replayed on a standby.
 
     `clock_us`: the server's clock (Unix epoch); what was committed before lies before `wal_lsn`.
-    `statistics_since_us`: since when it counts (by its clock), None where it does not say: they begin anew with a
+    `statistics_since_us`: since when it counts (by its clock), None where it does not say: they begin again with a
     crash; one alone may be reset by anybody.
     """
 
@@ -71,5 +71,5 @@ def check_same_server(connection: Connection, expected: ServerIdentity) -> None:
         if was != is_now:
             raise SourceUnavailable(
                 f"another server answers than a moment ago: {name} was {was}, is {is_now}",
-                hint="it is compared with the stored position anew",
+                hint="it is compared with the stored position again",
             )

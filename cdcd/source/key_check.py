@@ -64,7 +64,7 @@ def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> 
         what = f"({columns}) is no replica identity, because {flaw}"
         fails = table.needs_identity and not table.comes_from_partitions  # else their identities decide
         follows = f"{_FAILS}; {_NULL_KEY}" if fails else _NULL_KEY
-    hint = "make its constraint anew, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
+    hint = "make its constraint again, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
     if not flaw.endswith("DEFERRABLE"):
         hint = "make it valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition"
     hint += f", {_CHOOSE}" if table.identity is ReplicaIdentity.FULL else ", or set format.key_columns"

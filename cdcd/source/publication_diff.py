@@ -230,12 +230,13 @@ def load(text: str) -> Published:
         document = json_of(unpacked(base64.b64decode(text, validate=True)))
         if document["format"] != FORMAT:
             raise ProgressUnreadable(
-                f"what was published is kept in format {shown(document['format'])}, this version reads {FORMAT}",
+                f"the stored description of the publication has format {shown(document['format'])}, "
+                f"this version reads {FORMAT}",
                 hint="run the version of cdcd that wrote it, or a newer one",
             )
         return {name: _loaded(*parts) for name, parts in document["publications"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
-        raise ProgressUnreadable("what was published is not kept as its format says") from error
+        raise ProgressUnreadable("the stored description of the publication is not in its format") from error
 
 
 def _loaded(

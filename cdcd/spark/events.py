@@ -34,13 +34,13 @@ class Sequence(NamedTuple):
 
 
 _NEVER_HAPPENED = (
-    "have cdcd copy the tables anew (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new "
+    "have cdcd copy the tables again (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new "
     "snapshot it would keep what never happened"
 )
 BEGINNING = Sequence(0, -1, SNAPSHOT, 0)
 
 _TOO_LARGE = (
-    "raise the limits, then have cdcd copy the tables anew (`cdcd resnapshot`); or start the mirror with "
+    "raise the limits, then have cdcd copy the tables again (`cdcd resnapshot`); or start the mirror with "
     "--accept-gaps, and it keeps the row as it was, or none"
 )
 

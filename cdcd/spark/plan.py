@@ -51,7 +51,7 @@ def plan_table(
     """Return the plan, and the table's entry with its columns of now. Raises GapInTopic where it is not accepted."""
     keyed = look.keyed_rows > 0 or bool(entry.keyed)
     if entry.keyed is False and look.keyed_rows:
-        raise MirrorInconsistent("a table without a key got one: mirror it anew", topic=look.topic)
+        raise MirrorInconsistent("a table without a key got one: mirror it again", topic=look.topic)
     schemas = {
         number: schema_by_id(number) for number in sorted({schema_id(one) for one in look.last_values})
     }
@@ -93,7 +93,7 @@ def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schem
         if old is not None and all(name in seen for seen in between):
             if not continues(old.avro, one["type"]):
                 raise MirrorInconsistent(
-                    "a column changed its type: mirror the table anew", topic=entry.topic, column=name
+                    "a column changed its type: mirror the table again", topic=entry.topic, column=name
                 )
             fields.append(replace(old, avro=one["type"], name=_shown(one)))
             continue

@@ -75,7 +75,7 @@ def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:
 def aligned(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table:
     """Return rows of an older file under the columns of now; columns it lacks are null.
 
-    `numbers` are those of the file's columns, in its order. A bag's digests are made anew when a column went.
+    `numbers` are those of the file's columns, in its order. A bag's digests are made again when a column went.
     """
     numbers = tuple(numbers)
     held = dict(zip(numbers, rows.columns[:-2], strict=True))

@@ -312,7 +312,7 @@ class Assembler:
     def _stream_start(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         start = expect(message, messages.StreamStart)
         if start.is_first_segment:
-            # The server sends the whole transaction anew: what came before must not stay (F27).
+            # The server sends the whole transaction again: what came before must not stay (F27).
             self._forget(start.xid)
             is_unsafe = start.xid in self._orphan_subxids
             self._orphan_subxids.discard(start.xid)

@@ -4,7 +4,7 @@ In: Relation messages with the order in which they came.  Out: `model.Relation`s
 Invariant: a streamed transaction's relations touch nothing but its own cache until it commits; then, of
 two descriptions of a relid the one that came later on the wire is the session's, as that is the last one the
 server believes to have sent.
-Must not: outlive its walsender session; relids are described anew in each.
+Must not: outlive its walsender session; relids are described again in each.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class Action(enum.Enum):
     PREPARE = "hold"
     PREPARE_EMPTY = "hold nothing"
     STREAM_PREPARE = "hold the xid's store"
-    COMMIT_PREPARED = "replay what is held"
-    ROLLBACK_PREPARED = "drop what is held"
+    COMMIT_PREPARED = "replay the stored messages"
+    ROLLBACK_PREPARED = "drop the stored messages"
 
 
 class Step(NamedTuple):

@@ -58,7 +58,7 @@ class Seen:
 
 
 class Play:
-    """One run. `aborted`: the transaction whose end is kept back was given up, and nothing is begun anew then."""
+    """One run. `aborted`: the transaction whose end is kept back was given up, and nothing is begun again then."""
 
     def __init__(
         self, bootstrap: str, direct: str, doors: list[LateDoor], sink: type[KafkaSink], *, copies: int = 1
@@ -147,7 +147,7 @@ class Play:
         return self._sink.open()
 
     def _write(self, number: int, at: Callable[[str], None]) -> None:
-        """Write a transaction; what fails is begun anew from what is durable."""
+        """Write a transaction; what fails is begun again from what is durable."""
         at("at once")
         while self._committed < number:
             try:

@@ -146,7 +146,7 @@ def truncate_in_one_partition(block: Block) -> Block:
 def snapshot_row_lost(block: Block) -> Block:
     emptied = {change.table for one in block.transactions for change in one.changes if change.op == "t"}
     rows = (one for one in block.events if one.op == "r" and one.table not in emptied)
-    lost = max(rows, key=lambda one: one.commit_lsn)  # of a snapshot that was begun anew nobody misses it
+    lost = max(rows, key=lambda one: one.commit_lsn)  # of a snapshot that was begun again nobody misses it
     return _with(block, (one for one in block.events if one is not lost))
 
 

@@ -54,7 +54,7 @@ DEADLINE_S = 60.0
 PAUSE_S = 0.3
 EARLY_PAUSE_S = 0.05
 NOT_EARLY = {"big", "altered", "emptied", "savepoints"}
-"""While the snapshot counts there are more transactions and smaller ones: none that has it begun anew, or (decoded
+"""While the snapshot counts there are more transactions and smaller ones: none that has it begun again, or (decoded
 later, when its subtransactions have been rolled back long since) has what follows read without streaming."""
 
 

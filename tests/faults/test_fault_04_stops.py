@@ -44,7 +44,7 @@ def test_while_the_source_is_away(new_daemon: NewDaemon, postgres: PostgresServe
 def test_in_the_snapshot(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """It begins anew at the next start."""
+    """It restarts at the next start."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     postgres.execute(ROWS, 1, 15000, dbname=database)
     with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:

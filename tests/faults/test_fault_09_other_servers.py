@@ -357,7 +357,7 @@ def test_a_name_that_moves_while_cdcd_begins_is_not_judged_by_the_other_servers_
 def test_a_slot_is_neither_dropped_nor_made_on_another_server(
     postgres: PostgresServer, pg_server: PostgresServers
 ) -> None:
-    """F59: an attempt that was cut off is begun anew, and the name moves before the drop, or right after it."""
+    """F59: an attempt that was cut off is begun again, and the name moves before the drop, or right after it."""
     with (
         source_database(postgres) as settings,
         Proxy(postgres.port) as link,

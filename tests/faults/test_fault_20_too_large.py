@@ -82,7 +82,7 @@ def test_a_row_of_the_snapshot_halts_behind_what_is_durable_of_it(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """What is copied is copied anew from its beginning: each session meets the row behind others that it commits."""
+    """What is copied is copied again from its beginning: each session meets the row behind others that it commits."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
     postgres.execute(
         "INSERT INTO t SELECT g, CASE g WHEN 2000 THEN (SELECT string_agg(md5(i::text), '')"

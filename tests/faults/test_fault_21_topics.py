@@ -174,7 +174,7 @@ def test_a_topic_and_a_gap_are_accepted_at_once(
         halts_with(daemon.start(), "CDCD-SLOT-AHEAD")
         ran = command(daemon, *ACCEPT_GAP, "--accept-topic", topic)
         assert ran.returncode == 0, ran.stderr
-        assert ran.stdout.count("told cdcd to look again") == 1
+        assert ran.stdout.count("asked cdcd to retry") == 1
         daemon.wait_state("streaming")
         assert len(daemon.events("halted")) == 1
         postgres.execute("INSERT INTO t VALUES (3)", dbname=database)

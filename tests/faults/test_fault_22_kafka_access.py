@@ -67,7 +67,7 @@ TOKEN_LASTS_S = 2.0
 def test_tokens_run_out_and_their_issuer_is_away_for_a_while(
     secured_kafka: SecuredKafka, entitled: Callable[[str, dict[str, object]], Access], tmp_path: Path
 ) -> None:
-    """OAUTHBEARER: what has run out is fetched anew; without an issuer it says so, and goes on when he is back."""
+    """OAUTHBEARER: what has run out is fetched again; without an issuer it says so, and goes on when he is back."""
     (tmp_path / "password").write_text("canary")
     with Issuer(TOKEN_LASTS_S) as issuer:
         sink = sink_by_token(secured_kafka, issuer.url, tmp_path / "password")

@@ -250,7 +250,7 @@ def test_one_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
     kafka: KafkaBroker,
     new_daemon: NewDaemon,
 ) -> None:
-    """It halts before a new schema is registered in it; SIGHUP registers everything anew from here on."""
+    """It halts before a new schema is registered in it; SIGHUP registers everything again from here on."""
     folder = stack_folder / "registry-that-forgets"
     with (
         SchemaRegistry(folder, cache=artefacts) as forgetful,
@@ -271,8 +271,8 @@ def test_one_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
         with urllib.request.urlopen(f"{forgetful.url}/subjects", timeout=10) as answer:
             assert json.load(answer) == []
         daemon.reload()
-        anew = Reader(kafka.bootstrap, forgetful.url)
-        wait_rows(anew, daemon, "u", 1)
+        again = Reader(kafka.bootstrap, forgetful.url)
+        wait_rows(again, daemon, "u", 1)
         await_received(postgres, daemon)
         await_confirmed(postgres, daemon)
         names = [f"{topic}-value", f"{daemon.name}.public.u-value"]

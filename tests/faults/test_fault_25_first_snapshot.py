@@ -106,7 +106,7 @@ def assert_nobody_decides_meanwhile(server: PostgresServer, database: str, daemo
 def test_two_that_are_started_together_after_a_kill_do_not_fight(
     postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """One copies anew, the other waits; neither ends."""
+    """One copies again, the other waits; neither ends."""
     copying(pair[0], kafka_door)
     pair[1].start().wait_state("waiting_slot")
     for daemon in pair:

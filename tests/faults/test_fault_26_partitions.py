@@ -112,7 +112,7 @@ def test_a_link_to_kafka_that_is_slow_narrow_flapping_or_cut(
         with kafka_door.flapping(up_s=0.3, down_s=0.3):
             time.sleep(2 * LASTS_S)
         await_confirmed(postgres, daemon)
-        assert kafka_door.accepted > accepted, "a connection was made anew"
+        assert kafka_door.accepted > accepted, "a connection was made again"
         for _ in range(5):
             kafka_door.cut()
             at = rows.last
@@ -170,7 +170,7 @@ def test_a_link_to_the_registry_that_breaks(
         come("flapped")
         time.sleep(2 * LASTS_S)
     await_confirmed(postgres, daemon)
-    assert registry_link.accepted > accepted, "a connection was made anew"
+    assert registry_link.accepted > accepted, "a connection was made again"
     is_the_same(daemon)
     for name in tables:
         events = reader.read(f"{daemon.name}.public.{name}")

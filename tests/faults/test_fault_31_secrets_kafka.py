@@ -1,6 +1,6 @@
 """Fault 31: a password of Kafka's that is changed, on the broker and on disk, while rows come all the time.
 
-librdkafka reads passwords and certificates when a client is made: cdcd makes its clients anew between two Kafka
+librdkafka reads passwords and certificates when a client is made: cdcd makes its clients again between two Kafka
 transactions, without ending the session with PostgreSQL.
 """
 

@@ -86,7 +86,7 @@ def test_the_record_of_a_newer_version_is_refused(
 def test_a_cluster_that_pg_upgrade_has_made_is_another_one_until_somebody_says_so(
     tmp_path: Path, stack_folder: Path, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F61: PostgreSQL 17 and later take the slot along; its tables are copied anew."""
+    """F61: PostgreSQL 17 and later take the slot along; its tables are copied again."""
     programs = programs_from_wheel(18)
     old, new = (
         PostgresServer(18, programs, stack_folder / f"{tmp_path.name}-{which}") for which in ("old", "new")
@@ -128,7 +128,7 @@ def row_of(row: dict[str, Any]) -> int:
 
 
 def resnapshot(daemon: Daemon) -> subprocess.CompletedProcess[str]:
-    """Have the tables copied anew from the server that is there now."""
+    """Have the tables copied again from the server that is there now."""
     command = [sys.executable, "-m", "cdcd", "resnapshot", "--config", str(daemon.config_path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

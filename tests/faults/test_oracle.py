@@ -32,7 +32,7 @@ from tests.support.stack import drop_database, new_database_name
 pytestmark = pytest.mark.own_broker
 
 WITHOUT_DDL = {name: weight for name, weight in EVERYTHING.items() if name != "altered"}
-"""Much DDL makes a snapshot begin anew each time."""
+"""Much DDL makes a snapshot begin again each time."""
 _numbers = itertools.count(1)
 NewWorld = Callable[..., World]
 

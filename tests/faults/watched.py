@@ -2,7 +2,7 @@
 
 In: a pid and a folder.  Out: samples, a table, what grew.
 Invariant: growth is judged by medians, the last quarter of the run against the second: the first quarter warms up,
-and a session that is just being made anew is no leak. Memory is judged by its pace as well, from each sixth of the
+and a session that is just being made again is no leak. Memory is judged by its pace as well, from each sixth of the
 second half to the next: a leak that is small beside what a large transaction leaves behind goes on in most of them.
 """
 

@@ -40,7 +40,7 @@ def test_a_key_keeps_its_bytes_and_its_partition(
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         run(postgres, database, change)
-        assert daemon.stop() == 0  # a new session asks the catalog anew
+        assert daemon.stop() == 0  # a new session asks the catalog again
         daemon.start()
         run(postgres, database, "DELETE FROM t")
         events = reader.wait([topic], lambda events: len(events) == 150)

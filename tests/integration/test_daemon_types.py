@@ -105,11 +105,11 @@ def test_a_composite_with_another_attribute_instead_is_special_until_it_is_descr
         daemon.start().wait_state("streaming")
         run(postgres, database, "UPDATE public.t SET q = ROW('Main', 'again')")
         await_confirmed(postgres, daemon)
-        _, altered, anew = in_order(reader.read(f"{daemon.name}.public.t"))
+        _, altered, again = in_order(reader.read(f"{daemon.name}.public.t"))
         assert daemon.stop() == 0
     assert altered["after"]["q"] is None
     assert altered["source"]["special"]["after.q"] == '(Main,"behind the mill")'
-    assert anew["after"]["q"] == {"street": "Main", "note": "again"}
+    assert again["after"]["q"] == {"street": "Main", "note": "again"}
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
 def test_a_composite_type_is_moved_and_then_renamed(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
-    """PostgreSQL does not say so in the stream: a new session asks anew."""
+    """PostgreSQL does not say so in the stream: a new session asks again."""
     run(
         postgres,
         database,

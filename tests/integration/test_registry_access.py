@@ -255,7 +255,7 @@ def test_normalisation_takes_another_spelling_for_the_same(
 def test_a_registry_that_gives_an_id_in_use_to_another_schema_is_found_out(
     registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
-    """F55: emptied and filled anew, it counts from the beginning again."""
+    """F55: emptied and filled again, it counts from the beginning again."""
     mine = client(folder, url=registry.url)
     number = mine.schema_id(subject, V1)
     # What it had given out before it forgot; a real one cannot be made to choose a number.

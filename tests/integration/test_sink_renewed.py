@@ -1,4 +1,4 @@
-"""A producer that is made anew between two groups, and one that is given up: neither repeats or fences anything."""
+"""A producer that is made again between two groups, and one that is given up: neither repeats or fences anything."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_a_reader_that_stops_early_leaves_no_thread_behind(pg_server: PostgresSe
 
 
 def _until_stale(settings: SourceSettings, *statements: str, reading: SourceSettings | None = None) -> None:
-    """Run the statements after the snapshot was taken; the copy of t then begins anew."""
+    """Run the statements after the snapshot was taken; the copy of t then begins again."""
     table = published(settings)["t"]
     with snapshot_of(settings, reading) as reader:
         run_script(plain(settings), *statements)
@@ -447,7 +447,7 @@ SWAP_IN = (
 def test_a_file_that_was_swapped_in_makes_the_snapshot_stale(
     pg_server: PostgresServers, before: tuple[str, ...], after: tuple[str, ...], major: int
 ) -> None:
-    """F81: pg_repack, pg_squeeze and REPACK insert the rows anew, and the stream never sends them."""
+    """F81: pg_repack, pg_squeeze and REPACK insert the rows again, and the stream never sends them."""
     with source_database(
         pg_server(major),
         "CREATE TABLE public.t (id int PRIMARY KEY, n int, note text)",

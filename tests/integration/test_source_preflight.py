@@ -288,20 +288,20 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
             for name in ("late", "late_full", "root")
         }
         null_key = "its records have a null key, so no compaction and one partition"
-        anew = (
-            "make its constraint anew, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
+        again = (
+            "make its constraint again, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
         )
         assert said == {
             "late": (
                 "warn",
                 "(id) is no replica identity, because index public.late_pkey is DEFERRABLE: the application's UPDATE"
                 f" and DELETE fail while it is published; {null_key}",
-                f"{anew}, or set format.key_columns",
+                f"{again}, or set format.key_columns",
             ),
             "late_full": (
                 "warn",
                 f"rows may share (id) for a moment, because index public.late_full_pkey is DEFERRABLE: {null_key}",
-                f"{anew}, or set format.key_columns or format.keyless",
+                f"{again}, or set format.key_columns or format.keyless",
             ),
             "root": (
                 "warn",

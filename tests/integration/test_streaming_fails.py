@@ -2,7 +2,7 @@
 
 Found by trying 14 to 18: a walsender that streams a transaction and meets the rows of a subtransaction that changed
 a table and was rolled back meanwhile takes wrong catalog rows for the rest of the transaction, if that changes the
-table again. It fails, each time anew, also after the commit; or it describes the table without its key. Changes that
+table again. It fails, each time again, also after the commit; or it describes the table without its key. Changes that
 another session committed meanwhile are lost in the same way: a table with another file cannot be found, one with a
 column more is sent without it, and one that is newly published is not sent, the last two without an error. A
 walsender without streaming decodes the same transaction rightly, and sends no logical message of what was rolled

@@ -150,7 +150,7 @@ def test_a_key_of_which_digits_are_left_out_is_warned_of(
 def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """It has such a key from an earlier version, or from before its constraint was made anew."""
+    """It has such a key from an earlier version, or from before its constraint was made again."""
     carry_out(postgres.dsn(database), "pos", (PLAIN, FULL, ROWS))
     alter = "ALTER TABLE $t DROP CONSTRAINT $t_pkey, ADD PRIMARY KEY (id)"
     with new_daemon(postgres, database) as daemon:
@@ -169,7 +169,7 @@ def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
         daemon.start()
         await_confirmed(postgres, daemon)
         assert daemon.stop() == 0
-        # or the constraint anew
+        # or the constraint again
         del daemon.config["format"]
         carry_out(postgres.dsn(database), "pos", (alter, "UPDATE $t SET v = 'last'"))
         daemon.start()

@@ -194,7 +194,7 @@ class Workload:
         self._try(session, sql.partition(self._random, {name for (name,) in attached}, self._number))
 
     def _swap(self, session: _Session) -> None:
-        """The table is renamed and made anew; now and then an old one is dropped."""
+        """The table is renamed and made again; now and then an old one is dropped."""
         self._number += 1
         made = SWAP.replace("(", f"(made_{self._number} text, ", 1)
         statements = [

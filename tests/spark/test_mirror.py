@@ -269,13 +269,13 @@ def test_a_start_that_kafka_has_removed_is_an_error(
     hint = hint_of(str(raised.value))
     assert "another name" in hint
     assert "into an empty target" in hint
-    anew = TopicsWriter(topics.bootstrap, topics.registry_url, f"{topics.prefix}b")
+    again = TopicsWriter(topics.bootstrap, topics.registry_url, f"{topics.prefix}b")
     try:
-        others = anew.table("items", ITEMS)
-        anew.commit(20, anew.change(others, "r", 20, 1, after=_row(60)))
-        assert rows_of(run_mirror(spark, anew, target.with_name("empty")), others) == [_row(60)]
+        others = again.table("items", ITEMS)
+        again.commit(20, again.change(others, "r", 20, 1, after=_row(60)))
+        assert rows_of(run_mirror(spark, again, target.with_name("empty")), others) == [_row(60)]
     finally:
-        anew.close()
+        again.close()
 
 
 def test_a_large_batch_is_folded_by_sparks_tasks(

@@ -55,7 +55,7 @@ def _add(cursor: Cursor, tables: Tables, table: str, kind: str) -> None:
 
 
 def _write_again(cursor: Cursor, table: str, name: str) -> None:
-    """Write a column's own value to every row, anew where it is stored out of line."""
+    """Write a column's own value to every row, again where it is stored out of line."""
     kind = next(one.type for one in columns_of(cursor, table) if one.name == name)
     again = {"text": f"{name} || ''", "jsonb": f"{name}::text::jsonb"}.get(kind, name)
     cursor.execute(f"UPDATE {table} SET {name} = {again}")

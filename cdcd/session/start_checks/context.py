@@ -38,7 +38,7 @@ CORRECT_FIRST = "correct this first, then run `cdcd check` again"
 
 
 Compare = Callable[[TopicIdentities, bool, Any], list[Finding]]
-"""What the publications have become since the record of the topics; `True`: all is copied anew. Over a connection."""
+"""What the publications have become since the record of the topics; `True`: all is copied again."""
 
 
 @dataclass(slots=True)

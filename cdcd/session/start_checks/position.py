@@ -123,7 +123,7 @@ def _undecided(what: str, level: Any) -> Finding:
 
 
 def _topic_identities(known: StartContext) -> TopicIdentities:
-    """Return what the records count on in their topics: nothing of it where all tables are copied anew."""
+    """Return what the records count on in their topics: nothing of it where all tables are copied again."""
     assert known.sink is not None
     at = -1 if known.stored is None else known.stored.topics_at
     identities = read_topic_identities(known.sink, at)
@@ -143,7 +143,7 @@ def _start_summary(begin: Resume | Snapshot, config: Config) -> str:
         return f"goes on from {format_lsn(begin.start_lsn)}"
     if config.snapshot.mode == "never":
         return "makes the slot and begins there, without a snapshot"
-    again = " anew: one was cut off" if begin.begun_topics or begin.drop_slot else ""
+    again = " again: one was cut off" if begin.begun_topics or begin.drop_slot else ""
     return f"makes the slot and takes the snapshot{again}"
 
 

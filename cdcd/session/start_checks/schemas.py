@@ -25,7 +25,7 @@ def check_registry(known: StartContext) -> list[Finding]:
         if where is None:
             return [Finding("ok", "registry", "it has answered before")]
         known.schemas = _read_schemas(known, where)
-        return [Finding("ok", "registry", f"none: schemas are kept in {where}, and served on admin.port")]
+        return [Finding("ok", "registry", f"none: schemas are stored in {where}, and served on admin.port")]
     names = table_topics(known, [])
     topic, table = next(iter(names.items()), (message_topic(known.config.name), None))
     subject = f"{topic}-value"

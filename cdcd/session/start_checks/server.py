@@ -58,7 +58,7 @@ def check_published(known: StartContext) -> list[Finding]:
         return [Finding("unknown", "published", "not compared: the position is not known", CORRECT_FIRST)]
     found = known.compare(known.identities, isinstance(known.verdict, Snapshot), known.sql())
     return found or [
-        Finding("ok", "published", "what is published is as it was when records were last written")
+        Finding("ok", "published", "the publication is as it was when records were last written")
     ]
 
 

@@ -121,7 +121,7 @@ def check_owners(known: StartContext) -> list[Finding]:
 
 
 def _drops_what_it_never_made(known: StartContext) -> bool:
-    """Whether a start that was cut off would make the slot anew, and no record says that it had made one."""
+    """Whether a start that was cut off would make the slot again, and no record says that it had made one."""
     begin, stored = known.verdict, known.stored
     return (
         isinstance(begin, Snapshot)

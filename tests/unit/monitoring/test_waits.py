@@ -154,7 +154,7 @@ async def test_a_look_finds_out_who_it_is_and_one_that_fails_shows_nobody() -> N
         (SourceUnavailable("gone"), "source"),
         (SinkUnavailable("gone"), "kafka"),
         (RegistryUnavailable("gone"), "registry"),
-        (SnapshotStale("begun anew"), None),
+        (SnapshotStale("begun again"), None),
         (TopicMissing("an operator's"), None),
         (SpillFull("an operator's"), None),
     ],

@@ -277,7 +277,7 @@ async def test_where_one_plan_fails_no_other_is_begun() -> None:
 
 
 async def test_topics_are_seen_to_once_however_often_a_table_is_described() -> None:
-    """A root is described anew with each of its partitions; what follows is looked over once."""
+    """A root is described again with each of its partitions; what follows is looked over once."""
     one, a, b = plans(), relation(name="a", relid=1), relation(name="b", relid=2)
     one.describe(a)
     assert not one.has_prepared([1])

@@ -189,7 +189,7 @@ async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 6
         one.supervisor.retry.set()
-        await one.until(lambda: one.sessions.started == 9)  # an order to try again begins to count anew
+        await one.until(lambda: one.sessions.started == 9)  # an order to try again begins to count again
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 9
 
@@ -216,7 +216,7 @@ async def test_a_table_that_makes_the_snapshot_stale_again_and_again_halts(
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 8
         assert "s.a" in one.status.page()["reason"]
-        one.supervisor.retry.set()  # somebody has looked: it is counted anew, and again once it has streamed
+        one.supervisor.retry.set()  # somebody has looked: it is counted again, and again once it has streamed
         await one.until(lambda: one.sessions.started == 12)
 
 

@@ -140,7 +140,7 @@ def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
 )
 def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
     now = before_snapshot(replace(stored, topics_at=7), Server(), NOW, ["b", "a"], "requested", 8)
-    assert now.topics_at == -1, "whatever has become of that record, it is written anew"
+    assert now.topics_at == -1, "whatever has become of that record, it is written again"
     assert (now.phase, now.snapshot_tables, now.part) == ("snapshot", ("a", "b"), None)
     assert now.gap == Gap(from_lsn, None, "requested", 8)
     written_lsn = max(stored.commit_lsn, stored.part.commit_lsn if stored.part else 0)

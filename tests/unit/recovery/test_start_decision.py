@@ -91,7 +91,7 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
         (STORED, Slot(wal_status="unreserved"), WANTED, Resume(500, 480, PreparedBefore())),
         (replace(STORED, end_lsn=9000), Slot(), WANTED, Resume(9000, 480, PreparedBefore())),
         (STORED, Slot(), NO_CREATE, Resume(500, 480, PreparedBefore())),
-        # a snapshot that was cut off is begun anew, with a new slot (F37, F40)
+        # a snapshot that was cut off is begun again, with a new slot (F37, F40)
         (BEGUN, None, WANTED, Snapshot(drop_slot=False, begun_topics=("shop.public.a",))),
         (BEGUN, Slot(confirmed_flush_lsn=8000), WANTED, Snapshot(True, ("shop.public.a",))),
         (replace(BEGUN, snapshot_tables=()), None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
@@ -116,7 +116,7 @@ def test_a_session_begins(
     [
         (None, None, Server(), NO_CREATE, SlotMissing),
         (None, Slot(), Server(), WANTED, SlotUnusable),  # its snapshot could not join the stream (F36)
-        (None, LOST, Server(), NO_SNAPSHOT, SlotUnusable),  # nothing that cdcd wrote has a gap: it is made anew
+        (None, LOST, Server(), NO_SNAPSHOT, SlotUnusable),  # nothing that cdcd wrote has a gap: it is made again
         (None, LOST, Server(), WANTED, SlotUnusable),
         (None, SYNCED_LATE, Server(), NO_SNAPSHOT, SlotUnusable),
         (None, OTHER_DB, Server(), WANTED, SlotUnusable),

@@ -10,7 +10,7 @@ from cdcd.registry.settings import RegistrySettings
 
 
 def test_a_request_whose_client_another_thread_has_closed_may_be_made_again() -> None:
-    """The other one was refused, and closes it so that its next request reads the password anew."""
+    """The other one was refused, and closes it so that its next request reads the password again."""
     registry = Registry(RegistrySettings("http://127.0.0.1:1"))
 
     def request(_client: object) -> None:

@@ -54,7 +54,7 @@ OF_FORMAT_1 = {name: OF_FORMAT_1[name] for name in OF_FORMAT_1.keys() - {"plugin
         (dump(a_progress("cdcd_b", snapshot_tables=("a", "b"))), of_topics("c"), {"a", "b"}),
         (dump(a_progress("cdcd_b", offsets={"shop.__dead_letters": {0: 1}, "a": {0: 1}})), None, {"a"}),
     ],
-    ids=["now", "topics before owners", "progress of format 1", "a snapshot begins anew", "dead letters"],
+    ids=["now", "topics before owners", "progress of format 1", "a snapshot begins again", "dead letters"],
 )
 def test_an_owner_is_read_from_what_each_version_wrote(
     progress: bytes, topics: bytes | None, expected: set[str]

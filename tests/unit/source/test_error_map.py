@@ -87,7 +87,7 @@ def test_text_that_has_no_form_in_utf8_says_what_to_do_and_not_what_it_is(sqlsta
 
 @pytest.mark.parametrize("text", ["out of memory", "cannot allocate memory for input buffer"])
 def test_libpqs_want_of_memory_is_no_server_that_may_come_back(text: str) -> None:
-    """Fault 17: another session would not get any more of it; the process ends and begins anew."""
+    """Fault 17: another session would not get any more of it; the process ends and begins again."""
     with pytest.raises(MemoryError):
         failure_for(ServerReport(None, text))
     with pytest.raises(MemoryError):
