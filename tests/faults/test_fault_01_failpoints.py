@@ -169,10 +169,13 @@ def judged(world: World) -> list[str]:
 
 
 def guilty(world: World, load: str) -> str:
-    """The same once more, judged behind each place: the first one with findings."""
-    for place in crashes(world, load):
-        if judged(world):
-            return place
-        assert world.daemon.stop() == 0
-        world.go_on()
+    """The same once more, judged behind each place: the first one with findings. Places of the snapshot come once."""
+    try:
+        for place in crashes(world, load):
+            if judged(world):
+                return place
+            assert world.daemon.stop() == 0
+            world.go_on()
+    except AssertionError as error:
+        return f"no place alone, up to: {error}"
     return "no place alone"

@@ -40,7 +40,10 @@ def truthful(
         if lag.lag_s < least_s - SLACK_S:
             yield Finding("k", f"the lag metric says {lag.lag_s:.1f} s, it is {least_s:.1f} s at least")
         if lag.lag_s > most_s + SLACK_S:
-            yield Finding("k", f"the lag metric says {lag.lag_s:.1f} s, it is {most_s:.1f} s at most")
+            where = f"{lag.state} since {lag.said_s - lag.began_s:.1f} s"
+            yield Finding(
+                "k", f"the lag metric says {lag.lag_s:.1f} s, it is {most_s:.1f} s at most ({where})"
+            )
     for at in range(len(lags) - 1):
         yield from _bytes(lags, at, truth)
 
