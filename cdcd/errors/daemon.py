@@ -28,7 +28,7 @@ class ConfigError(CdcdError):
 
 
 class ResumeRefused(CdcdError):
-    """The way on that was asked for does not mend what is wrong, or would not be safe now."""
+    """The requested resolution does not resolve the halt, or would not be safe now."""
 
     code = "CDCD-RESUME-REFUSED"
     hint = "`cdcd check` shows the state"

@@ -20,7 +20,7 @@ class ProtocolError(CdcdError):
     code = "CDCD-PROTOCOL"
     retry = Retry.AGAIN
     hint = (
-        "nothing was confirmed: `cdcd resume` has it sent again; where that does not help, report this message with "
+        "nothing was confirmed: `cdcd resume` has it sent again; if that does not help, report this message with "
         "the server's version"
     )
 

@@ -58,7 +58,7 @@ class TextUnreadable(ValueUnencodable):
     code = "CDCD-VALUE-TEXT"
     retry = Retry.AGAIN
     hint = (
-        "nothing was confirmed: `cdcd resume` has it sent again; where that does not help, report the column's type "
+        "nothing was confirmed: `cdcd resume` has it sent again; if that does not help, report the column's type "
         "with the server's version"
     )
 
@@ -68,7 +68,7 @@ class RegistryUnavailable(CdcdError):
 
     code = "CDCD-REGISTRY-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "start the registry, or correct registry.url and the network; it is tried again"
+    hint = "start the registry, or correct registry.url and the network; cdcd tries again"
 
 
 class RegistryRefused(CdcdError):

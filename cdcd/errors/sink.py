@@ -12,7 +12,7 @@ from cdcd.errors.tree import EXIT_FENCED, CdcdError, Retry
 
 
 class SinkError(CdcdError):
-    """A failure on Kafka's side that an operator has to mend."""
+    """A failure on Kafka's side that an operator has to correct."""
 
     code = "CDCD-SINK"
     hint = "correct what the message names, then `cdcd resume`; after a change of the configuration, restart cdcd"
@@ -23,7 +23,7 @@ class SinkUnavailable(SinkError):
 
     code = "CDCD-SINK-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "start Kafka, or correct sink.bootstrap_servers and the network; it is tried again"
+    hint = "start Kafka, or correct sink.bootstrap_servers and the network; cdcd tries again"
 
 
 class SinkFenced(SinkError):
@@ -43,8 +43,8 @@ class TransactionExpired(SinkUnavailable):
 
     code = "CDCD-SINK-TRANSACTION-EXPIRED"
     hint = (
-        "nothing: the next session writes it again. If it comes again and again, raise sink.transaction_timeout_ms "
-        "(the broker allows up to its transaction.max.timeout.ms)"
+        "no action is needed: the next session writes it again. If the error repeats, raise "
+        "sink.transaction_timeout_ms (the broker allows up to its transaction.max.timeout.ms)"
     )
 
 
@@ -53,28 +53,28 @@ class SinkAuthorization(SinkError):
 
     code = "CDCD-SINK-AUTH"
     retry = Retry.AUTO  # the next session reads the credentials again, and an ACL may be given back
-    hint = "grant the principal what `cdcd check` says, or correct its credentials; it is tried again"
+    hint = "grant the principal what `cdcd check` says, or correct its credentials; cdcd tries again"
 
 
 class TopicMissing(SinkError):
     """A topic does not exist and topics are not created here."""
 
     code = "CDCD-TOPIC-MISSING"
-    hint = "`cdcd resume` looks again, and names the commands"
+    hint = "`cdcd resume` retries and names the commands"
 
 
 class TopicMismatch(SinkError):
     """A topic has another number of partitions than keys were hashed for (F66)."""
 
     code = "CDCD-TOPIC-MISMATCH"
-    hint = "`cdcd resume` looks again, and names the commands"
+    hint = "`cdcd resume` retries and names the commands"
 
 
 class TopicReplaced(SinkError):
     """A topic has the name of one that held records, and is another (F67)."""
 
     code = "CDCD-TOPIC-REPLACED"
-    hint = "`cdcd resume` looks again, and names the commands"
+    hint = "`cdcd resume` retries and names the commands"
 
 
 class OwnedByAnother(SinkError):
@@ -102,7 +102,8 @@ class BatchTooLarge(RecordTooLarge):
     code = "CDCD-SINK-BATCH-TOO-LARGE"
     retry = Retry.AUTO
     hint = (
-        "nothing: the next session sends smaller batches to this topic, and what is too large by itself alone"
+        "no action is needed: the next session sends smaller batches to this topic, and a record that is too large "
+        "in a batch of its own"
     )
 
 
@@ -143,7 +144,7 @@ class HistoryMissing(SparkReadError):
 
     code = "CDCD-HISTORY-MISSING"
     hint = (
-        "what is gone does not come again: have cdcd copy the tables to topics of their own (another name), raise "
+        "removed records do not return: have cdcd copy the tables to topics of their own (another name), raise "
         "their retention (sink.topics.properties), and read those, a mirror into an empty target"
     )
 
@@ -153,8 +154,8 @@ class GapInTopic(SparkReadError):
 
     code = "CDCD-GAP"
     hint = (
-        "what is missing never comes: have cdcd copy the tables again (`cdcd resnapshot`); or start the mirror with "
-        "--accept-gaps, and it keeps what it has, rows that were deleted in the gap included"
+        "the missing changes never arrive: have cdcd copy the tables again (`cdcd resnapshot`); or start the mirror "
+        "with --accept-gaps, and it keeps what it has, rows that were deleted in the gap included"
     )
 
 
@@ -162,4 +163,4 @@ class MirrorInconsistent(SparkReadError):
     """A change that the mirror's state or its type rules do not allow."""
 
     code = "CDCD-MIRROR-INCONSISTENT"
-    hint = "make the mirror again, into an empty target; if it comes again, report it"
+    hint = "start the mirror with an empty target; if the error returns, report it"

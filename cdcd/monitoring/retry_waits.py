@@ -1,7 +1,7 @@
 """Which wait an error that is tried again stands for: a table.
 
 In: an error that ended a session.  Out: the kind of the wait, None where a new session waits for nobody.
-Must not: decide whether it is tried again.
+Must not: decide whether cdcd tries again.
 """
 
 from __future__ import annotations

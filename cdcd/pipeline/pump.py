@@ -255,7 +255,7 @@ class Pump:
         if self._shutdown.reply_requested(wal_end_lsn, self._clock_us()):  # F13, F33
             raise SourceUnavailable(
                 "the server is shutting down and would wait for a position that a prepared transaction holds back",
-                hint="nothing: when the server is back, it sends what is prepared once more",
+                hint="no action is needed: when the server is back, it sends the prepared transactions again",
             )
 
     def _commit_position(self, *, transactions: int) -> CommitPosition:

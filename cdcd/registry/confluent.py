@@ -319,7 +319,7 @@ class Registry:
         return level
 
     def _force(self, subject: str, text: str) -> int:
-        """Register past the level, which is put back; where that fails, it is tried again from time to time."""
+        """Register past the level, which is put back; where that fails, cdcd tries again from time to time."""
         with self._forcing:
             level = self._level(subject)
             self._levels.setdefault(subject, level)

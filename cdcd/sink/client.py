@@ -144,7 +144,7 @@ class Client:
             if self.renewal_reason:
                 raise SinkUnavailable(
                     f"a request of the last Kafka transaction may still arrive: {self.renewal_reason}",
-                    hint="nothing: a new producer is made",
+                    hint="no action is needed: a new producer is made",
                 )
             try:
                 producer.begin_transaction()
@@ -350,7 +350,7 @@ class Client:
         if self.reports_all or found.retry is not Retry.OPERATOR:
             return found
         return SinkUnavailable(
-            found.message, hint="it is tried again: the next session finds which record it is"
+            found.message, hint="cdcd tries again: the next session finds which record it is"
         )
 
     def _refused_batch(self, found: RecordTooLarge) -> SinkError:
@@ -388,7 +388,7 @@ def not_open() -> SinkError:
 def _taken_somewhere(message: Message) -> SinkError:
     return SinkUnavailable(
         "a record was delivered, and where is not known: a broker had it already",
-        hint="nothing: it is written again",
+        hint="no action is needed: it is written again",
         topic=message.topic(),
         partition=message.partition(),
     )

@@ -2,7 +2,7 @@
 
 In: a KafkaError's code and text.  Out: a hint, "" where nothing is known but what the error's class says.
 Invariant: a hint names what is to be changed (an option, a setting of broker or topic, a right), and how to go on.
-Must not: decide whether it is tried again (`faults` does).
+Must not: decide whether cdcd tries again (`faults` does).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CREDENTIALS = (
     "files are read again at each try"
 )
 _BROKERS_AFFAIR = (
-    "nothing, while brokers start or end transactions; where it lasts, see their logs; it is tried again"
+    "nothing, while brokers start or end transactions; where it lasts, see their logs; cdcd tries again"
 )
 _OLD_BROKER = "use a broker of Kafka 2.5 or later, or take back the option that it does not know"
 _BY_CODE: dict[int, str] = {
@@ -68,19 +68,19 @@ _BY_CODE: dict[int, str] = {
     KafkaError.SASL_AUTHENTICATION_FAILED: _CREDENTIALS,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: _CREDENTIALS,
     KafkaError.ILLEGAL_SASL_STATE: _CREDENTIALS,
-    KafkaError._RESOLVE: "correct the host in sink.bootstrap_servers, or see to the name service; it is tried again",
+    KafkaError._RESOLVE: "correct the host in sink.bootstrap_servers, or see to the name service; cdcd tries again",
     KafkaError._SSL: (
-        "correct security.protocol and the ssl. properties in sink.properties, or the listener; it is tried again"
+        "correct security.protocol and the ssl. properties in sink.properties, or the listener; cdcd tries again"
     ),
     KafkaError.CONCURRENT_TRANSACTIONS: _BROKERS_AFFAIR,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS: _BROKERS_AFFAIR,
     KafkaError.COORDINATOR_NOT_AVAILABLE: _BROKERS_AFFAIR,
     KafkaError.NOT_COORDINATOR: _BROKERS_AFFAIR,
     KafkaError.NOT_ENOUGH_REPLICAS: (
-        "bring brokers back until each partition has min.insync.replicas again; it is tried again"
+        "bring brokers back until each partition has min.insync.replicas again; cdcd tries again"
     ),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
-        "bring brokers back until each partition has min.insync.replicas again; it is tried again"
+        "bring brokers back until each partition has min.insync.replicas again; cdcd tries again"
     ),
     KafkaError._UNKNOWN_PARTITION: (
         "the number of partitions changed while cdcd ran; `cdcd resume` looks again and names the commands"
@@ -98,7 +98,7 @@ _BY_TEXT: tuple[tuple[str, str], ...] = (
     ),
     (
         "certificate",
-        "correct ssl.ca.location in sink.properties, or the broker's certificate; it is tried again",
+        "correct ssl.ca.location in sink.properties, or the broker's certificate; cdcd tries again",
     ),
 )
 """By what librdkafka says, in lower case, of a broker that cannot be reached."""

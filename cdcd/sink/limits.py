@@ -108,7 +108,7 @@ class Limits:
         return found
 
     def read(self, limits: Mapping[str, int | None]) -> None:
-        """Take the topics' limits as they are now. What was refused under another limit is tried again."""
+        """Take the topics' limits as they are now. What was refused under another limcdcd tries again."""
         for topic, limit_bytes in limits.items():
             before = self.known.get(topic)
             if before is not None and before != limit_bytes:

@@ -149,7 +149,7 @@ class KafkaSink:
         if offset < self.progress_offset:
             raise SinkUnavailable(
                 "Kafka has reported a commit that cannot be read back",
-                hint="nothing: the next session begins behind what can be read",
+                hint="no action is needed: the next session begins behind what can be read",
                 topic=self._settings.progress_topic,
                 offset=self.progress_offset,
             )

@@ -192,7 +192,7 @@ def _last_in(
             raise SinkUnavailable(
                 "the progress topic could not be read to its end in time",
                 hint="another producer's open transaction in this topic may be in the way (kafka-transactions "
-                "find-hanging); it is tried again",
+                "find-hanging); cdcd tries again",
                 topic=settings.progress_topic,
                 reached=reached,
                 end=upper,

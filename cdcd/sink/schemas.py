@@ -108,7 +108,7 @@ class SchemaTopic:
             raise SinkUnavailable(
                 "the schema topic could not be read to its end in time",
                 hint="another producer's open transaction in this topic may be in the way (kafka-transactions "
-                "find-hanging); it is tried again",
+                "find-hanging); cdcd tries again",
                 topic=self._topic,
             )
         served.read(schema_index, end, timeout_s, is_stable_enough=True)

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _GONE_HINT = (
-    "the topic was deleted while cdcd wrote to it; `cdcd resume` looks again, and names the commands where it held "
+    "the topic was deleted while cdcd wrote to it; `cdcd resume` retries and names the commands where it held "
     "records"
 )
 _OR_A_MARKER = "or set sink.too_large: dead_letter, then a marker stands in the row's place"

@@ -40,7 +40,7 @@ _HBA_HINT = (
     "add the role, this machine's address and the database to pg_hba.conf, then `SELECT pg_reload_conf()`; for "
     "replication=database a line with the database's own name counts, not one with `replication`"
 )
-_STARTING_HINT = "nothing: it is tried again until the server takes connections"
+_STARTING_HINT = "no action is needed: cdcd tries again until the server takes connections"
 _CONNECTIONS_HINT = "end sessions that nobody needs, or raise max_connections and restart the server"
 
 
@@ -166,14 +166,14 @@ _REFUSALS = (
     ),
     _any(
         SourceUnavailable,
-        "none of the hosts in source.dsn is a primary that can be written to; it is tried again until one is",
+        "none of the hosts in source.dsn is a primary that can be written to; cdcd tries again until one is",
         "session is read-only",
         "server is in hot standby mode",
         "session is not",
     ),
     _any(
         SourceUnavailable,
-        "correct the host in source.dsn, or see to the name service; it is tried again",
+        "correct the host in source.dsn, or see to the name service; cdcd tries again",
         "could not translate host name",
     ),
     _any(
@@ -196,7 +196,7 @@ _REFUSALS = (
     _any(
         SourceUnavailable,
         "the server answers and refuses the connection: its message says why (a login event trigger can raise one); "
-        "it is tried again",
+        "cdcd tries again",
         "fatal:  ",
         "error:  ",
     ),

@@ -57,9 +57,9 @@ _BY_SQLSTATE: dict[str, type[SourceError]] = {
 
 _HINTS = {
     "42501": "grant the role what the message names (`cdcd check` prints the statement), then `cdcd resume`",
-    "53100": "make room on the server's disk; it is tried again",
-    "53300": "end sessions that nobody needs, or raise max_connections or max_wal_senders and restart the server; it "
-    "is tried again",
+    "53100": "make room on the server's disk; cdcd tries again",
+    "53300": "end sessions that nobody needs, or raise max_connections or max_wal_senders and restart the server; "
+    "cdcd tries again",
     "53400": "raise max_replication_slots and restart the server, or have the owner of an unused slot drop it; then "
     "`cdcd resume`",
     "0A000": "run `cdcd check --config FILE`; it says what the server lacks",

@@ -79,7 +79,7 @@ def fenced(w: World) -> Iterator[None]:
 @situation(
     "CDCD-SINK-TRANSACTION-EXPIRED",
     "it is frozen for longer than its Kafka transaction may take",
-    "nothing: the next session writes it again",
+    "no action is needed: the next session writes it again",
     "raise sink.transaction_timeout_ms",
     is_retried=True,
 )

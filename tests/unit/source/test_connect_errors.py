@@ -63,7 +63,7 @@ CASES: list[tuple[str, type[SourceError], str]] = [
     ),
     ('could not translate host name "h" to address: Name', SourceUnavailable, "name service"),
     (AT + "timeout expired", SourceUnavailable, "network"),
-    (AT + "FATAL:  the database system is starting up", SourceUnavailable, "nothing"),
+    (AT + "FATAL:  the database system is starting up", SourceUnavailable, "no action"),
     (AT + "FATAL:  sorry, too many clients already", SourceUnavailable, "max_connections"),
     (AT + 'FATAL:  too many connections for role "u"', SourceUnavailable, "CONNECTION LIMIT"),
     (
