@@ -39,7 +39,8 @@ class PositionTracker:
     def message(self, lsn: Lsn) -> None:
         """A message outside any transaction is its own commit position, which orders it and tells a replay apart.
 
-        F1: its LSN is its end, where the next commit may begin: one byte less is behind it and before that.
+        F1: its LSN is its end LSN, and the next commit record may begin there. With one byte less the message counts
+        as written, and that commit does not.
         """
         self.commit_lsn = lsn - 1
         self.end_lsn = max(self.end_lsn, lsn)

@@ -440,9 +440,8 @@ class Writer:
         if self._too_large is not None:
             self._too_large.durable()
         self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
-        if (
-            commit_position.phase == "streaming"
-        ):  # a snapshot that was cut off counts for nothing, it begins again
+        # A snapshot that was cut off counts for nothing: it begins again.
+        if commit_position.phase == "streaming":
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
         self._confirm(self._safe.durable(commit_position.end_lsn))
         hit("confirmed")

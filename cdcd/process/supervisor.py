@@ -119,7 +119,7 @@ class Supervisor:
                 return error.exit_status
             await release_session(error)
             self._status.failed(error)
-            if error.retry is Retry.OPERATOR or self._is_believed(error, outcome):
+            if error.retry is Retry.OPERATOR or self._retries_are_exhausted(error, outcome):
                 await self._halt(error)
                 failures = self._met = 0
                 continue
@@ -159,7 +159,7 @@ class Supervisor:
             self._running = None
         return SessionOutcome()
 
-    def _is_believed(self, error: CdcdError, outcome: SessionOutcome) -> bool:
+    def _retries_are_exhausted(self, error: CdcdError, outcome: SessionOutcome) -> bool:
         """Count how often what may be an accident was met; return whether it is none."""
         if error.retry is not Retry.AGAIN:
             return False

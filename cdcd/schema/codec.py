@@ -104,7 +104,8 @@ CALL = Operation(Op.CALL)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One type's way into Avro. `binary` is None where the send format has no direct way.
+    """One type's way into Avro. `binary` is None where the send format has no direct way (`binary_format.table` says
+    whether it can be read at all).
 
     `may_be_special`: the type has values that `avro` cannot hold, for which the encoders raise `Special`.
     `text_op` and `binary_op`: the encoders as operations.

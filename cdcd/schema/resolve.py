@@ -89,8 +89,8 @@ def resolve(
 ) -> ResolvedType:
     """Return a column's codec. What is nested deeper than any reader goes is text.
 
-    What has no quicker way from its send format takes the way of its text. An array, composite or range always
-    does: whatever the text encoder makes of one shape or of one of its values, binary makes the same.
+    A type without a binary encoder is converted to PostgreSQL's text first and then encoded. Arrays, composites and
+    ranges always are, so that both formats give the same Avro bytes.
     """
     found = _resolve(oid, typmod, types, policy, 0)
     codec = column_codec(found.codec, policy)

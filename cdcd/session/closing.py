@@ -26,7 +26,7 @@ NOTE_WITHIN_S = 1.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 
 
-class PartPosition(Protocol):
+class Closeable(Protocol):
     """What is closed in a thread, because it waits for somebody else."""
 
     def close(self) -> None: ...  # noqa: D102
@@ -42,9 +42,10 @@ async def flush_in_time(flushing: Awaitable[None], time_s: float) -> None:
 
 
 async def note_in_time(flushing: Awaitable[None], time_s: float) -> None:
-    """Write the position of what readers have seen, a moment at most: the stream is lost, which the caller tells.
+    """At least once only: commit the progress record of rows that readers see already, within a second.
 
-    Who is connected to next may not have it (F58), and what is seen again is a repetition.
+    The caller raises the lost connection, so a failure here is ignored: repeated rows are allowed. The next server
+    may not have these rows (F58).
     """
     with contextlib.suppress(CdcdError, TimeoutError):
         async with asyncio.timeout(min(time_s, NOTE_WITHIN_S)):
@@ -59,7 +60,7 @@ class Closing:
         self._patience_s = patience_s
 
     async def give_up(self, writer: Writer | None) -> None:
-        """Abort the open Kafka transaction."""
+        """Wait for a commit under way, then abort the open Kafka transaction."""
         if writer is None:
             return
         try:
@@ -79,7 +80,7 @@ class Closing:
             except Exception as error:  # noqa: BLE001
                 _LOG.warning("spill_not_cleared", error=_error_text(error), hint="the next start does it")
 
-    async def close(self, **parts: PartPosition) -> None:
+    async def close(self, **parts: Closeable) -> None:
         """Close the clients, one after the other."""
         for what, part in parts.items():
             try:

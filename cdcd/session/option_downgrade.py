@@ -72,7 +72,10 @@ def without(wanted: StreamOptions, left_out: tuple[str, ...]) -> StreamOptions:
 
 
 def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: bool) -> CdcdError:
-    """Return what the next session comes after: one that did not get to read has not lifted the doubt."""
+    """Return what the next session comes after.
+
+    A session that ended before it streamed has proved nothing about the option, so an earlier StreamingFailed stays.
+    """
     return before if isinstance(before, StreamingFailed) and not has_streamed else ended_by
 
 

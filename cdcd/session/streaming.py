@@ -1,7 +1,8 @@
 """The stream of one session: items go to the pump, and what is durable in Kafka is confirmed to PostgreSQL.
 
 In: an open replication stream, the pump and the writer behind it.  Out: records in Kafka; `confirm(safe LSN)`.
-Invariant: only `confirm` moves the slot, and only the writer calls it, behind a commit (F7).
+Invariant: only `confirm` moves the slot. The writer calls it, behind a commit (F7), and `begin`, with what the
+progress record of an earlier session has made durable.
 Must not: decode, encode, or decide where the stream begins.
 """
 

@@ -1,7 +1,7 @@
 """Which positions a status update carries, and when one is due. Pure: time is given in.
 
 In: LSNs received and confirmed, the clock in microseconds.  Out: `Positions`, and whether to send now.
-Invariant: flush and apply are what `confirm` was told, nothing else moves them (F7, F71); both only grow.
+Invariant: flush and apply begin at the start LSN, and only `confirm` advances them (F7, F71).
 Must not: read the clock or the socket.
 """
 
@@ -41,7 +41,7 @@ class Feedback:
         self._received_lsn = max(self._received_lsn, lsn)
 
     def confirm(self, lsn: Lsn) -> bool:
-        """Note that everything up to `lsn` is durable; returns whether it is news. Never moves back (F7)."""
+        """Note that all up to `lsn` is durable, for the next status update; return whether it is news (F7)."""
         if lsn <= self._confirmed_lsn:
             return False
         self._confirmed_lsn = lsn

@@ -62,7 +62,10 @@ SUBTRANSACTIONS_LIMIT = 100_000
 
 
 class Assembler:
-    """The transactions of one walsender session."""
+    """The transactions of one walsender session.
+
+    Those up to `written_commit_lsn` are not dropped here: the pump drops them (`PositionTracker.covers`).
+    """
 
     def __init__(
         self,

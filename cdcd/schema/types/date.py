@@ -49,7 +49,7 @@ def encode_date(raw: bytes) -> bytes:
     return encode_long(days)
 
 
-def encode_sent_date(raw: bytes) -> bytes:
+def encode_binary_date(raw: bytes) -> bytes:
     """Encode date_send's four bytes."""
     (days,) = struct.unpack(">i", raw)
     if days in (_MIN_INT, _MAX_INT):
@@ -60,7 +60,7 @@ def encode_sent_date(raw: bytes) -> bytes:
 _CODEC = Codec(
     {"type": "int", "logicalType": "date"},
     encode_date,
-    encode_sent_date,
+    encode_binary_date,
     may_be_special=True,
     text_op=Operation(Op.DATE_TEXT),
     binary_op=Operation(Op.DATE_BINARY),

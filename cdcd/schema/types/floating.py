@@ -64,13 +64,13 @@ def _nearest_real(raw: bytes, packed: bytes) -> bytes:
     return _from_bits(sign | min(near, key=distance))
 
 
-def encode_sent_double(raw: bytes) -> bytes:
+def encode_binary_double(raw: bytes) -> bytes:
     """Encode float8send's eight bytes."""
     (value,) = _unpack_double(raw)
     return raw[::-1] if value == value else _DOUBLE_NAN
 
 
-def encode_sent_real(raw: bytes) -> bytes:
+def encode_binary_real(raw: bytes) -> bytes:
     """Encode float4send's four bytes."""
     (value,) = _unpack_real(raw)
     return raw[::-1] if value == value else _REAL_NAN
@@ -79,14 +79,14 @@ def encode_sent_real(raw: bytes) -> bytes:
 _REAL = Codec(
     "float",
     encode_real,
-    encode_sent_real,
+    encode_binary_real,
     text_op=Operation(Op.REAL_TEXT),
     binary_op=Operation(Op.REAL_BINARY),
 )
 _DOUBLE = Codec(
     "double",
     encode_double,
-    encode_sent_double,
+    encode_binary_double,
     text_op=Operation(Op.DOUBLE_TEXT),
     binary_op=Operation(Op.DOUBLE_BINARY),
 )

@@ -63,7 +63,7 @@ def encode_xid8(raw: bytes) -> bytes:
     return encode_long(n)
 
 
-def encode_sent_xid8(raw: bytes) -> bytes:
+def encode_binary_xid8(raw: bytes) -> bytes:
     """Encode xid8send's eight bytes."""
     (n,) = struct.unpack(">Q", raw)
     return encode_xid8(b"%d" % n)
@@ -72,7 +72,7 @@ def encode_sent_xid8(raw: bytes) -> bytes:
 _XID8 = Codec(
     "long",
     encode_xid8,
-    encode_sent_xid8,
+    encode_binary_xid8,
     may_be_special=True,
     text_op=Operation(Op.INTEGER_TEXT, MIN_LONG, MAX_LONG),
     binary_op=Operation(Op.UNSIGNED_BINARY, 8),

@@ -78,7 +78,7 @@ def encode_interval(raw: bytes) -> bytes:
     return encode_string(iso_8601(*_fields(raw)))
 
 
-def encode_sent_interval(raw: bytes) -> bytes:
+def encode_binary_interval(raw: bytes) -> bytes:
     """Encode interval_send's 16 bytes as ISO 8601."""
     return encode_string(iso_8601(*_sent_fields(raw)))
 
@@ -89,7 +89,7 @@ def encode_fields(raw: bytes) -> bytes:
     return encode_long(months) + encode_long(days) + encode_long(us)
 
 
-def encode_sent_fields(raw: bytes) -> bytes:
+def encode_binary_fields(raw: bytes) -> bytes:
     """Encode interval_send's 16 bytes as `FIELDS`."""
     months, days, us = _sent_fields(raw)
     return encode_long(months) + encode_long(days) + encode_long(us)
@@ -122,8 +122,8 @@ _MICROSECONDS: AvroType = {
 }
 
 _CODECS = {
-    "iso_8601": Codec("string", encode_interval, encode_sent_interval, may_be_special=True),
-    "fields": Codec(FIELDS, encode_fields, encode_sent_fields, may_be_special=True),
+    "iso_8601": Codec("string", encode_interval, encode_binary_interval, may_be_special=True),
+    "fields": Codec(FIELDS, encode_fields, encode_binary_fields, may_be_special=True),
     "microseconds": Codec(_MICROSECONDS, encode_microseconds, may_be_special=True),
 }
 

@@ -17,7 +17,7 @@ _STRING = Operation(Op.STRING)
 JSON_TYPE: AvroType = {"type": "string", "connect.version": 1, "connect.name": "io.debezium.data.Json"}
 
 
-def encode_sent_jsonb(raw: bytes) -> bytes:
+def encode_binary_jsonb(raw: bytes) -> bytes:
     """Encode jsonb_send's bytes: version 1, then the text. Raises ValueError on another version."""
     if raw[:1] != b"\x01":
         raise ValueError("not jsonb version 1")
@@ -33,6 +33,10 @@ BUILDERS: dict[int, Builder] = {
         _avro(policy), encode_string, encode_string, text_op=_STRING, binary_op=_STRING
     ),
     JSONB: lambda typmod, policy: Codec(
-        _avro(policy), encode_string, encode_sent_jsonb, text_op=_STRING, binary_op=Operation(Op.JSONB_BINARY)
+        _avro(policy),
+        encode_string,
+        encode_binary_jsonb,
+        text_op=_STRING,
+        binary_op=Operation(Op.JSONB_BINARY),
     ),
 }

@@ -39,7 +39,7 @@ def encode_money(raw: bytes) -> bytes:
     return encode_unscaled(stored(raw))
 
 
-def encode_sent_money(raw: bytes) -> bytes:
+def encode_binary_money(raw: bytes) -> bytes:
     """Encode cash_send's eight bytes as an unscaled value."""
     (n,) = struct.unpack(">q", raw)
     return encode_unscaled(n)
@@ -68,7 +68,7 @@ def _build_money(typmod: int, policy: Policy) -> Codec:
     if policy.money_as == "string":
         return _as_string(digits)
     avro = {"type": "bytes", "logicalType": "decimal", "precision": _PRECISION, "scale": digits}
-    return Codec(avro, encode_money, encode_sent_money)
+    return Codec(avro, encode_money, encode_binary_money)
 
 
 BUILDERS: dict[int, Builder] = {MONEY: _build_money}

@@ -21,14 +21,14 @@ TEXT_ONLY = Codec("string", encode_string, text_op=_STRING)
 """Any other type: the server's text output."""
 
 
-def encode_sent_char(raw: bytes) -> bytes:
+def encode_binary_char(raw: bytes) -> bytes:
     """Encode "char"'s one byte: zero is empty text; above 127 the text depends on the server's version."""
     if len(raw) != 1 or raw[0] > 127:
         raise ValueError("not an ASCII character")
     return encode_string(raw.rstrip(b"\x00"))
 
 
-_CHAR = Codec("string", encode_string, encode_sent_char, text_op=_STRING)
+_CHAR = Codec("string", encode_string, encode_binary_char, text_op=_STRING)
 
 BUILDERS: dict[int, Builder] = {
     **dict.fromkeys((NAME, TEXT, XML, UNKNOWN, BPCHAR, VARCHAR, REFCURSOR), lambda typmod, policy: PLAIN),

@@ -63,7 +63,7 @@ def encode_timetz(raw: bytes) -> bytes:
     return encode_string(raw)
 
 
-def encode_sent_time(raw: bytes) -> bytes:
+def encode_binary_time(raw: bytes) -> bytes:
     """Encode time_send's eight bytes."""
     (us,) = struct.unpack(">q", raw)
     if us == DAY_US:
@@ -73,7 +73,7 @@ def encode_sent_time(raw: bytes) -> bytes:
     return encode_long(us)
 
 
-def encode_sent_timetz(raw: bytes) -> bytes:
+def encode_binary_timetz(raw: bytes) -> bytes:
     """Encode timetz_send's int64 microseconds and int32 seconds west of UTC, as timetz_out writes them."""
     us, west_s = struct.unpack(">qi", raw)
     if not 0 <= us <= DAY_US:
@@ -88,12 +88,12 @@ def encode_sent_timetz(raw: bytes) -> bytes:
 _TIME = Codec(
     {"type": "long", "logicalType": "time-micros"},
     encode_time,
-    encode_sent_time,
+    encode_binary_time,
     may_be_special=True,
     text_op=Operation(Op.TIME_TEXT),
     binary_op=Operation(Op.TIME_BINARY),
 )
-_TIMETZ = Codec("string", encode_timetz, encode_sent_timetz)
+_TIMETZ = Codec("string", encode_timetz, encode_binary_timetz)
 
 BUILDERS: dict[int, Builder] = {
     TIME: lambda typmod, policy: _TIME,

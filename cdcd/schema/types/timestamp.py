@@ -76,12 +76,12 @@ def _encode_binary(raw: bytes, zone: bytes) -> bytes:
     return encode_long(unix_us)
 
 
-def encode_sent_timestamp(raw: bytes) -> bytes:
+def encode_binary_timestamp(raw: bytes) -> bytes:
     """Encode timestamp_send's eight bytes."""
     return _encode_binary(raw, b"")
 
 
-def encode_sent_timestamptz(raw: bytes) -> bytes:
+def encode_binary_timestamptz(raw: bytes) -> bytes:
     """Encode timestamptz_send's eight bytes."""
     return _encode_binary(raw, b"+00")
 
@@ -89,7 +89,7 @@ def encode_sent_timestamptz(raw: bytes) -> bytes:
 _LOCAL = Codec(
     {"type": "long", "logicalType": "local-timestamp-micros"},
     encode_timestamp,
-    encode_sent_timestamp,
+    encode_binary_timestamp,
     may_be_special=True,
     text_op=Operation(Op.TIMESTAMP_TEXT),
     binary_op=Operation(Op.TIMESTAMP_BINARY),
@@ -97,7 +97,7 @@ _LOCAL = Codec(
 _INSTANT = Codec(
     {"type": "long", "logicalType": "timestamp-micros"},
     encode_timestamptz,
-    encode_sent_timestamptz,
+    encode_binary_timestamptz,
     may_be_special=True,
     text_op=Operation(Op.TIMESTAMPTZ_TEXT),
     binary_op=Operation(Op.TIMESTAMP_BINARY),

@@ -23,7 +23,7 @@ def encode_uuid(raw: bytes) -> bytes:
     return b"\x48" + raw  # 36 characters
 
 
-def encode_sent_uuid(raw: bytes) -> bytes:
+def encode_binary_uuid(raw: bytes) -> bytes:
     """Encode uuid_send's 16 bytes."""
     if len(raw) != 16:
         raise ValueError("not a binary uuid")
@@ -34,7 +34,7 @@ def encode_sent_uuid(raw: bytes) -> bytes:
 _CODEC = Codec(
     {"type": "string", "logicalType": "uuid"},
     encode_uuid,
-    encode_sent_uuid,
+    encode_binary_uuid,
     text_op=Operation(Op.UUID_TEXT),
     binary_op=Operation(Op.UUID_BINARY),
 )
