@@ -1,8 +1,8 @@
 """One replication stream on an asyncio loop: items out, confirmed LSNs in, status updates by themselves.
 
 In: `open_stream(settings, options, start_lsn)`.  Out: `ReplicationStream`.
-Invariant: the flush LSN begins at `start_lsn`, which is durable already, and only `confirm` advances it; status updates
-go on while nobody reads (F14, F15), and each update tells the truth of that moment.
+Invariant: the flush LSN begins at `start_lsn`, which is durable already, and only `confirm` advances it; status
+updates go on while nobody reads (F14, F15), and each update tells the truth of that moment.
 Must not: be used from another thread than its loop's, or read on while the caller does not (backpressure).
 """
 
