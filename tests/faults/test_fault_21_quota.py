@@ -70,7 +70,7 @@ def test_a_quota_slows_it_down_and_loses_and_repeats_nothing(
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, raw bytea)", dbname=database)
     load = Load(postgres, database)
     with new_daemon(postgres, database) as daemon:
-        client_id, both = f"cdcd-{daemon.slot}", new_name("separate")
+        client_id, both = f"cdcd-{daemon.slot}", new_name("both")
         command = setting_a_quota(kafka, client_id)
         daemon.start().wait_state("streaming")
         create_topic(kafka.bootstrap, both)

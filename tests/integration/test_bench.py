@@ -14,12 +14,15 @@ from tests.bench.__main__ import main
 from tests.bench.report import document
 from tests.bench.servers import Servers
 
+pytestmark = pytest.mark.own_broker
+"""The CPU of the servers' processes is measured."""
+
 
 @pytest.fixture
 def servers(
-    postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
+    postgres: PostgresServer, kafka: KafkaBroker, own_registry: SchemaRegistry, tmp_path: Path
 ) -> Servers:
-    return Servers(postgres, kafka, registry, tmp_path)
+    return Servers(postgres, kafka, own_registry, tmp_path)
 
 
 def test_a_backlog_is_drained_by_each_and_every_row_is_counted(

@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka.schema_registry import RegisteredSchema
@@ -234,6 +235,7 @@ def test_a_subject_with_odd_characters(registry: SchemaRegistry, client: Registr
     subject = new_name("shop.public.Order_u0020 Lines%/x") + "-key"
     client.schema_id(subject, V1)
     assert subject in ask(f"{registry.url}/subjects")
+    assert ask(f"{registry.url}/subjects/{quote(subject, safe='')}/versions") == [1]
 
 
 def test_a_schema_that_is_not_avro_is_refused(client: Registry, subject: str) -> None:

@@ -151,7 +151,9 @@ def test_of_two_schemas_with_one_id_the_first_in_the_log_has_it(
     delivery: str, kafka: KafkaBroker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids that cannot tell schemas apart, and two daemons that do not know of each other's."""
-    monkeypatch.setattr(schemas_module, "Book", lambda: SchemaIndex(id_of=lambda _text, attempt: 1 + attempt))
+    monkeypatch.setattr(
+        schemas_module, "SchemaIndex", lambda: SchemaIndex(id_of=lambda _text, attempt: 1 + attempt)
+    )
     one = Writer(kafka, prefix, new_name("one"), delivery).open()
     two = Writer(kafka, prefix, new_name("two"), delivery).open()
     assert one.announce("t-value", V1) == 1

@@ -335,7 +335,7 @@ def test_a_record_of_cdcds_own_that_is_too_large_says_what_mends_it(place: Place
         write(sink, records(place.topic, 5), progress(place.slot))
     assert caught.value.context["topic"] == place.progress_topic
     if limit == "client":
-        assert "what is kept of the topics" in caught.value.message
+        assert "the record of the topics" in caught.value.message
     assert "dead_letter does nothing" in caught.value.advice
     assert "sink.properties.message.max.bytes" in caught.value.advice
     sink.abort()

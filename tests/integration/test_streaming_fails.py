@@ -35,7 +35,7 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
     name = new_database_name()
     server.create_database(name)
     server.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
-    for table in ("t", "separate"):
+    for table in ("t", "other"):
         server.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)", dbname=name)
     yield server, name
     drop_database(server, name)
@@ -48,7 +48,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
     """Others flow while it is open, and it arrives once, each row as its columns were."""
     server, dbname = place
     with new_daemon(server, dbname) as daemon:
-        topics = [f"{daemon.name}.public.{table}" for table in ("t", "separate")]
+        topics = [f"{daemon.name}.public.{table}" for table in ("t", "other")]
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         with closing(psycopg2.connect(server.dsn(dbname))) as open_one, open_one.cursor() as cursor:
@@ -60,7 +60,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
             cursor.execute(INSERT, (ROWS // 2 + 1, ROWS))
             cursor.execute("ALTER TABLE t ADD COLUMN w int DEFAULT 7")
             cursor.execute("INSERT INTO t VALUES (0, 'wide')")
-            server.execute("INSERT INTO beside VALUES (1, 'x')", dbname=dbname)
+            server.execute("INSERT INTO other VALUES (1, 'x')", dbname=dbname)
             daemon.start()
             reader.wait(topics, lambda events: len(events) == 1)
             assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
@@ -69,7 +69,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
             hint = hint_of(daemon.events("retrying")[0]["error"])
             apply(daemon.config, hint, "source.protocol.streaming")
             daemon.start().wait_state("streaming")
-            server.execute("INSERT INTO beside VALUES (2, 'x')", dbname=dbname)
+            server.execute("INSERT INTO other VALUES (2, 'x')", dbname=dbname)
             reader.wait(topics, lambda events: len(events) == 2)
             assert len(daemon.events("retrying")) == 1, "it does not come again"
             open_one.commit()
@@ -102,7 +102,7 @@ def test_a_table_that_is_streamed_without_its_key_is_read_again(
             cursor.execute("ROLLBACK TO SAVEPOINT s")
             cursor.execute(INSERT, (1, ROWS))
             cursor.execute("DROP TABLE t")
-            server.execute("INSERT INTO beside VALUES (1, 'x')", dbname=dbname)
+            server.execute("INSERT INTO other VALUES (1, 'x')", dbname=dbname)
             daemon.start()
             eventually(lambda: daemon.events("retrying"), "what is streamed is not taken")
             open_one.commit()
@@ -135,7 +135,7 @@ def test_a_logical_message_that_was_rolled_back_is_not_written(
             cursor.execute(INSERT, (ROWS + 1, 2 * ROWS))
             cursor.execute("ROLLBACK TO SAVEPOINT s")
             cursor.execute(emit, ("after",))
-            server.execute("INSERT INTO beside VALUES (1, 'x')", dbname=dbname)
+            server.execute("INSERT INTO other VALUES (1, 'x')", dbname=dbname)
             eventually(lambda: daemon.events("retrying"), "what is streamed is not taken")
             if two_phase:
                 cursor.execute("PREPARE TRANSACTION 'one'")
@@ -187,15 +187,15 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """GuardVerdict by the tables. `beside` has to be new to the walsender when it decodes what was rolled back."""
+    """Judged by the tables. `other` has to be new to the walsender when it decodes what was rolled back."""
     server, dbname = place
     meanwhile, insert = CHANGES[change]
     server.execute("CREATE TABLE later (id int PRIMARY KEY, v text)", dbname=dbname)
-    server.execute("CREATE PUBLICATION chosen FOR TABLE t, beside", dbname=dbname)
+    server.execute("CREATE PUBLICATION chosen FOR TABLE t, other", dbname=dbname)
     protocol = {"streaming": streaming, "two_phase": two_phase}
     source = {"publication": {"names": ["chosen"]}, "protocol": protocol}
     with new_daemon(server, dbname, source=source) as daemon:
-        topics = {table: f"{daemon.name}.public.{table}" for table in ("t", "separate", "later")}
+        topics = {table: f"{daemon.name}.public.{table}" for table in ("t", "other", "later")}
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         server.execute("INSERT INTO t VALUES (0, 'before')", dbname=dbname)
@@ -204,9 +204,9 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
                 server.execute("SELECT pg_replication_origin_create('elsewhere')")
                 cursor.execute(ORIGIN)
             cursor.execute("SAVEPOINT s")
-            cursor.execute("INSERT INTO beside VALUES (1, 'rolled back')")
+            cursor.execute("INSERT INTO other VALUES (1, 'rolled back')")
             server.execute(meanwhile, dbname=dbname)
-            cursor.execute("INSERT INTO beside SELECT g, repeat('v', 200) FROM generate_series(2, 1000) g")
+            cursor.execute("INSERT INTO other SELECT g, repeat('v', 200) FROM generate_series(2, 1000) g")
             cursor.execute("ROLLBACK TO SAVEPOINT s")
             cursor.execute(f"{insert} FROM generate_series(1, 2000) g")
             open_one.commit()
@@ -214,9 +214,9 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
                 cursor.execute("SELECT pg_replication_origin_session_reset()")
                 cursor.execute("SELECT pg_replication_origin_drop('elsewhere')")
                 open_one.commit()
-        server.execute("INSERT INTO beside VALUES (-1, 'after')", dbname=dbname)
+        server.execute("INSERT INTO other VALUES (-1, 'after')", dbname=dbname)
         daemon.start()
-        reader.wait([topics["separate"]], lambda events: any(event.key == {"id": -1} for event in events))
+        reader.wait([topics["other"]], lambda events: any(event.key == {"id": -1} for event in events))
         assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
         assert daemon.stop() == 0
     creates = 0
@@ -247,12 +247,12 @@ def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
     """F26: what it had on its disk, more than 4096 changes, is streamed, rolled back, and no Stream Abort comes."""
     server, dbname = place
 
-    def beside(number: int) -> None:
-        server.execute("INSERT INTO beside VALUES (%s, 'x')", number, dbname=dbname)
+    def insert_other(number: int) -> None:
+        server.execute("INSERT INTO other VALUES (%s, 'x')", number, dbname=dbname)
         reader.wait(topics[1:], lambda events: len(events) == number)
 
     with new_daemon(server, dbname, source={"protocol": {"two_phase": two_phase}}) as daemon:
-        topics = [f"{daemon.name}.public.{table}" for table in ("t", "separate")]
+        topics = [f"{daemon.name}.public.{table}" for table in ("t", "other")]
         daemon.start().wait_state("streaming")
         with closing(psycopg2.connect(server.dsn(dbname))) as open_one, open_one.cursor() as cursor:
             open_one.autocommit = True
@@ -260,7 +260,7 @@ def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
             cursor.execute("INSERT INTO t VALUES (0, 'kept')")
             cursor.execute("SAVEPOINT s")
             cursor.execute("INSERT INTO t SELECT g, 'gone' FROM generate_series(1, 6000) g")
-            beside(1)
+            insert_other(1)
             assert daemon.stop() == 0
             daemon.start().wait_state("streaming")  # what lies before is decoded to the server's disk
             more = iter(range(2, 20))
@@ -268,7 +268,7 @@ def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
                 cursor.execute(
                     "INSERT INTO t SELECT max(id) + g, 'gone' FROM t, generate_series(1, 50) g GROUP BY g"
                 )
-                beside(next(more))
+                insert_other(next(more))
             cursor.execute("ROLLBACK TO SAVEPOINT s")
             cursor.execute("INSERT INTO t VALUES (-1, 'kept')")
             if two_phase:
@@ -276,7 +276,7 @@ def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
                 cursor.execute("COMMIT PREPARED 'one'")
             else:
                 cursor.execute("COMMIT")
-        beside(next(more))
+        insert_other(next(more))
         events = reader.read(topics[0])
         assert daemon.stop() == 0
         assert sorted(event.key["id"] for event in events) == [-1, 0]

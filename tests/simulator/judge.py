@@ -3,7 +3,7 @@
 In: a seed, or a case that was shrunk.  Out: the number of messages, or an AssertionError.
 Every session has a new core, starts from a position that was stored before, and what it had not made durable is
 lost, unless its commit was on its way. Any may end by what goes wrong in Kafka. One that could not tell whose its
-messages are is followed by one without streaming. GuardVerdict are the transactions in Kafka, each once, in commit
+messages are is followed by one without streaming. Judged are the transactions in Kafka, each once, in commit
 order, and each position that is confirmed. A half of them runs with what the daemon sets, on a server that does not
 tell of everything; and the slot may have been somebody else's, who has confirmed PREPAREs: then all goes on to the
 first COMMIT PREPARED of such, and halts there, in each session.

@@ -48,6 +48,7 @@ class SchemaRegistry(LocalServer):
             "quarkus.management.host": "127.0.0.1",
             "quarkus.management.port": str(self.management_port),
             "java.io.tmpdir": str(self.folder),
+            "apicurio.ccompat.max-subjects": "100000",  # the list of subjects ends after 1000 otherwise
         }
         flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         flags += [f"-D{key}={value}" for key, value in settings.items()]

@@ -15,7 +15,7 @@ async def nothing() -> None:
 
 async def failing(at: asyncio.Event) -> None:
     await at.wait()
-    raise OSError("separate")
+    raise OSError("in the background")
 
 
 @pytest.mark.parametrize("others", [0, 1, 3])
@@ -23,7 +23,7 @@ async def test_a_failure_ends_the_main_way_also_behind_others_that_have_ended(ot
     at = asyncio.Event()
     async with asyncio.timeout(10), in_background(*(nothing() for _ in range(others)), failing(at)) as tasks:
         asyncio.get_running_loop().call_later(0.01, at.set)
-        with pytest.raises(OSError, match="separate"):
+        with pytest.raises(OSError, match="in the background"):
             await tasks.unless(asyncio.Event().wait())
 
 
@@ -32,7 +32,7 @@ async def test_a_failure_of_before_ends_what_is_begun_behind_it() -> None:
     at.set()
     async with asyncio.timeout(10), in_background(nothing(), failing(at)) as tasks:
         await asyncio.sleep(0.01)
-        with pytest.raises(OSError, match="separate"):
+        with pytest.raises(OSError, match="in the background"):
             await tasks.unless(asyncio.Event().wait())
 
 
@@ -54,6 +54,6 @@ async def test_what_is_overtaken_has_ended_before_control_goes_on() -> None:
             ended.append(True)
 
     async with asyncio.timeout(10), in_background(failing(at)) as tasks:
-        with pytest.raises(OSError, match="separate"):
+        with pytest.raises(OSError, match="in the background"):
             await tasks.unless(main_way())
         assert ended == [True]
