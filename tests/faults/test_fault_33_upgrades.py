@@ -115,7 +115,7 @@ def test_a_cluster_that_pg_upgrade_has_made_is_another_one_until_somebody_says_s
         assert done.returncode == 0, done.stderr
         events = reader.wait([topic], lambda events: set(fold(events, row_of)) == {1, 2})
         assert_each_once([event for event in events if event.op not in ("t", "g")])
-        assert daemon.status()["state"] == "streaming"
+        daemon.wait_state("streaming")
     finally:
         daemon.__exit__()
         for server in (old, new):
