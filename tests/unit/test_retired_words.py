@@ -176,7 +176,9 @@ def test_no_identifier_is_a_retired_word(path: Path) -> None:
 
 def test_no_file_is_named_by_a_retired_word() -> None:
     assert [str(path.relative_to(ROOT)) for path in files() if retired(path.stem)] == []
-    assert [path for path in RETIRED_MODULES if (ROOT / path).exists()] == []
+    # An update leaves the folder of a package that is gone, with its bytecode.
+    there = [path for path in RETIRED_MODULES if (ROOT / path).is_file() or any((ROOT / path).rglob("*.py"))]
+    assert there == []
 
 
 def test_no_option_and_no_error_code_has_a_retired_word() -> None:
