@@ -1,4 +1,4 @@
-"""Monitoring: what the daemon knows of itself and of its server, beside the stream.
+"""Monitoring: what the daemon knows of itself and of its server while it streams.
 
 In: what the parts of a session report; looks at the slot, the publications and the sessions on the server.
 Out: `Status` (probes, metrics, /status), `Waits`, and the errors that a look ends the session with.

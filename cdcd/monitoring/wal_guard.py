@@ -76,7 +76,7 @@ class WalGuard:
         """Say what is new; returns whether the slot is to be dropped now: told before, and nobody holds it."""
         if verdict is None or reading is None:
             self._status.wal_guard(None)
-            self._level = Level.OK  # what cannot be seen is told again when it is seen again
+            self._level = Level.OK  # once the slot can be read again, its level is reported again
             self.drops_slot = False
             return False
         self._status.wal_guard(verdict)

@@ -150,7 +150,7 @@ class Session:
         return self._writer is not None and self._writer.has_advanced
 
     def fail(self, error: CdcdError) -> None:
-        """End the session with an error that was found beside it."""
+        """End the session with an error that a monitor or another thread has found."""
         self._failure = error
         self._failed.set()
 
