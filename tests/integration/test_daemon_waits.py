@@ -84,6 +84,13 @@ def assert_in_metrics(daemon: Daemon, kind: str, pid: int) -> None:
     assert len(infos) == 1, infos
 
 
+def is_logged(daemon: Daemon, kind: str) -> None:
+    """Wait for its line in the log, which follows /status by up to a turn; without it no line says its end."""
+    eventually(
+        lambda: [line for line in daemon.events("waiting") if line["kind"] == kind], "a line in the log"
+    )
+
+
 def over(daemon: Daemon, kind: str) -> None:
     """It has ended, and says so everywhere."""
     assert waits_of(daemon, kind) == []
@@ -183,6 +190,7 @@ def test_who_holds_the_slot_is_named(postgres: PostgresServer, database: str, ne
         assert (blocker["application"], blocker["database"]) == ("pg_recvlogical", database)
         since = {wait["since"] for wait in waits_of(daemon, "slot_held")}
         eventually(lambda: len(daemon.events("retrying")) >= 4, "it tries again and again")
+        is_logged(daemon, "source")
         assert {wait["since"] for wait in waits_of(daemon, "slot_held")} == since
     daemon.wait_state("streaming")
     over(daemon, "slot_held")
@@ -213,6 +221,7 @@ def test_a_kafka_that_says_nothing_is_named_and_so_is_the_back_pressure(
     eventually(lambda: waits_of(daemon, "kafka"), "the commit waits")
     silent = f"brokers 127.0.0.1:{kafka_door.port}: do not answer"
     eventually(lambda: any(silent in one for one in blockers(daemon, "kafka")), "who it is")
+    is_logged(daemon, "kafka")
     kafka_door.heal()
     eventually(lambda: daemon.status().get("waiting_for") == [], "it goes on")
     await_confirmed(postgres, daemon)
@@ -235,8 +244,7 @@ def test_a_registry_that_says_nothing_is_named(
         postgres.execute("INSERT INTO b VALUES (1)", dbname=database)
         (wait,) = eventually(lambda: waits_of(daemon, "registry"), "it waits")
         assert f"subject {daemon.name}.public.b-" in wait["waits_for"]
-        said = lambda: [line for line in daemon.events("waiting") if line["kind"] == "registry"]  # noqa: E731
-        eventually(said, "a line in the log")
+        is_logged(daemon, "registry")
         door.heal()
         await_confirmed(postgres, daemon)
         over(daemon, "registry")
@@ -261,6 +269,7 @@ def test_a_standby_that_has_to_be_first_is_named_by_its_slot(
             lambda: any("slot standby_1: no standby" in one for one in blockers(daemon, "standby")),
             "who it is",
         )
+        is_logged(daemon, "standby")
         server.execute("ALTER SYSTEM RESET synchronized_standby_slots")
         server.execute("SELECT pg_reload_conf()")
         await_confirmed(server, daemon)
@@ -284,6 +293,7 @@ def test_a_source_that_is_away_is_one_wait_however_often_it_is_tried(
         eventually(lambda: waits_of(daemon, "source"), "it waits")
         since = {wait["since"] for wait in waits_of(daemon, "source")}
         eventually(lambda: len(daemon.events("retrying")) >= 4, "it tries again and again")
+        is_logged(daemon, "source")
         assert {wait["since"] for wait in waits_of(daemon, "source")} == since
         server.start()
         daemon.wait_state("streaming")

@@ -52,7 +52,7 @@ def test_every_code_that_users_read_of_is_one_that_errors_have() -> None:
         (path.name, code)
         for pattern in READ_BY_USERS
         for path in ROOT.glob(pattern)
-        if path.is_file()
+        if path.is_file() and path.suffix != ".pyc"  # tests import modules of deploy/
         for code in re.findall(r"\bCDCD-[A-Z]+(?:-[A-Z]+)*", path.read_text())
     }
     assert len(said) > 5
