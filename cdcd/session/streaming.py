@@ -1,8 +1,8 @@
 """The stream of one session: items go to the pump, and what is durable in Kafka is confirmed to PostgreSQL.
 
-In: an open replication stream, the pump and the writer behind it.  Out: records in Kafka; `confirm(safe LSN)`.
-Invariant: only `confirm` moves the slot. The writer calls it, behind a commit (F7), and `begin`, with what the
-progress record of an earlier session has made durable.
+In: an open replication stream, the pump and the writer behind it.  Out: records in Kafka; the safe LSN as flush LSN.
+Invariant: only `send_flush_lsn` moves the slot. The writer calls it after a commit (F7); `begin` calls it with the
+end LSN of the progress record that an earlier session committed.
 Must not: decode, encode, or decide where the stream begins.
 """
 
@@ -33,15 +33,15 @@ class Streaming:
         self._counted_bytes = self._counted_aborted = 0
 
     def begin(self, commit_position: CommitPosition) -> None:
-        """Let the writer confirm, at once what is durable already; all before the position is complete."""
-        self._writer.confirm_with(self.confirm)
+        """Confirm what is durable already, let the writer confirm from now on, then set its commit position."""
+        self._writer.confirm_with(self.send_flush_lsn)
         if self._writer.safe_lsn > INVALID_LSN:
-            self.confirm(self._writer.safe_lsn)
+            self.send_flush_lsn(self._writer.safe_lsn)
         self._writer.begin_at(commit_position)
 
-    def confirm(self, lsn: Lsn) -> None:
-        """Confirm to PostgreSQL that everything up to here is durable in Kafka."""
-        self._stream.confirm(lsn)
+    def send_flush_lsn(self, lsn: Lsn) -> None:
+        """Send PostgreSQL a Standby Status Update: everything up to `lsn` is durable in Kafka."""
+        self._stream.queue_flush_lsn(lsn)
         self._stream.send_status()
         self._status.confirmed(lsn)
 

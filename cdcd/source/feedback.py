@@ -1,7 +1,7 @@
 """Which positions a status update carries, and when one is due. Pure: time is given in.
 
 In: LSNs received and confirmed, the clock in microseconds.  Out: `Positions`, and whether to send now.
-Invariant: flush and apply begin at the start LSN, and only `confirm` advances them (F7, F71).
+Invariant: flush and apply begin at the start LSN, and only `advance_flush_lsn` advances them (F7, F71).
 Must not: read the clock or the socket.
 """
 
@@ -40,8 +40,8 @@ class Feedback:
         """Note an LSN seen on the wire. Message LSNs are not monotone (F5): only the highest counts."""
         self._received_lsn = max(self._received_lsn, lsn)
 
-    def confirm(self, lsn: Lsn) -> bool:
-        """Note that all up to `lsn` is durable, for the next status update; return whether it is news (F7)."""
+    def advance_flush_lsn(self, lsn: Lsn) -> bool:
+        """Advance flush and apply to `lsn` for the next status update; return whether that is an advance (F7)."""
         if lsn <= self._confirmed_lsn:
             return False
         self._confirmed_lsn = lsn

@@ -1,8 +1,8 @@
 """One replication stream on an asyncio loop: items out, confirmed LSNs in, status updates by themselves.
 
 In: `open_stream(settings, options, start_lsn)`.  Out: `ReplicationStream`.
-Invariant: the flush LSN begins at `start_lsn`, which is durable already, and only `confirm` advances it; status
-updates go on while nobody reads (F14, F15), and each update tells the truth of that moment.
+Invariant: the flush LSN begins at `start_lsn`, which is durable already; only `queue_flush_lsn` advances it. Status
+updates continue while nobody reads (F14, F15), and each one has the positions of its moment.
 Must not: be used from another thread than its loop's, or read on while the caller does not (backpressure).
 """
 
@@ -110,9 +110,9 @@ class ReplicationStream:
             await self._wait_readable()
             self._hear()
 
-    def confirm(self, lsn: Lsn) -> None:
-        """Note that everything up to `lsn` is durable; the next status update says so. Never moves back."""
-        self._feedback.confirm(lsn)
+    def queue_flush_lsn(self, lsn: Lsn) -> None:
+        """Queue `lsn` as the flush LSN of the next status update. A lower LSN than before is ignored."""
+        self._feedback.advance_flush_lsn(lsn)
 
     def send_status(self) -> None:
         """Send a status update now. A broken connection is reported by the next `read`."""

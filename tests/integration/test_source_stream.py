@@ -115,7 +115,7 @@ async def test_a_read_stops_near_its_limit_and_says_that_there_is_more(postgres:
 async def test_the_slot_does_not_move_by_keepalives_and_exactly_to_what_is_confirmed(
     pg_server: PostgresServers, major: int
 ) -> None:
-    """F2, F71: with a short wal_sender_timeout, nothing but `confirm` moves the slot, and it to the byte."""
+    """F2, F71: with a short wal_sender_timeout, nothing but `queue_flush_lsn` moves the slot, and it to the byte."""
     server = pg_server(major)
     with source_database(server, TABLE, PUBLICATION, wal_sender_timeout="3s") as settings:
         start_lsn = make_slot(settings)
@@ -138,12 +138,12 @@ async def test_the_slot_does_not_move_by_keepalives_and_exactly_to_what_is_confi
                 assert confirmed_position(server, settings.slot) == start_lsn
             assert not reading.done()
             end_lsn = end_lsns(items)[0]
-            stream.confirm(end_lsn)
+            stream.queue_flush_lsn(end_lsn)
             stream.send_status()
             await until(
                 lambda: confirmed_position(server, settings.slot) == end_lsn, "the confirmed position"
             )
-            stream.confirm(start_lsn)
+            stream.queue_flush_lsn(start_lsn)
             stream.send_status()
             assert stream.confirmed_lsn == end_lsn
             reading.cancel()
@@ -161,7 +161,7 @@ async def test_what_was_received_and_not_confirmed_comes_again(postgres: Postgre
             async with streaming(settings, start_lsn) as stream:
                 items = await read_until(stream, lambda items: commits(items) == 1)
                 confirmed = end_lsns(items)[0]
-                stream.confirm(confirmed)
+                stream.queue_flush_lsn(confirmed)
                 stream.send_status()
                 run_script(plain(settings), "INSERT INTO public.t VALUES (2, 'C')")
                 with large.cursor() as cursor:
@@ -220,7 +220,7 @@ async def test_the_keepalive_of_a_filtered_stream_may_be_confirmed(postgres: Pos
                 return any(isinstance(item, Keepalive) and item.wal_end_lsn >= goal for item in items)
 
             items = await read_until(stream, beyond)
-            stream.confirm(max(item.wal_end_lsn for item in items if isinstance(item, Keepalive)))
+            stream.queue_flush_lsn(max(item.wal_end_lsn for item in items if isinstance(item, Keepalive)))
             stream.send_status()
             await until(
                 lambda: (confirmed_position(postgres, settings.slot) or 0) >= goal, "the slot to advance"

@@ -64,7 +64,7 @@ async def test_a_fast_shutdown_finishes_while_an_idle_stream_confirms_keepalives
                 while True:
                     for item in await stream.read():
                         if isinstance(item, Keepalive):
-                            stream.confirm(item.wal_end_lsn)
+                            stream.queue_flush_lsn(item.wal_end_lsn)
                             stream.send_status()
 
             idling = asyncio.create_task(idle())

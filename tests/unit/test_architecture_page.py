@@ -51,7 +51,7 @@ def test_the_page_follows_a_row_from_the_socket_to_the_confirmation() -> None:
     assert {
         ("source/stream.py", "ReplicationStream.read"),
         ("sink/producer.py", "KafkaSink.commit"),
-        ("source/stream.py", "ReplicationStream.confirm"),
+        ("source/stream.py", "ReplicationStream.queue_flush_lsn"),
     } <= set(NAMES)
 
 

@@ -53,8 +53,8 @@ class Parts:
     def begin_at(self, commit_position: CommitPosition) -> None:
         self.asked.append(("begin", commit_position.commit_lsn))
 
-    def confirm(self, lsn: int) -> None:
-        self.asked.append(("confirm", lsn))
+    def queue_flush_lsn(self, lsn: int) -> None:
+        self.asked.append(("flush_lsn", lsn))
 
     def send_status(self) -> None:
         self.asked.append(("send",))
@@ -94,16 +94,16 @@ class _Status:
 def test_what_is_durable_is_confirmed_at_once_and_sent_to_the_server() -> None:
     parts = Parts(safe_lsn=500)
     parts.streaming.begin(CommitPosition(400, 500, 0))
-    assert parts.asked == [("confirm", 500), ("send",), ("confirmed", 500), ("begin", 400)]
+    assert parts.asked == [("flush_lsn", 500), ("send",), ("confirmed", 500), ("begin", 400)]
 
 
 def test_nothing_is_confirmed_before_anything_is_durable_and_then_by_the_writer() -> None:
     """F7"""
     parts = Parts()
     parts.streaming.begin(CommitPosition(0, 0, 0))
-    assert parts.said("confirm", "confirmed") == []
+    assert parts.said("flush_lsn", "confirmed") == []
     parts.confirm_by_writer(700)
-    assert parts.said("confirm", "send", "confirmed") == [("confirm", 700), ("send",), ("confirmed", 700)]
+    assert parts.said("flush_lsn", "send", "confirmed") == [("flush_lsn", 700), ("send",), ("confirmed", 700)]
 
 
 async def test_what_was_read_is_handed_on_in_its_order_and_counted_once() -> None:

@@ -10,16 +10,16 @@ def test_only_confirm_moves_flush_and_apply() -> None:
     feedback = Feedback(1_000_000, start_lsn=100)
     feedback.received(5_000)
     assert feedback.positions() == Positions(5_000, 100, 100)
-    feedback.confirm(300)
+    feedback.advance_flush_lsn(300)
     assert feedback.positions() == Positions(5_000, 300, 300)
 
 
 def test_confirm_never_moves_back() -> None:
     """F7."""
     feedback = Feedback(1_000_000)
-    assert feedback.confirm(300)
-    assert not feedback.confirm(200)
-    assert not feedback.confirm(300)
+    assert feedback.advance_flush_lsn(300)
+    assert not feedback.advance_flush_lsn(200)
+    assert not feedback.advance_flush_lsn(300)
     assert feedback.positions() == Positions(300, 300, 300)
 
 
