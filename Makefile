@@ -1,5 +1,5 @@
-# Every target does its own set-up; `make` alone lists them.
-# PYTHON=python3.12 chooses the interpreter of the virtual environment, ARGS="..." goes to what the target runs.
+# Every target installs its prerequisites; `make` alone lists the targets.
+# PYTHON=python3.12 chooses the interpreter of the virtual environment, ARGS="..." is passed to the target's command.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICK_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-test)
 DOCS_STAMP := $(VENV)/.installed-docs
-unexport PYTHONDONTWRITEBYTECODE  # each process of the tests would compile all of cdcd again
+unexport PYTHONDONTWRITEBYTECODE  # if it is set, each process of the tests compiles all of cdcd again
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
@@ -18,16 +18,16 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## the whole job on real servers: make demo ARGS="--rows N --seconds S --keep"
+demo: $(STAMP) ## the demo on real servers: make demo ARGS="--rows N --seconds S --keep"
 	$(BIN)/cdcd demo $(ARGS)
 
 test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-quick: $(QUICK_STAMP) ## what needs no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
+test-quick: $(QUICK_STAMP) ## the tests that need no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
 	$(BIN)/pytest --quiet --numprocesses 4 tests/unit $(ARGS)
 
-long: $(STAMP) ## what takes many minutes, with the memory it needed: make long ARGS="-k huge"
+long: $(STAMP) ## the tests that take many minutes, with their peak memory: make long ARGS="-k huge"
 	$(BIN)/pytest -s -m long $(ARGS)
 
 check: $(STAMP) ## lint, format, types, import rules
@@ -44,14 +44,14 @@ docs: $(DOCS_STAMP) ## the documentation as a site with search, in build/site; a
 bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*' --pairs 3" (--help, --list)
 	$(BIN)/python -m tests.bench $(ARGS)
 
-profile: $(STAMP) ## where a drain spends its time, by py-spy: make profile ARGS="--case insert-1 --output FILE"
+profile: $(STAMP) ## a CPU profile of a drain, by py-spy: make profile ARGS="--case insert-1 --output FILE"
 	@test -x $(BIN)/py-spy || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/python -m tests.bench.profile $(ARGS)
 
-faults: $(STAMP) ## kills, cuts and crashes under load, judged: make faults ROUNDS=1000 SEED=7 (none: a fixed selection)
+faults: $(STAMP) ## kills, lost connections and crashes under load: make faults ROUNDS=1000 SEED=7 (default: a fixed selection)
 	$(BIN)/python -m tests.faults $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak: $(STAMP) ## faults all the time, nothing may grow: make soak MINUTES=60 SEED=7
+soak: $(STAMP) ## faults all the time; memory and descriptors may not grow: make soak MINUTES=60 SEED=7
 	$(BIN)/python -m tests.faults.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 matrix: $(STAMP) ## every version and option against test_decoding: make matrix ARGS="--majors 17,18 --seed N"
@@ -63,13 +63,13 @@ oracle: $(STAMP) ## every type through the topics, judged by PostgreSQL: make or
 fuzz: $(STAMP) ## any bytes against a decoder, or a C extension and its fallback: make fuzz ARGS="--target reading --asan --runs N"
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]' || \
-		echo "make fuzz: without atheris, so without guidance by coverage" >&2
+		echo "make fuzz: atheris is not installed, so coverage does not guide the inputs" >&2
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 chart: $(STAMP) ## lint and render the Helm chart (needs Go)
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash tests/chart/run
 
-clean: ## remove what the other targets made here (the artefact cache is in the user's cache folder)
+clean: ## remove the files that the other targets created here (not the artefact cache in the user's cache folder)
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find cdcd tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -78,10 +78,10 @@ $(DOCS_STAMP): EXTRA := docs
 $(STAMP): EXTRA := dev
 $(STAMP) $(VENV)/.installed-test: $(shell find cdcd -name '*.pyx' -o -name '*.px[di]')
 $(STAMP) $(VENV)/.installed-test $(DOCS_STAMP): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; name one with PYTHON=..." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; set PYTHON=..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is not" >&2; exit 1; }
+		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is older" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
-		{ rm -rf $(VENV); echo "the virtual environment could not be made (Debian: apt install python3-venv)" >&2; exit 1; }
+		{ rm -rf $(VENV); echo "cannot create the virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
 	@touch $@
