@@ -1,8 +1,8 @@
-"""Every error cdcd raises on purpose: one tree, each class with a code, a retry class and a hint.
+"""The errors that cdcd raises on purpose: one tree, each class with a code, a retry class and a hint.
 
-In: what went wrong, with the place (file, key, table, LSN) as keyword context.  Out: one clear line.
+In: the failure, and its location (file, key, table, LSN) as keyword context.  Out: one clear line.
 Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only.
-Must not: import anything above `cdcd.lsn`. Everybody imports the names from here, whatever file they are in.
+Must not: import anything above `cdcd.lsn`. Other packages import every class from here, not from its file.
 """
 
 from cdcd.errors.daemon import (

@@ -1,9 +1,9 @@
-"""Errors of the daemon's own surroundings: its configuration, its disk, what is told of the wire, the demo's servers.
+"""Errors of the daemon's surroundings: its configuration, its memory, its disk, capture files, the demo's servers.
 
 In: a key, a path, the name of a file.  Out: classes of the tree.
-Invariant: a problem with the configuration ends the process with a status of its own; what a disk lacks is told
-with what makes room.
-Must not: do anything but say it.
+Invariant: a problem with the configuration ends the process with its own exit status; the hint of a full disk says
+how to free space.
+Must not: do anything but describe the failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ConfigError(CdcdError):
     code = "CDCD-CONFIG"
     retry = Retry.NEVER
     exit_status = EXIT_CONFIG
-    hint = "correct each line; `cdcd check --config FILE` says the same"
+    hint = "correct each line; `cdcd check --config FILE` lists the same problems"
 
     def __init__(
         self, message: str, problems: tuple[str, ...] = (), *, hint: str | None = None, **context: object
@@ -31,70 +31,71 @@ class ResumeRefused(CdcdError):
     """The requested resolution does not resolve the halt, or would not be safe now."""
 
     code = "CDCD-RESUME-REFUSED"
-    hint = "`cdcd check` shows the state"
+    hint = "run `cdcd check`: it shows the current state"
 
 
 class SecretUnreadable(CdcdError):
-    """A secret's file cannot be read at the moment of use."""
+    """The file of a secret cannot be read when it is needed."""
 
     code = "CDCD-SECRET-UNREADABLE"
-    retry = Retry.AUTO  # a file that is being rotated is there again at the next attempt
-    hint = "put the file back, readable for the daemon's user; it is read again at each try"
+    retry = Retry.AUTO  # a file that is being rotated exists again at the next attempt
+    hint = "restore the file, readable for the daemon's user; cdcd reads it again at each retry"
 
 
 class OutOfMemory(CdcdError):
-    """The system refuses memory. Ends the process: one that begins again has what this one had taken."""
+    """The operating system refuses memory. The process ends: its successor can use the memory that it frees."""
 
     code = "CDCD-OUT-OF-MEMORY"
     retry = Retry.NEVER
     exit_status = EXIT_MEMORY
-    hint = "give it more memory, or lower buffer.memory; nothing that is not durable was confirmed"
+    hint = "give cdcd more memory, or lower buffer.memory; only durable changes were confirmed"
 
 
 class SpillError(CdcdError):
-    """Changes of open transactions cannot be kept on disk, or not be read back; nothing of them is confirmed."""
+    """Changes of open transactions cannot be spilled to disk or read back; none of them is confirmed."""
 
     code = "CDCD-SPILL"
-    hint = "set buffer.spill_dir to a folder that the daemon alone can write to, and restart cdcd"
+    hint = "set buffer.spill_dir to a directory that only the daemon can write to, and restart cdcd"
 
 
 class SpillFull(SpillError):
-    """There is no room for more of the open transactions, neither in memory nor on disk (F30).
+    """The open transactions fit neither in memory nor in the spill space on disk (F30).
 
-    Not tried again by itself: the server sends the same transactions from their beginning (F27), so the same disk
-    would be filled up again, and others may need it. The halt gives the room back at once.
+    cdcd does not retry by itself: the server sends the same transactions from their beginning (F27), which would fill
+    the same disk again, and other programs may need it. The halt frees the space at once.
     """
 
     code = "CDCD-SPILL-FULL"
     hint = (
-        "make room, then `cdcd resume`; or raise buffer.spill and restart cdcd; or set source.protocol.streaming: "
-        "off and restart, then the server keeps large transactions on its own disk until they commit"
+        "free disk space, then `cdcd resume`; or raise buffer.spill and restart cdcd; or set "
+        "source.protocol.streaming: off and restart cdcd, then the server spills large transactions to its own disk "
+        "until they commit"
     )
 
 
 class SpillLost(SpillError):
-    """The files of open transactions were taken away under the daemon.
+    """The spill files of open transactions were removed while the daemon used them.
 
-    Tried again by itself: the next session makes its folder again, and the server sends what was in it (F27).
+    cdcd retries by itself: the next session creates its directory again, and the server sends their changes (F27).
     """
 
     code = "CDCD-SPILL-LOST"
     retry = Retry.AUTO
-    hint = "keep what clears up temporary files away from buffer.spill_dir; what was lost is sent again"
+    hint = "exclude buffer.spill_dir from the clean-up of temporary files; the server sends the lost changes again"
 
 
 class CaptureError(CdcdError):
-    """A capture file that cannot be made or read, or a line that is not hex."""
+    """A capture file cannot be created or read, or has a line that is not hex."""
 
     code = "CDCD-CAPTURE"
     hint = "choose another file, or correct the line"
 
 
 class StackError(CdcdError):
-    """A server of the local stack, or its artefact, could not be had."""
+    """A server of the local stack could not be started, or its artefact could not be fetched."""
 
     code = "CDCD-STACK"
-    hint = "see the message: the local servers are started by `python -m cdcd.demo.stack`"
+    hint = "correct what the message names; `python -m cdcd.demo.stack` starts the local servers"
 
     @staticmethod
     def _cleaned(text: str) -> str:

@@ -1,15 +1,15 @@
-"""Let go what the tracebacks of an error hold.
+"""Release the objects that the tracebacks of an error refer to.
 
-In: an error that is kept.  Out: it and all that it came from, without tracebacks.
-Invariant: ends also where errors lead to each other in a ring, as one that is raised again while another that came
-from it is handled does.
+In: an error that is stored.  Out: the error, its causes and its contexts, without tracebacks.
+Invariant: the walk ends even where errors refer to each other in a cycle. Such a cycle arises when an error is raised
+again while an error that it caused is handled.
 """
 
 from __future__ import annotations
 
 
 def drop_frames(*errors: BaseException | None) -> None:
-    """Take the tracebacks off `errors`, their causes and their contexts."""
+    """Remove the tracebacks of `errors`, their causes and their contexts."""
     waiting: list[BaseException | None] = [*errors]
     seen: set[int] = set()
     while waiting:

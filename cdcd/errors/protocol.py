@@ -1,7 +1,7 @@
-"""Errors of what the server sends: bytes, messages and orders of messages that the protocol does not have.
+"""Errors of the replication stream: bytes, messages and sequences of messages that violate the protocol.
 
 In: message and field names, LSNs.  Out: classes of the tree.
-Invariant: nothing was confirmed of what one of these is raised for (F19).
+Invariant: the data that one of these errors is raised for is never confirmed (F19).
 Must not: carry bytes of a message.
 """
 
@@ -11,17 +11,17 @@ from cdcd.errors.tree import CdcdError, Retry
 
 
 class ProtocolError(CdcdError):
-    """Bytes from the server that the protocol documents do not allow.
+    """The server sent bytes that the protocol does not allow.
 
-    Tried again a few times: a link without TLS may have damaged them. The same ones again are the server's, or a
-    defect of cdcd.
+    cdcd retries a few times: a connection without TLS may have damaged the bytes. If the same bytes come again, the
+    defect is in the server or in cdcd.
     """
 
     code = "CDCD-PROTOCOL"
     retry = Retry.AGAIN
     hint = (
-        "nothing was confirmed: `cdcd resume` has it sent again; if that does not help, report this message with "
-        "the server's version"
+        "nothing was confirmed. Run `cdcd resume`: the server sends the changes again. If the error repeats, report "
+        "this message with the server's version"
     )
 
 
@@ -38,57 +38,58 @@ class MessageTrailing(ProtocolError):
 
 
 class MessageUnknown(ProtocolError):
-    """A message type, tuple kind or flag that no supported version knows."""
+    """A message has a type, tuple kind or flag that no supported protocol version has."""
 
     code = "CDCD-PROTOCOL-UNKNOWN"
 
 
 class MessageOutOfOrder(ProtocolError):
-    """A message that may not follow in this state (F31)."""
+    """A message is not allowed in this state of the stream (F31)."""
 
     code = "CDCD-PROTOCOL-ORDER"
 
 
 class RelationUnknown(ProtocolError):
-    """A row of a relation that this session has not described (F43)."""
+    """A row refers to a relation that the server has not described in this session (F43)."""
 
     code = "CDCD-PROTOCOL-RELATION"
 
 
 class PreparedMissing(ProtocolError):
-    """COMMIT PREPARED of a transaction whose rows did not come: they are lost to this slot (F33, F34)."""
+    """COMMIT PREPARED arrived for a transaction whose rows were not sent: this slot has lost them (F33, F34)."""
 
     code = "CDCD-PREPARED-MISSING"
     retry = Retry.OPERATOR
     hint = (
-        "something else confirmed its PREPARE, or an origin left out of the stream prepared it; nothing was "
-        "confirmed. Run `cdcd resnapshot` to copy the tables again: see docs/slot-gone.md"
+        "another consumer confirmed its PREPARE, or its origin is excluded from the stream; the COMMIT PREPARED was "
+        "not confirmed. Run `cdcd resnapshot` to copy the tables again: see docs/slot-gone.md"
     )
 
 
 class PartialTransactionMissing(ProtocolError):
-    """The rest of a transaction that was written in parts does not come: readers have only its beginning."""
+    """The rest of a transaction that is written in parts does not arrive: readers have only its first part."""
 
     code = "CDCD-PARTIAL-TRANSACTION-MISSING"
     hint = (
-        "an option that numbers changes otherwise was changed meanwhile (format.key_columns, format.keyless, "
-        "source.publication.names, source.protocol.messages or .origin): change it back and restart cdcd; or the "
-        "slot or the server is another one: run `cdcd resnapshot` to copy the tables again, see docs/slot-gone.md"
+        "an option that affects the numbering of changes was modified since (format.key_columns, format.keyless, "
+        "source.publication.names, source.protocol.messages or .origin): restore its value and restart cdcd; or the "
+        "slot or the server was replaced: run `cdcd resnapshot` to copy the tables again, see docs/slot-gone.md"
     )
 
 
 class UnsafeStreaming(ProtocolError):
-    """What was sent of a transaction while it was open may not be what it has committed (F26)."""
+    """The changes streamed while a transaction was open may differ from the changes that it committed (F26)."""
 
     code = "CDCD-UNSAFE-STREAMING"
     retry = Retry.OPERATOR
     hint = (
-        "nothing of it was confirmed; source.protocol.streaming: off lets the server send it after its commit"
+        "the transaction was not confirmed. Set source.protocol.streaming: off and restart cdcd: the server then "
+        "sends a transaction after its commit"
     )
 
 
 class FeatureUnsupported(CdcdError):
-    """The server sent what this version of cdcd cannot take yet."""
+    """The server sent a message that this version of cdcd does not support."""
 
     code = "CDCD-UNSUPPORTED"
-    hint = "take the option back that the message names, and restart cdcd"
+    hint = "remove the option that the message names, and restart cdcd"

@@ -1,8 +1,8 @@
-"""Errors of rows and schemas: what has no Avro form, and what the registry says no to.
+"""Errors of rows and schemas: values without an Avro form, and schemas that the registry refuses.
 
 In: names of tables, columns, types and subjects.  Out: classes of the tree.
-Invariant: no value is named, only where it is.
-Must not: decide what becomes of a table.
+Invariant: an error names the location of a value, never the value.
+Must not: decide how cdcd treats the table afterwards.
 """
 
 from __future__ import annotations
@@ -11,55 +11,55 @@ from cdcd.errors.tree import CdcdError, Retry
 
 
 class SchemaError(CdcdError):
-    """A relation that has no Avro schema (name collision, unknown type shape)."""
+    """A relation has no Avro schema (name collision, unknown type shape)."""
 
     code = "CDCD-SCHEMA"
     hint = "rename the column or table, or choose another form for it in `format`"
 
 
 class KeyChanged(SchemaError):
-    """A table's key is no longer that of its topic: rows written before and after would not share a key (F45)."""
+    """A table's key differs from its topic's key: old and new records of a row would have different keys (F45)."""
 
     code = "CDCD-KEY-CHANGED"
     hint = (
-        "give the table its former key again; or let the new key count from here on, and rebuild what reads the "
-        "topic by key: delete the subject <topic>-key from the registry; then `cdcd resume`. Or set "
+        "restore the table's former key; or accept the new key for all later records, and rebuild every consumer "
+        "that uses the key: delete the subject <topic>-key from the registry; then `cdcd resume`. Or set "
         "registry.incompatible: new_topic, and restart cdcd"
     )
 
 
 class ReplicaIdentityIncomplete(CdcdError):
-    """A change that does not name its row: the replica identity, of a partition or the table, lacks the key (F78)."""
+    """A change does not identify its row: the replica identity of the table or partition lacks the key (F78)."""
 
     code = "CDCD-REPLICA-IDENTITY"
     hint = (
-        "ALTER TABLE ... REPLICA IDENTITY FULL on the partition; changes that are in the WAL already stay as they "
-        "are: `cdcd resnapshot`"
+        "run ALTER TABLE ... REPLICA IDENTITY FULL on the partition; it does not affect changes already in the WAL: "
+        "run `cdcd resnapshot` to copy the table instead"
     )
 
 
 class ValueUnencodable(CdcdError):
-    """A value its column's Avro type cannot hold; names table, column, type, LSN, never the value."""
+    """The Avro type of a column cannot hold a value; the error names table, column, type, LSN, never the value."""
 
     code = "CDCD-VALUE"
     hint = "choose another form for the column in `format`, and restart cdcd; or correct the row, then `cdcd resume`"
 
 
 class BinaryUnreadable(ValueUnencodable):
-    """A value in its type's binary form, of which no exact reading is known."""
+    """cdcd cannot decode a value exactly from its type's binary format."""
 
     code = "CDCD-VALUE-BINARY"
-    hint = "set source.protocol.binary: false"
+    hint = "set source.protocol.binary: false, and restart cdcd"
 
 
 class TextUnreadable(ValueUnencodable):
-    """A value's text that its type does not have: damaged on its way, or of a server that writes it otherwise."""
+    """A value's text is not valid for its type: it was damaged in transit, or this server writes another format."""
 
     code = "CDCD-VALUE-TEXT"
     retry = Retry.AGAIN
     hint = (
-        "nothing was confirmed: `cdcd resume` has it sent again; if that does not help, report the column's type "
-        "with the server's version"
+        "the value was not confirmed. Run `cdcd resume`: the server sends it again. If the error repeats, report the "
+        "column's type with the server's version"
     )
 
 
@@ -79,18 +79,18 @@ class RegistryRefused(CdcdError):
 
 
 class SchemaIncompatible(RegistryRefused):
-    """Readers of a table's topic could not read on under its new schema; the message says where and why (F55)."""
+    """A table's new schema is incompatible with the schemas of its topic; the message says where and why (F55)."""
 
     code = "CDCD-SCHEMA-INCOMPATIBLE"
     hint = (
-        "nothing was written or confirmed. Take the change back, then `cdcd resume`; or let it through with "
-        "registry.incompatible: new_topic, or register_with_none, and restart cdcd"
+        "no row of the new schema was written or confirmed. Revert the change of the table, then `cdcd resume`; or "
+        "accept it: set registry.incompatible: new_topic, or register_with_none, and restart cdcd"
     )
 
 
 class SchemaIdTaken(CdcdError):
-    """Two writers of one schema topic gave one id, or one version of a subject, to different schemas at once."""
+    """Two writers of a schema topic assigned one id, or one version of a subject, to different schemas at once."""
 
     code = "CDCD-REGISTRY-ID-TAKEN"
     retry = Retry.AUTO
-    hint = "nothing was written under it; the next session chooses another"
+    hint = "no action is needed: no record uses the id, and the next session chooses another"

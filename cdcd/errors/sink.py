@@ -1,8 +1,8 @@
-"""Errors on Kafka's side, and of who reads the topics.
+"""Errors on Kafka's side, and of the readers of the topics.
 
 In: names of topics, a broker's error code.  Out: classes of the tree.
-Invariant: a failure that may have left a write half done is AUTO only where the next session finds out what is
-durable (F76).
+Invariant: a failure that leaves the result of a write unknown is AUTO only where the next session finds out which
+records are durable (F76).
 Must not: carry a record's key or value.
 """
 
@@ -32,18 +32,18 @@ class SinkFenced(SinkError):
     code = "CDCD-SINK-FENCED"
     retry = Retry.NEVER
     hint = (
-        "another cdcd with this slot, or with its sink.transactional_id, is running, and only one may: stop that one "
-        "before this one is started again"
+        "another cdcd runs with this slot, or with its sink.transactional_id, and only one may: stop the other "
+        "process before you start this one again"
     )
     exit_status = EXIT_FENCED
 
 
 class TransactionExpired(SinkUnavailable):
-    """The broker gave up a Kafka transaction that was open for longer than its timeout; nothing of it is visible."""
+    """The broker aborted a Kafka transaction that was open longer than its timeout; no record of it is visible."""
 
     code = "CDCD-SINK-TRANSACTION-EXPIRED"
     hint = (
-        "no action is needed: the next session writes it again. If the error repeats, raise "
+        "no action is needed: the next session writes the records again. If the error repeats, raise "
         "sink.transaction_timeout_ms (the broker allows up to its transaction.max.timeout.ms)"
     )
 
@@ -52,58 +52,60 @@ class SinkAuthorization(SinkError):
     """The broker refused an operation or the credentials (F68)."""
 
     code = "CDCD-SINK-AUTH"
-    retry = Retry.AUTO  # the next session reads the credentials again, and an ACL may be given back
-    hint = "grant the principal what `cdcd check` says, or correct its credentials; cdcd tries again"
+    retry = Retry.AUTO  # the next session reads the credentials again, and an ACL may be granted again
+    hint = (
+        "grant the principal the ACLs that `cdcd check` names, or correct its credentials; cdcd tries again"
+    )
 
 
 class TopicMissing(SinkError):
-    """A topic does not exist and topics are not created here."""
+    """A topic does not exist, and cdcd must not create it."""
 
     code = "CDCD-TOPIC-MISSING"
     hint = "`cdcd resume` retries and names the commands"
 
 
 class TopicMismatch(SinkError):
-    """A topic has another number of partitions than keys were hashed for (F66)."""
+    """The number of partitions of a topic changed: keys were hashed over another number (F66)."""
 
     code = "CDCD-TOPIC-MISMATCH"
     hint = "`cdcd resume` retries and names the commands"
 
 
 class TopicReplaced(SinkError):
-    """A topic has the name of one that held records, and is another (F67)."""
+    """A topic that held records was deleted and recreated under the same name (F67)."""
 
     code = "CDCD-TOPIC-REPLACED"
     hint = "`cdcd resume` retries and names the commands"
 
 
 class OwnedByAnother(SinkError):
-    """A topic, the transactional id or the slot itself is another daemon's (F80)."""
+    """Another daemon owns a topic, the transactional id or the slot (F80)."""
 
     code = "CDCD-OWNED-BY-ANOTHER"
-    hint = "choose another name, which gives topics of its own"
+    hint = "choose another name: cdcd then writes to topics of its own"
 
 
 class RecordTooLarge(SinkError):
-    """A record is larger than the broker or the topic takes (F65)."""
+    """A record is larger than the broker or the topic allows (F65)."""
 
     code = "CDCD-RECORD-TOO-LARGE"
     hint = (
         "raise message.max.bytes (broker), max.message.bytes (topic) and sink.properties.message.max.bytes; or set "
-        "sink.too_large: dead_letter, then a marker stands in the row's place"
+        "sink.too_large: dead_letter, then a marker replaces the row"
     )
     at: int | None = None
-    """Which of the records that were handed over together it is, None where it was refused later."""
+    """The index of the record in the batch that was produced; None where the broker refused it later."""
 
 
 class BatchTooLarge(RecordTooLarge):
-    """A broker refuses a batch of records; whether one of them alone is too large is found out by trying (F65)."""
+    """A broker refuses a batch of records; the next session tests whether a single record is too large (F65)."""
 
     code = "CDCD-SINK-BATCH-TOO-LARGE"
     retry = Retry.AUTO
     hint = (
         "no action is needed: the next session sends smaller batches to this topic, and a record that is too large "
-        "in a batch of its own"
+        "in its own batch"
     )
 
 
@@ -112,55 +114,55 @@ class TransactionTooLarge(SinkError):
 
     code = "CDCD-TRANSACTION-TOO-LARGE"
     hint = (
-        "nothing of it is visible or confirmed. Raise sink.transaction_timeout_ms (the broker allows up to its "
+        "no change of it is visible or confirmed. Raise sink.transaction_timeout_ms (the broker allows up to its "
         "transaction.max.timeout.ms) or the limit; or set sink.large_transactions.policy: parts, then readers may "
         "see a part of it before the rest"
     )
 
 
 class ProgressUnreadable(SinkError):
-    """The progress topic holds what this version cannot read."""
+    """The progress topic has a record that this version cannot read."""
 
     code = "CDCD-PROGRESS-UNREADABLE"
-    hint = "run the version of cdcd that wrote it, or a newer one"
+    hint = "run the version of cdcd that wrote the record, or a newer version"
 
 
 class SchemasUnreadable(SinkError):
-    """The schema topic holds what this version cannot read."""
+    """The schema topic has a record that this version cannot read."""
 
     code = "CDCD-SCHEMA-TOPIC"
-    hint = "run the version of cdcd that wrote it, or a newer one"
+    hint = "run the version of cdcd that wrote the record, or a newer version"
 
 
 class SparkReadError(CdcdError):
-    """The topics and the target of a reader do not fit together."""
+    """The topics and the target of a reader do not belong together."""
 
     code = "CDCD-SPARK-READ"
-    hint = "give the reader the target that belongs to these topics"
+    hint = "start the reader with the target that belongs to these topics"
 
 
 class HistoryMissing(SparkReadError):
-    """Kafka no longer has records that were not read yet."""
+    """Kafka removed records before the reader read them."""
 
     code = "CDCD-HISTORY-MISSING"
     hint = (
-        "removed records do not return: have cdcd copy the tables to topics of their own (another name), raise "
-        "their retention (sink.topics.properties), and read those, a mirror into an empty target"
+        "removed records do not return: have cdcd copy the tables to new topics (another name), raise their "
+        "retention (sink.topics.properties), and read the new topics, a mirror into an empty target"
     )
 
 
 class GapInTopic(SparkReadError):
-    """The topic has a marker: changes are missing there, and somebody has accepted it."""
+    """The topic has a gap marker: changes are missing there, and an operator has accepted the gap."""
 
     code = "CDCD-GAP"
     hint = (
-        "the missing changes never arrive: have cdcd copy the tables again (`cdcd resnapshot`); or start the mirror "
-        "with --accept-gaps, and it keeps what it has, rows that were deleted in the gap included"
+        "the missing changes never arrive: run `cdcd resnapshot` to copy the tables again; or start the mirror "
+        "with --accept-gaps: its table then retains its rows, those that were deleted in the gap included"
     )
 
 
 class MirrorInconsistent(SparkReadError):
-    """A change that the mirror's state or its type rules do not allow."""
+    """A change contradicts the mirror's state or its type rules."""
 
     code = "CDCD-MIRROR-INCONSISTENT"
     hint = "start the mirror with an empty target; if the error returns, report it"

@@ -1,7 +1,7 @@
 """Errors on PostgreSQL's side: the server, the slot, the publications, the role.
 
 In: names, LSNs, a SQLSTATE.  Out: classes of the tree.
-Invariant: what time or a rotated secret mends is AUTO; what may have lost changes is OPERATOR.
+Invariant: a failure that time or a rotated secret resolves is AUTO; a failure that may have lost changes is OPERATOR.
 Must not: carry the server's DETAIL, which can hold values.
 """
 
@@ -21,59 +21,59 @@ class SourceError(CdcdError):
     """A failure on PostgreSQL's side."""
 
     code = "CDCD-SOURCE"
-    hint = "see the server's log; correct it there, then `cdcd resume`"
+    hint = "correct the cause on the server, which its log names, then `cdcd resume`"
 
 
 class SourceUnavailable(SourceError):
-    """The server cannot be reached, went away, or is starting or stopping."""
+    """The server cannot be reached, closed the connection, or is starting or stopping."""
 
     code = "CDCD-SOURCE-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "cdcd connects again by itself, and nothing is lost meanwhile"
+    hint = "no action is needed when the server is back: cdcd connects again by itself, and no change is lost"
 
 
 class ServerInternal(SourceError):
-    """The server reports an internal error: a defect of its own, or damaged data."""
+    """The server reports an internal error: a defect of PostgreSQL, or damaged data."""
 
     code = "CDCD-SOURCE-INTERNAL"
     hint = (
-        "see the server's log: a damaged row or index is repaired there (REINDEX; delete or restore the row), then "
-        "`cdcd resume`; a defect of PostgreSQL may be gone in its next minor version"
+        "the server's log names the cause: repair a damaged row or index (REINDEX; delete or restore the row), then "
+        "`cdcd resume`; a later minor version may have the defect of PostgreSQL fixed"
     )
 
 
 class ServerCrashed(SourceError):
-    """The server crashes each time it decodes from one position, without streaming and binary as well (F85)."""
+    """The server crashes each time it decodes from one position, also without streaming and binary (F85)."""
 
     code = "CDCD-SOURCE-CRASH"
     hint = (
-        "each try ends the sessions of all users, so cdcd stays away. The server's log says what ended its process: "
-        "by signal 11 or an abort it is a defect of PostgreSQL or of an extension (update it), by signal 9 most "
-        "likely want of memory (lower logical_decoding_work_mem). Then `cdcd resume`; if it crashes there still, "
-        "`cdcd resnapshot` copies the tables again and goes on behind that place"
+        "each try ends the sessions of all users, so cdcd does not retry. The server's log names the signal: signal "
+        "11 or an abort is a defect of PostgreSQL or of an extension (update it); signal 9 is most likely a lack of "
+        "memory (lower logical_decoding_work_mem). Then run `cdcd resume`; if the server still crashes, "
+        "`cdcd resnapshot` copies the tables again and continues after that position"
     )
 
 
 class SendFunctionMissing(SourceError):
-    """The server has no function that writes a value of this type (42883): in binary form, most likely."""
+    """The server has no output function for a value of this type (42883), most likely none for the binary format."""
 
     code = "CDCD-SOURCE-SEND-FUNCTION"
     hint = (
-        "a function of PostgreSQL 14 or later is missing on the server, or the role's search_path hides it: the "
-        "message and the server's log name it; correct that, then `cdcd resume`"
+        "a function of PostgreSQL 14 or later is missing on the server, or the role's search_path hides it. The "
+        "message and the server's log name the function: make it available, then `cdcd resume`"
     )
 
 
 class OptionFailed(SourceError):
-    """An error that an option of the stream may be the reason of; the next session is without those named.
+    """An option of the stream may have caused the error; the next session runs without the options in `without`.
 
-    `without` also has what earlier sessions had to leave out already: otherwise two options that fail in turn would
-    never both be off.
+    `without` includes the options that earlier sessions had to leave out: otherwise two options that fail in turn
+    would never both be off.
     """
 
     code = "CDCD-SOURCE-OPTION"
     retry = Retry.AUTO
-    hint = "the next session leaves the option out"
+    hint = "no action is needed: the next session runs without the option"
 
     def __init__(
         self, message: str, without: tuple[str, ...] = (), *, hint: str | None = None, **context: object
@@ -83,24 +83,26 @@ class OptionFailed(SourceError):
 
 
 class StreamingFailed(OptionFailed):
-    """An error that the server's streaming of open transactions may be the reason of."""
+    """The server's streaming of open transactions may have caused the error."""
 
     code = "CDCD-SOURCE-STREAMING"
-    hint = "the next session reads without streaming; to have that always, set source.protocol.streaming: off"
+    hint = (
+        "the next session reads without streaming; to make that permanent, set source.protocol.streaming: off"
+    )
 
 
 class BinaryFailed(OptionFailed):
-    """A value that has no exact reading in the form that it was sent in, or that the server cannot send so (F53)."""
+    """cdcd cannot decode a value exactly from its binary format, or the server cannot send it in binary (F53)."""
 
     code = "CDCD-SOURCE-BINARY"
-    hint = "the next session reads text; to have that always, set source.protocol.binary: false"
+    hint = "the next session reads text; to make that permanent, set source.protocol.binary: false"
 
 
 def decoded_at_commit_prepared(slot: str) -> str:
-    """Return how a slot that sends transactions at PREPARE is exchanged for one that does not, at its position.
+    """Return the SQL that replaces a slot that decodes at PREPARE by one that decodes at COMMIT PREPARED.
 
-    A slot that was copied has no two_phase, in each version that knows it. Where a statement fails it drops nothing,
-    and the next one fails as well.
+    The new slot has the position of the old one. A copied slot has no two_phase, in each version that has the option.
+    A statement that fails drops nothing, and the next one then fails as well.
     """
 
     def moved(name: str, to: str) -> str:
@@ -112,7 +114,7 @@ def decoded_at_commit_prepared(slot: str) -> str:
 
 
 class TwoPhaseFailed(SourceError):
-    """The server fails at a prepared transaction that it need not decode after its ROLLBACK PREPARED (F84)."""
+    """The server fails to decode a prepared transaction, which it would skip after its ROLLBACK PREPARED (F84)."""
 
     code = "CDCD-SOURCE-TWO-PHASE"
     hint = (
@@ -121,7 +123,7 @@ class TwoPhaseFailed(SourceError):
 
     def __init__(self, message: str, slot: str = "", **context: object) -> None:
         hint = (
-            "have the slot decode at COMMIT PREPARED; nothing is lost by it: run "
+            "switch the slot to decode at COMMIT PREPARED, which loses no change: run "
             f"{decoded_at_commit_prepared(slot)} in the source database, set source.protocol.two_phase: false, and "
             "restart cdcd"
         )
@@ -132,133 +134,132 @@ class SourceAuthentication(SourceError):
     """The server refused the role or its password."""
 
     code = "CDCD-SOURCE-AUTH"
-    retry = Retry.AUTO  # secrets are re-read at the next connection, so a mended one is picked up
+    retry = Retry.AUTO  # cdcd reads the secrets again at the next connection, so it uses a corrected one
     hint = "check source.dsn, source.password_file and pg_hba.conf"
 
 
 class SlotActive(SourceError):
-    """Another walsender holds the slot (F18, F74)."""
+    """Another walsender uses the slot (F18, F74)."""
 
     code = "CDCD-SLOT-ACTIVE"
     retry = Retry.AUTO
     hint = (
-        "cdcd waits until it is free. Stop the other reader if it is not wanted; one that is frozen or cut off lets "
-        "go after wal_sender_timeout"
+        "cdcd waits until the slot is free. Stop the other reader if it should not run; the walsender of a frozen or "
+        "disconnected reader releases the slot after wal_sender_timeout"
     )
 
 
 class SlotMissing(SourceError):
-    """The slot of the stored position is gone (F10)."""
+    """The slot that the stored position belongs to does not exist (F10)."""
 
     code = "CDCD-SLOT-MISSING"
     hint = GAP_OR_SNAPSHOT
 
 
 class SlotLost(SourceError):
-    """The slot was invalidated (F23)."""
+    """The server invalidated the slot (F23)."""
 
     code = "CDCD-SLOT-LOST"
     hint = GAP_OR_SNAPSHOT
 
 
 class SlotAhead(SourceError):
-    """The slot was confirmed beyond what cdcd wrote: something else consumed it (F3)."""
+    """The slot is confirmed beyond the changes that cdcd wrote: another consumer advanced it (F3)."""
 
     code = "CDCD-SLOT-AHEAD"
     hint = GAP_OR_SNAPSHOT
 
 
 class SlotDroppedByWalGuard(SourceError):
-    """The WAL guard has given the slot up, to save the primary's disk (F21)."""
+    """The WAL guard dropped the slot to protect the primary's disk (F21)."""
 
     code = "CDCD-SLOT-DROPPED-BY-WAL-GUARD"
     hint = GAP_OR_SNAPSHOT
 
 
 class SlotUnusable(SourceError):
-    """The slot exists but is not one that cdcd can read from."""
+    """The slot exists, but cdcd cannot read from it."""
 
     code = "CDCD-SLOT-UNUSABLE"
     hint = "choose another source.slot.name, and restart cdcd"
 
 
 class SlotUnsynchronised(SlotUnusable):
-    """The server was promoted, and its copy of the slot had not been made usable by then (F57)."""
+    """The server was promoted before it had fully synchronized its copy of the slot (F57)."""
 
     code = "CDCD-SLOT-UNSYNCHRONISED"
     hint = GAP_OR_SNAPSHOT
 
 
 class SnapshotStale(SourceError):
-    """A table got another file after the snapshot was taken, which may not see all of its rows any more (F81)."""
+    """A table was rewritten after the snapshot was taken, so the snapshot may not see all of its rows (F81)."""
 
     code = "CDCD-SNAPSHOT-STALE"
     retry = Retry.AGAIN
     hint = (
-        "the snapshot restarts by itself and copies this table first; where it halts: let nothing give the table "
-        "another file (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until it is copied, then "
+        "the snapshot restarts by itself and copies this table first. If cdcd halts: run no command that rewrites "
+        "the table (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until it is copied, then "
         "`cdcd resume`"
     )
 
 
 class SourceMismatch(SourceError):
-    """The server is not the one the stored position belongs to (F58, F62)."""
+    """The stored position belongs to another server (F58, F62)."""
 
     code = "CDCD-SOURCE-IDENTITY"
-    hint = "point source.dsn at the server that was read before, or use another name, and restart cdcd"
+    hint = "point source.dsn at the server that cdcd read before, or use another name, and restart cdcd"
 
 
 class SourceTimeline(SourceMismatch):
-    """cdcd wrote transactions that the server's history does not have: it was promoted before them (F58)."""
+    """cdcd wrote transactions that are not in the server's history: the server was promoted without them (F58)."""
 
     code = "CDCD-SOURCE-TIMELINE"
     hint = GAP_OR_SNAPSHOT
 
 
 class SourceBehind(SourceMismatch):
-    """The server's WAL ends before the stored position: it was restored, or is another copy (F62)."""
+    """The server's WAL ends before the stored position: the server was restored, or is another copy (F62)."""
 
     code = "CDCD-SOURCE-BEHIND"
-    hint = "point source.dsn at the server that was read before, or use another name, and restart cdcd"
+    hint = "point source.dsn at the server that cdcd read before, or use another name, and restart cdcd"
 
 
 class SourceStandby(SourceError):
     """The server is in recovery: a standby that may be promoted, or a primary that was demoted (F57, F59)."""
 
     code = "CDCD-SOURCE-STANDBY"
-    retry = Retry.AUTO  # a promotion, or a name that is moved, mends it
-    hint = (
-        "it is asked again until it is a primary; name all servers in source.dsn, with target_session_attrs"
-    )
+    retry = Retry.AUTO  # a promotion, or a host name that is moved to the primary, resolves it
+    hint = "cdcd tries again until the server is a primary; list all servers in source.dsn, with target_session_attrs"
 
 
 class PublicationMissing(SourceError):
-    """A publication is not there, so its changes would be lost (F39, F72)."""
+    """A publication does not exist, so its changes would be lost (F39, F72)."""
 
     code = "CDCD-PUBLICATION-MISSING"
     hint = (
-        "create it again; if it is there, changes from before it was made are still to be read, and PostgreSQL goes "
-        "by what there was then: name the publications of then in source.publication.names, or `cdcd resnapshot`"
+        "create the publication again. If it exists, cdcd still has to read changes from before its creation, for "
+        "which PostgreSQL uses the publications of that time: name those in source.publication.names, or run "
+        "`cdcd resnapshot`"
     )
 
 
 class PublicationChanged(SourceError):
-    """A publication was made again, or a table taken out of it: changes in between may be missing (F39, F42)."""
+    """A publication was recreated, or a table was removed from it: changes in between may be missing (F39, F42)."""
 
     code = "CDCD-PUBLICATION-CHANGED"
     hint = (
-        "if nothing was written to its tables meanwhile, nothing is missing: SIGHUP (or `cdcd resume`) goes on with "
-        "the publication as it is now; else a new snapshot is needed: `cdcd resnapshot`"
+        "if nobody wrote to its tables meanwhile, no change is missing: SIGHUP (or `cdcd resume`) continues with the "
+        "publication as it is now; else run `cdcd resnapshot` to copy the tables again"
     )
 
     def __init__(self, message: str, *, steps: frozenset[Any] = frozenset()) -> None:
         super().__init__(message)
         self.steps = steps
-        """What it is for, by oids: who goes on after this error accepts these, and nothing that comes later."""
+        """The changes of the publication, by oids: an operator who resumes accepts these, and no later change."""
 
 
 class SourceSetup(SourceError):
     """The server, database or role is not set up for logical replication."""
 
     code = "CDCD-SOURCE-SETUP"
-    hint = "run `cdcd check --config FILE`"
+    hint = "run `cdcd check --config FILE`: it prints the statements that are missing"

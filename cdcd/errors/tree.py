@@ -1,10 +1,11 @@
-"""The root of the tree of errors: what each class has to say, and who can mend it.
+"""The root of the tree of errors: the attributes of each class, and who can resolve the error.
 
-In: what went wrong, with the place (file, key, table, LSN) as keyword context.  Out: one clear line.
-Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only. What a server, a name or
-a path brings into one is struck out, escaped and cut where the error is shown (`str`).
-`retry` says who can mend it: AUTO is tried again with back-off, AGAIN a few times and is then OPERATOR, which halts
-and stays up until told to go on, NEVER ends the process. An error that is not in this tree is treated as OPERATOR.
+In: the failure, and its location (file, key, table, LSN) as keyword context.  Out: one clear line.
+Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only. `str` redacts, escapes
+and truncates the texts that come from a server, a name or a path.
+`retry` says who can resolve the error. AUTO: cdcd retries with back-off. AGAIN: cdcd retries a few times, then treats
+the error as OPERATOR. OPERATOR: cdcd halts and stays up until an operator resumes it. NEVER: the process ends. An
+error that is not in this tree is treated as OPERATOR.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cdcd.redaction import clean
 
 
 class Retry(enum.Enum):
-    """Who can mend an error."""
+    """Who can resolve an error."""
 
     AUTO = "auto"
     AGAIN = "again"
@@ -34,7 +35,7 @@ EXIT_CONFIG = 78
 
 
 class CdcdError(Exception):
-    """Base of the tree. `str(error)` is the whole story in one line."""
+    """Base of the tree. `str(error)` has code, message, location and hint in one line."""
 
     code: ClassVar[str] = "CDCD-ERROR"
     retry: ClassVar[Retry] = Retry.OPERATOR
@@ -49,7 +50,7 @@ class CdcdError(Exception):
 
     @property
     def said(self) -> str:
-        """What has happened and where, without what to do about it."""
+        """The failure and its location, without the hint."""
         where = " ".join(f"{key}={_shown(key, value)}" for key, value in self.context.items())
         return self._cleaned(f"{self.code}: {self.message}" + (f" [{where}]" if where else ""))
 

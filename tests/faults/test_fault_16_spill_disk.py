@@ -273,7 +273,7 @@ def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
         assert_all_there(reader, daemon)
         (retrying,) = daemon.events("retrying")
         assert retrying["code"] == "CDCD-SPILL-LOST"
-        assert "what was lost is sent again" in hint_of(retrying["error"]), "nothing is left to do, as above"
+        assert "sends the lost changes again" in hint_of(retrying["error"]), "nothing is left to do, as above"
         assert daemon.events("halted") == []
         assert daemon.stop() == 0
 

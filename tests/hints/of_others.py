@@ -65,7 +65,7 @@ def same_transactional_id(w: World) -> Iterator[None]:
     w.start(sink={"transactional_id": f"cdcd-{w.slot}"})
 
 
-@situation("CDCD-SINK-FENCED", "another writes under the transactional id", "stop that one", ends=True)
+@situation("CDCD-SINK-FENCED", "another writes under the transactional id", "stop the other", ends=True)
 def fenced(w: World) -> Iterator[None]:
     w.stream()
     other = transactional_producer(w.kafka.bootstrap, f"cdcd-{w.slot}")
@@ -79,7 +79,7 @@ def fenced(w: World) -> Iterator[None]:
 @situation(
     "CDCD-SINK-TRANSACTION-EXPIRED",
     "it is frozen for longer than its Kafka transaction may take",
-    "no action is needed: the next session writes it again",
+    "no action is needed: the next session writes the records again",
     "raise sink.transaction_timeout_ms",
     is_retried=True,
 )
@@ -180,7 +180,9 @@ def _produce(w: World, topic: str, key: bytes, value: bytes | None) -> None:
 # --- another server ----------------------------------------------------------------------------------------------
 
 
-@situation("CDCD-SOURCE-STANDBY", "it is promoted", "asked again until it is a primary", is_retried=True)
+@situation(
+    "CDCD-SOURCE-STANDBY", "it is promoted", "tries again until the server is a primary", is_retried=True
+)
 def standby_is_promoted(w: World) -> Iterator[None]:
     standby = _standby(w)
     yield

@@ -379,7 +379,7 @@ def two_phase_switched_off(w: World) -> Iterator[None]:
 @situation(
     "CDCD-SOURCE-TWO-PHASE",
     "a prepared transaction was rolled back, of which a savepoint had truncated a table",
-    "nothing is lost by it",
+    "which loses no change",
     "source.protocol.two_phase: false",
 )
 def prepared_and_rolled_back(w: World) -> Iterator[None]:
@@ -522,7 +522,7 @@ def text_of_another_encoding(w: World) -> Iterator[None]:
     w.resume("resnapshot")
 
 
-@situation("CDCD-SECRET-UNREADABLE", "the password's file is gone", "put the file back", is_retried=True)
+@situation("CDCD-SECRET-UNREADABLE", "the password's file is gone", "restore the file", is_retried=True)
 def secret_is_gone(w: World) -> Iterator[None]:
     password = w.folder / "password"
     password.write_text("right-one\n")

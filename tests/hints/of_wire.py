@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy, Way
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
-AGAIN = "`cdcd resume` has it sent again"
+AGAIN = "Run `cdcd resume`: the server sends"
 _BEGIN = re.compile(rb"d\x00\x00\x002w.{24}B.{20}", re.DOTALL)
 """A whole frame: CopyData of 50 bytes, XLogData, Begin."""
 
@@ -81,7 +81,7 @@ def _over_a_link(w: World) -> Proxy:
     "CDCD-PARTIAL-TRANSACTION-MISSING",
     "its changes have other numbers now",
     "source.protocol.messages",
-    "change it back",
+    "restore its value",
 )
 def numbered_otherwise(w: World) -> Iterator[None]:
     _written_in_part(w)
