@@ -301,7 +301,7 @@ class SafeLsn:
     def __init__(self, durable_lsn: Lsn = INVALID_LSN) -> None:
         self.lsn = durable_lsn
 
-    def durable(self, end_lsn: Lsn) -> Lsn:
-        """Record that everything up to `end_lsn` is durable in Kafka; return the safe LSN."""
+    def advance(self, end_lsn: Lsn) -> Lsn:
+        """Advance to `end_lsn`, up to which everything is durable in Kafka; return the safe LSN."""
         self.lsn = max(self.lsn, end_lsn)
         return self.lsn

@@ -443,7 +443,7 @@ class Writer:
         # A snapshot that was cut off counts for nothing: it begins again.
         if commit_position.phase == "streaming":
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
-        self._confirm(self._safe.durable(commit_position.end_lsn))
+        self._confirm(self._safe.advance(commit_position.end_lsn))
         hit("confirmed")
         seconds = (self._clock_us() - started_us) / 1e6
         self._observer.committed(commit_position, rows=rows, transactions=transactions, seconds=seconds)

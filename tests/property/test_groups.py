@@ -137,7 +137,7 @@ class World:
 
     def commit(self, commit_position: CommitPosition) -> None:
         if self.confirms_early:
-            self.confirm(self.safe.durable(commit_position.end_lsn))
+            self.confirm(self.safe.advance(commit_position.end_lsn))
         if self.chance.random() < 0.1:
             self.fault()  # it failed, and the transaction is aborted
         self.visible += self.open
@@ -146,7 +146,7 @@ class World:
         self.judge()
         if self.chance.random() < 0.1:
             self.fault()  # it succeeded, and nobody was told (F76)
-        self.confirm(self.safe.durable(commit_position.end_lsn))
+        self.confirm(self.safe.advance(commit_position.end_lsn))
 
     # --- the judge ---
 

@@ -81,7 +81,7 @@ async def _take_for_committed(self: Writer) -> None:
     try:
         await _commit_group(self)
     except SinkUnavailable:
-        self._confirm(self._safe.durable(commit_position.end_lsn))
+        self._confirm(self._safe.advance(commit_position.end_lsn))
         raise
 
 
@@ -107,7 +107,7 @@ _commit_group, _begun = Writer._commit_group, Pump._begun
         pytest.param(Pump, "_commit_position", _position_without(until_lsn=0), True, id="decided meanwhile"),
         pytest.param(PreparedBefore, "may_have_rows", lambda *_: True, False, id="all is a loss"),
         pytest.param(Daemon, "any_rolled_back", _never, False, id="nobody asks"),
-        pytest.param(SafeLsn, "durable", lambda _, end_lsn: end_lsn + 1, False, id="F2: one byte too far"),
+        pytest.param(SafeLsn, "advance", lambda _, end_lsn: end_lsn + 1, False, id="F2: one byte too far"),
         pytest.param(Writer, "_commit_group", _confirm_first, False, id="F7: confirmed before it is durable"),
         pytest.param(
             Writer, "_commit_group", _take_for_committed, False, id="F76: unknown is taken for done"

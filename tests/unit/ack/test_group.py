@@ -232,13 +232,13 @@ def test_waiting_bytes_are_those_of_the_chunks_not_yet_taken() -> None:
 
 
 def test_the_safe_lsn_is_exactly_the_positions_end() -> None:
-    assert SafeLsn(5).durable(9) == 9
+    assert SafeLsn(5).advance(9) == 9
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((7, 8, 9))))
 def test_the_safe_lsn_never_moves_back(order: tuple[int, ...]) -> None:
     safe = SafeLsn(8)
-    seen = [safe.durable(lsn) for lsn in order]
+    seen = [safe.advance(lsn) for lsn in order]
     assert seen == sorted(seen)
     assert safe.lsn == 9
 
