@@ -59,7 +59,7 @@ class Closing:
         self._stop = stop
         self._patience_s = patience_s
 
-    async def give_up(self, writer: Writer | None) -> None:
+    async def abort_transaction(self, writer: Writer | None) -> None:
         """Wait for a commit under way, then abort the open Kafka transaction."""
         if writer is None:
             return

@@ -406,7 +406,7 @@ class Session:
     async def _close(self) -> None:
         self._start_lock.release()
         closing = Closing(self._stop, self._config.shutdown_timeout_ms / 10_000)
-        await closing.give_up(self._writer)
+        await closing.abort_transaction(self._writer)
         self._status.writing(None)
         self._status.sink_closed()
         self._status.snapshot_ended(is_complete=False)

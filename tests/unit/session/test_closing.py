@@ -40,7 +40,7 @@ async def test_a_part_that_fails_keeps_no_other_from_being_closed(error: Excepti
     spill: Any = PartPosition(error)
     sink, catalog = PartPosition(error), PartPosition()
     with capture_logs() as logged:
-        await closing.give_up(writer)
+        await closing.abort_transaction(writer)
         await closing.clear(None, spill)
         await closing.close(sink=sink, catalog=catalog)
     assert [part.closed for part in (writer, spill, sink, catalog)] == [1, 1, 1, 1]
