@@ -38,7 +38,7 @@ class BackgroundTasks:
     def __init__(self, tasks: list[asyncio.Task[None]]) -> None:
         self._tasks = tasks
 
-    async def unless(self, work: Awaitable[T]) -> T:
+    async def or_failure(self, work: Awaitable[T]) -> T:
         """Await `work`, or raise what a task beside it failed with, whichever comes first.
 
         A task that ends without a failure leaves the others to be heeded.
@@ -74,7 +74,7 @@ async def in_background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[Back
         await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.exception()  # raised already by `unless`, or overtaken by what ended the main way
+                task.exception()  # raised by `or_failure` already, or later than what ended the body
 
 
 async def _ended(doing: asyncio.Future[T]) -> None:

@@ -4,7 +4,7 @@ In: the parts, the stop event.  Out: nothing is left open: the Kafka transaction
 wait for its timeout; memory and files are given back.
 Invariant: a part that cannot be closed is told and keeps no other from being closed. Once the order to stop has come,
 also when it comes meanwhile, who does not answer is not waited for longer than `patience_s`.
-Must not: confirm or commit anything, but for `flush_in_time` and `note_in_time`, which come before.
+Must not: confirm or commit anything, but for `flush_in_time` and `commit_progress_in_time`, which come before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def flush_in_time(flushing: Awaitable[None], time_s: float) -> None:
         _LOG.warning("stopped_without_flush", hint="Kafka did not answer; nothing of it was confirmed")
 
 
-async def note_in_time(flushing: Awaitable[None], time_s: float) -> None:
+async def commit_progress_in_time(flushing: Awaitable[None], time_s: float) -> None:
     """At least once only: commit the progress record of rows that readers see already, within a second.
 
     The caller raises the lost connection, so a failure here is ignored: repeated rows are allowed. The next server
@@ -64,7 +64,7 @@ class Closing:
         if writer is None:
             return
         try:
-            await self._unless_stopped_for_long(writer.close())
+            await self._await_bounded_after_stop(writer.close())
         except TimeoutError:
             _LOG.warning("abort_timed_out", hint="the broker aborts it after its timeout")
         except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be closed
@@ -84,13 +84,13 @@ class Closing:
         """Close the clients, one after the other."""
         for what, part in parts.items():
             try:
-                await self._unless_stopped_for_long(in_thread(part.close))
+                await self._await_bounded_after_stop(in_thread(part.close))
             except TimeoutError:
                 _LOG.warning("close_timed_out", what=what)
             except Exception as error:  # noqa: BLE001
                 _LOG.warning("close_failed", what=what, error=_error_text(error))
 
-    async def _unless_stopped_for_long(self, closing: Awaitable[None]) -> None:
+    async def _await_bounded_after_stop(self, closing: Awaitable[None]) -> None:
         """Await `closing`; after a stop there is no time for who does not answer, also when it comes meanwhile."""
         doing = asyncio.ensure_future(closing)
         stopping = asyncio.ensure_future(self._stop.wait())

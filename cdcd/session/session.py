@@ -45,7 +45,7 @@ from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_background, or_stop
 from cdcd.session.clients import Clients
-from cdcd.session.closing import Closing, flush_in_time, note_in_time
+from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
 from cdcd.session.fencing import judged, refuse_if_taken_over
 from cdcd.session.gap import mark_gap
 from cdcd.session.option_downgrade import unsafe_options
@@ -165,14 +165,14 @@ class Session:
             session_start = SessionStart(
                 self._config, self._clients, self._status, self._publications, self._after, self._crashes
             )
-            async with in_background(self._raise_failure()) as failing:
+            async with in_background(self._raise_failure()) as background:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
-                pid = await failing.unless(or_stop(in_thread(self._start_lock.acquire), self._stop))
+                pid = await background.or_failure(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
-                await failing.unless(or_stop(session_start.look(), self._stop))
+                await background.or_failure(or_stop(session_start.look(), self._stop))
                 # F79: from here on something is changed.
                 self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
-                start_state = await failing.unless(or_stop(session_start.open(), self._stop))
+                start_state = await background.or_failure(or_stop(session_start.open(), self._stop))
             wanted = session_start.to_try_in_background
             del session_start  # with what it has asked, which may be a lot
             self._database, self._timelines = start_state.server.database, start_state.timelines
@@ -187,15 +187,15 @@ class Session:
                     self._config, wanted, self._clients.schemas, self._clients.topics.has_records
                 ),
                 self._rotation.keep(self._writer, self._clients.renew, self._status),
-            ) as failing:
+            ) as background:
                 if start_state.stored is not None and start_state.stored.gap is not None:
                     marking = self._mark_gap(start_state.stored, start_state.stored.gap, self._writer)
-                    await failing.unless(or_stop(marking, self._stop))
+                    await background.or_failure(or_stop(marking, self._stop))
                 position = start_state.verdict
                 if isinstance(position, Snapshot):
                     copying = self._copy(position, start_state, self._writer)
-                    position = await failing.unless(or_stop(copying, self._stop))
-                await self._stream(position, start_state, self._writer, spill, failing)
+                    position = await background.or_failure(or_stop(copying, self._stop))
+                await self._stream(position, start_state, self._writer, spill, background)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="what is not complete restarts at the next start")
         except SinkFenced as error:
@@ -305,7 +305,7 @@ class Session:
         start_state: StartState,
         writer: Writer,
         spill: SpillPool,
-        failing: BackgroundTasks,
+        background: BackgroundTasks,
     ) -> None:
         self.asked_us = start_state.server.clock_us
         opening = open_stream(self._source, start_state.options, begin.start_lsn, start_state.server)
@@ -318,7 +318,7 @@ class Session:
             streaming = self._new_streaming(stream, begin, start_state, before, writer, spill)
             streaming.begin(position_before(begin, start_state, before, self._durable_us))
             self._note_streaming(stream, begin, start_state)
-            await self._stream_to_its_end(streaming, start_state.options, writer, failing)
+            await self._stream_to_its_end(streaming, start_state.options, writer, background)
         finally:
             await stream.close()
             self._status.source_closed()
@@ -382,20 +382,20 @@ class Session:
         self.has_streamed = True
 
     async def _stream_to_its_end(
-        self, streaming: Streaming, options: StreamOptions, writer: Writer, failing: BackgroundTasks
+        self, streaming: Streaming, options: StreamOptions, writer: Writer, background: BackgroundTasks
     ) -> None:
         """Stream until the order to stop, then make durable what is complete; or raise what has ended the stream."""
         flush_s = self._config.shutdown_timeout_ms / 2000
         try:
             with unsafe_options(options, self._after, slot=self._source.slot):
-                await failing.unless(self._until_stopped(streaming))
+                await background.or_failure(self._until_stopped(streaming))
         except SourceUnavailable:
             if not self._clients.is_exactly_once:
                 writer.drop_partial_tail()
-                await note_in_time(failing.unless(writer.flush()), flush_s)
+                await commit_progress_in_time(background.or_failure(writer.flush()), flush_s)
             raise
         writer.drop_partial_tail()
-        await flush_in_time(failing.unless(writer.flush()), flush_s)
+        await flush_in_time(background.or_failure(writer.flush()), flush_s)
 
     async def _until_stopped(self, streaming: Streaming) -> None:
         # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait

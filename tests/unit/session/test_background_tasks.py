@@ -24,7 +24,7 @@ async def test_a_failure_ends_the_main_way_also_behind_others_that_have_ended(ot
     async with asyncio.timeout(10), in_background(*(nothing() for _ in range(others)), failing(at)) as tasks:
         asyncio.get_running_loop().call_later(0.01, at.set)
         with pytest.raises(OSError, match="in the background"):
-            await tasks.unless(asyncio.Event().wait())
+            await tasks.or_failure(asyncio.Event().wait())
 
 
 async def test_a_failure_of_before_ends_what_is_begun_behind_it() -> None:
@@ -33,13 +33,13 @@ async def test_a_failure_of_before_ends_what_is_begun_behind_it() -> None:
     async with asyncio.timeout(10), in_background(nothing(), failing(at)) as tasks:
         await asyncio.sleep(0.01)
         with pytest.raises(OSError, match="in the background"):
-            await tasks.unless(asyncio.Event().wait())
+            await tasks.or_failure(asyncio.Event().wait())
 
 
 async def test_the_main_way_goes_on_when_others_have_ended() -> None:
     async with asyncio.timeout(10), in_background(nothing(), nothing()) as tasks:
-        assert await tasks.unless(asyncio.sleep(0.01, "done")) == "done"
-        assert await tasks.unless(asyncio.sleep(0, "again")) == "again"
+        assert await tasks.or_failure(asyncio.sleep(0.01, "done")) == "done"
+        assert await tasks.or_failure(asyncio.sleep(0, "again")) == "again"
 
 
 async def test_what_is_overtaken_has_ended_before_control_goes_on() -> None:
@@ -55,5 +55,5 @@ async def test_what_is_overtaken_has_ended_before_control_goes_on() -> None:
 
     async with asyncio.timeout(10), in_background(failing(at)) as tasks:
         with pytest.raises(OSError, match="in the background"):
-            await tasks.unless(main_way())
+            await tasks.or_failure(main_way())
         assert ended == [True]
