@@ -169,10 +169,12 @@ class Session:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
                 pid = await background.or_failure(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
-                await background.or_failure(or_stop(session_start.look(), self._stop))
+                await background.or_failure(or_stop(session_start.run_checks(), self._stop))
                 # F79: from here on something is changed.
                 self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
-                start_state = await background.or_failure(or_stop(session_start.open(), self._stop))
+                start_state = await background.or_failure(
+                    or_stop(session_start.fence_and_decide(), self._stop)
+                )
             wanted = session_start.to_try_in_background
             del session_start  # with what it has asked, which may be a lot
             self._database, self._timelines = start_state.server.database, start_state.timelines

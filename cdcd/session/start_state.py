@@ -132,7 +132,7 @@ class SessionStart:
             is_first=after is None,
         )
 
-    async def look(self) -> None:
+    async def run_checks(self) -> None:
         """Look at everything that may refuse, before anything is changed (F79). Raises the errors of all of it."""
         waits = self._status.waits
         try:
@@ -175,8 +175,8 @@ class SessionStart:
             except CdcdError as error:
                 _LOG.info("schemas_not_served", error=str(error))
 
-    async def open(self) -> StartState:
-        """Make what is missing in Kafka, fence, read again what is durable, decide again. Raises as `look` does."""
+    async def fence_and_decide(self) -> StartState:
+        """Make what is missing in Kafka, fence, read again what is durable, decide again. Raises as `run_checks` does."""
         known = self._known
         server, timelines = known.server, known.timelines
         assert server is not None
