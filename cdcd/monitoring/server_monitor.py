@@ -70,14 +70,14 @@ class ServerMonitor:
         publications: PublicationMonitor,
         partitions: PartitionMonitor,
         guard: WalGuard,
-        found: Callable[[CdcdError], None],
+        fail_session: Callable[[CdcdError], None],
     ) -> None:
         self._settings = settings
         self._status = status
         self._publications = publications
         self._partitions = partitions
         self._guard = guard
-        self._found = found
+        self._fail_session = fail_session
         self._blocked_sessions = BlockedSessions(status)
         self._connection: Any = None
         self._lock = asyncio.Lock()
@@ -161,7 +161,7 @@ class ServerMonitor:
         if look.partitions is not None:
             self._partitions.report(look.partitions)
         if error is not None and self._publications.is_on:
-            self._found(error)
+            self._fail_session(error)
         if self._guard.report(look.guarded, reading, end.lsn):
             await in_thread(self._guard.drop_slot, self._connection)
 

@@ -38,12 +38,12 @@ class WalGuard:
         settings: SourceSettings,
         sizes: Sizes,
         status: Status,
-        found: Callable[[CdcdError], None],
+        fail_session: Callable[[CdcdError], None],
     ) -> None:
         self._settings = settings
         self._sizes = sizes
         self._status = status
-        self._found = found
+        self._fail_session = fail_session
         self._level = Level.OK
         self.drops_slot = False
         """Whether the slot is to go as soon as nobody holds it."""
@@ -87,7 +87,7 @@ class WalGuard:
         self.drops_slot = verdict.level is Level.DROP_SLOT and not verdict.is_anothers
         if not self.drops_slot:
             return False
-        self._found(
+        self._fail_session(
             halts.slot_dropped_by_wal_guard(
                 self._settings.slot, verdict.why, verdict.holder, reading.confirmed_flush_lsn or 0, wal_lsn
             )

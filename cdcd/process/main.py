@@ -68,7 +68,7 @@ async def _run(config: Config) -> int:
     guard = _wal_guard(config, status, supervisor)
     partitions = PartitionMonitor(config.format.policies().table)
     monitor = ServerMonitor(
-        config.source_settings(), status, publications, partitions, guard, supervisor.found
+        config.source_settings(), status, publications, partitions, guard, supervisor.fail_session
     )
     admin = _admin(config, status, schemas, monitor, supervisor.retry.set)
     try:
@@ -124,7 +124,7 @@ def _publication_monitor(config: Config, status: Status) -> PublicationMonitor:
 def _wal_guard(config: Config, status: Status, supervisor: Supervisor) -> WalGuard:
     guard = config.source.wal_guard
     sizes = Sizes(guard.warn, guard.critical, guard.drop_slot)
-    return WalGuard(config.source_settings(), sizes, status, supervisor.found)
+    return WalGuard(config.source_settings(), sizes, status, supervisor.fail_session)
 
 
 def _schemas(config: Config, status: Status) -> Registry | SchemaTopic:

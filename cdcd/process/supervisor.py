@@ -91,10 +91,10 @@ class Supervisor:
         self._pending: CdcdError | None = None
         self._background_error: CdcdError | None = None
 
-    def found(self, error: CdcdError) -> None:
-        """End the session for what was found beside it (F21, F72); between two tries, let it end the next.
+    def fail_session(self, error: CdcdError) -> None:
+        """End the running session with an error that a monitor has found (F21, F72); between two tries, the next one.
 
-        While it is halted somebody is looking already, and the next start looks again.
+        In a halt the error is dropped: an operator is looking already, and the next start checks again.
         """
         if self._running is not None:
             self._background_error = error
@@ -195,7 +195,7 @@ class Supervisor:
         self._status.state("halted", error)
         _LOG.error("halted", error=str(error), code=error.code, hint=_HALTED_HINT)
         self.retry.clear()
-        await self._either(self.retry, None)
+        await self._wait_for_event(self.retry, None)
         self._pending = None  # from before the halt; the next start looks again
         self._limits.forget_refused()
         self._stale.forget()
@@ -212,7 +212,7 @@ class Supervisor:
         self._status.metrics.reconnecting(component, _reason(error))
         _LOG.warning("retrying", error=str(error), code=error.code, pause_s=round(pause_s, 2), tries=failures)
         self.retry.clear()
-        await self._either(self.retry, pause_s)
+        await self._wait_for_event(self.retry, pause_s)
 
     def _note_wait(self, error: CdcdError) -> None:
         waits, kind = self._status.waits, waits_for(error)
@@ -221,7 +221,7 @@ class Supervisor:
         else:
             waits.retrying(kind, error.message)
 
-    async def _either(self, event: asyncio.Event, timeout_s: float | None) -> None:
+    async def _wait_for_event(self, event: asyncio.Event, timeout_s: float | None) -> None:
         """Wait for `event`, the stop, or the timeout."""
         waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self.stop.wait())]
         try:

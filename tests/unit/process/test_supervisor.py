@@ -374,7 +374,7 @@ async def test_what_is_found_beside_the_stream_ends_the_session(monkeypatch: pyt
     """F39, F72."""
     async with daemon(monkeypatch, STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
-        one.supervisor.found(PublicationMissing("gone"))
+        one.supervisor.fail_session(PublicationMissing("gone"))
         await one.until(lambda: one.state == "halted")
         assert PublicationMissing.code in one.status.page()["reason"]
 
@@ -383,7 +383,7 @@ async def test_what_is_found_while_a_session_closes_is_not_forgotten(monkeypatch
     """F39, F42: a change of a publication is seen once only."""
     async with daemon(monkeypatch, Closing(SourceUnavailable("gone")), STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
-        one.supervisor.found(PublicationMissing("gone"))
+        one.supervisor.fail_session(PublicationMissing("gone"))
         await one.until(lambda: one.state == "halted")
         assert PublicationMissing.code in one.status.page()["reason"]
         one.supervisor.retry.set()
@@ -395,7 +395,7 @@ async def test_what_is_found_between_two_tries_ends_the_next(monkeypatch: pytest
     monkeypatch.setattr(supervisor_module, "delay_s", lambda _tries, _chance: 60.0)
     async with daemon(monkeypatch, SourceUnavailable("gone"), STREAM) as one:
         await one.until(lambda: one.state == "backoff")
-        one.supervisor.found(PublicationMissing("gone"))
+        one.supervisor.fail_session(PublicationMissing("gone"))
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 1
         one.supervisor.retry.set()
@@ -414,7 +414,7 @@ async def test_what_was_found_before_a_halt_does_not_halt_again_who_was_told_to_
     monkeypatch.setattr(supervisor_module, "release_session", release_session)
     async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
-        one.supervisor.found(PublicationMissing("gone"))
+        one.supervisor.fail_session(PublicationMissing("gone"))
         letting_go.set()
         await one.until(lambda: one.state == "halted")
         assert SlotLost.code in one.status.page()["reason"]
@@ -425,7 +425,7 @@ async def test_what_was_found_before_a_halt_does_not_halt_again_who_was_told_to_
 async def test_what_is_found_while_it_is_halted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
         await one.until(lambda: one.state == "halted")
-        one.supervisor.found(PublicationMissing("gone"))
+        one.supervisor.fail_session(PublicationMissing("gone"))
         assert SlotLost.code in one.status.page()["reason"]
         one.supervisor.retry.set()
         await one.until(lambda: one.sessions.started == 2)
