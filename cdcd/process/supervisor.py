@@ -86,7 +86,7 @@ class Supervisor:
         self.stop = asyncio.Event()
         self.retry = asyncio.Event()
         self._running: Session | None = None
-        self._after: CdcdError | None = None
+        self._last_error: CdcdError | None = None
         self._met_lsn, self._met = INVALID_LSN, 0
         self._pending: CdcdError | None = None
         self._background_error: CdcdError | None = None
@@ -142,7 +142,7 @@ class Supervisor:
                 self._schemas,
                 self._publications,
                 self.stop,
-                self._after,
+                self._last_error,
                 self._limits,
                 self._stale,
                 self._crashes,
@@ -181,7 +181,7 @@ class Supervisor:
             self._crashes.ended(
                 error, session.asked_us, session.durable_lsn, has_advanced=session.has_advanced
             )
-        self._after = to_remember(self._after, error, has_streamed=has_streamed)
+        self._last_error = to_remember(self._last_error, error, has_streamed=has_streamed)
         # A session that was closing already when it was told raises what it was closing for.
         if self._background_error is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
             error = self._background_error

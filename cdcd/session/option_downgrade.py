@@ -62,7 +62,7 @@ _UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., Opt
 
 
 def allowed(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
-    """Return what the session after one that `ended_by` ended may ask for."""
+    """Return the options that the session after the one with the error `ended_by` may ask for."""
     return without(wanted, ended_by.without if isinstance(ended_by, OptionFailed) else ())
 
 
@@ -72,7 +72,7 @@ def without(wanted: StreamOptions, left_out: tuple[str, ...]) -> StreamOptions:
 
 
 def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: bool) -> CdcdError:
-    """Return what the next session comes after.
+    """Return the `last_error` of the next session.
 
     A session that ended before it streamed has proved nothing about the option, so an earlier StreamingFailed stays.
     """
@@ -80,17 +80,19 @@ def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: 
 
 
 @contextlib.contextmanager
-def unsafe_options(options: StreamOptions, after: CdcdError | None = None, *, slot: str) -> Iterator[None]:
-    """Raise OptionFailed or TwoPhaseFailed for what one of the options may be the reason of.
+def unsafe_options(
+    options: StreamOptions, last_error: CdcdError | None = None, *, slot: str
+) -> Iterator[None]:
+    """Raise OptionFailed or TwoPhaseFailed for an error that one of the options may have caused.
 
-    `after`: what ended the session before. `slot`: the name of the slot that is read.
+    `last_error`: the error that ended the session before. `slot`: the name of the slot that is read.
     """
     try:
         yield
     except CdcdError as error:
         for option, kinds, failure, when in _UNSAFE_OPTIONS:
             if isinstance(error, kinds) and getattr(options, option) != _OFF[option]:
-                already = after.without if isinstance(after, OptionFailed) else ()
+                already = last_error.without if isinstance(last_error, OptionFailed) else ()
                 failed = failure(f"{when}: {error.message}", (*already, option))
                 failed.context.update(error.context)
                 raise failed from error

@@ -81,7 +81,7 @@ def _confirm_nothing(_lsn: int) -> None:
 
 
 class Session:
-    """The parts of one session. `run` is called once. `after`: what ended the last that has streamed.
+    """The parts of one session. `run` is called once. `last_error`: what ended the last session that streamed.
 
     `schemas` outlives it: the ids that it knows stay true, also while a registry is down (F55); so do `limits`, what
     brokers have refused as too large (F65), and `stale`, the tables that an earlier snapshot did not see any more;
@@ -95,13 +95,13 @@ class Session:
         schemas: Registry | SchemaTopic,
         publications: PublicationMonitor,
         stop: asyncio.Event,
-        after: CdcdError | None = None,
+        last_error: CdcdError | None = None,
         limits: Limits | None = None,
         stale: StaleTables | None = None,
         crashes: ServerCrashes | None = None,
     ) -> None:
         self._config = config
-        self._after = after
+        self._last_error = last_error
         self._stale = StaleTables() if stale is None else stale
         self._crashes = ServerCrashes() if crashes is None else crashes
         self._status = status
@@ -163,7 +163,7 @@ class Session:
         is_memory_short = False
         try:
             session_start = SessionStart(
-                self._config, self._clients, self._status, self._publications, self._after, self._crashes
+                self._config, self._clients, self._status, self._publications, self._last_error, self._crashes
             )
             async with in_background(self._raise_failure()) as background:
                 # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
@@ -389,7 +389,7 @@ class Session:
         """Stream until the order to stop, then make durable what is complete; or raise what has ended the stream."""
         flush_s = self._config.shutdown_timeout_ms / 2000
         try:
-            with unsafe_options(options, self._after, slot=self._source.slot):
+            with unsafe_options(options, self._last_error, slot=self._source.slot):
                 await background.or_failure(self._until_stopped(streaming))
         except SourceUnavailable:
             if not self._clients.is_exactly_once:

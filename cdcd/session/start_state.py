@@ -98,7 +98,7 @@ def position_before(
 
 
 class SessionStart:
-    """The first steps of one session, up to the verdict. `after`: what ended the last that has streamed."""
+    """The first steps of one session, up to the verdict. `last_error`: what ended the last session that streamed."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class SessionStart:
         clients: Clients,
         status: Status,
         publications: PublicationMonitor,
-        after: CdcdError | None,
+        last_error: CdcdError | None,
         crashes: ServerCrashes,
     ) -> None:
         self._config = config
@@ -117,7 +117,7 @@ class SessionStart:
         self._schemas = schemas = clients.schemas
         self._status = status
         self._publications = publications
-        self._after = after
+        self._last_error = last_error
         self._crashes = crashes
         self._loop = asyncio.get_running_loop()
         self._known = StartContext(
@@ -129,7 +129,7 @@ class SessionStart:
             may_run=False,
             lock_patience_ms=LOCK_PATIENCE_MS,
             create_slot=config.source.slot.create,
-            is_first=after is None,
+            is_first=last_error is None,
         )
 
     async def run_checks(self) -> None:
@@ -176,7 +176,7 @@ class SessionStart:
                 _LOG.info("schemas_not_served", error=str(error))
 
     async def fence_and_decide(self) -> StartState:
-        """Make what is missing in Kafka, fence, read again what is durable, decide again. Raises as `run_checks` does."""
+        """Make what is missing in Kafka, fence, read the durable position again, decide again. Raises CdcdError."""
         known = self._known
         server, timelines = known.server, known.timelines
         assert server is not None
@@ -267,7 +267,7 @@ class SessionStart:
     def _granted(self, server: ServerIdentity) -> StreamOptions:
         """Return what to ask of this server; `start_checks` has refused a wish that it cannot grant."""
         wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
-        asked_for = allowed(wanted, self._after)
+        asked_for = allowed(wanted, self._last_error)
         left_out = self._crashes.options_to_leave_out(server)
         for option in left_out:
             if without(asked_for, (option,)) != asked_for:

@@ -50,7 +50,7 @@ class Sessions:
     def __init__(self, *endings: object) -> None:
         self.endings = list(endings)
         self.started = 0
-        self.after: list[CdcdError | None] = []
+        self.last_error: list[CdcdError | None] = []
 
     def __call__(
         self,
@@ -59,12 +59,12 @@ class Sessions:
         schemas: object,
         publications: object,
         stop: asyncio.Event,
-        after: CdcdError | None,
+        last_error: CdcdError | None,
         limits: object,
         stale: StaleTables,
         _crashes: object,
     ) -> Ending:
-        self.after.append(after)
+        self.last_error.append(last_error)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
         self.started += 1
         return Ending(ending, stop)
@@ -175,7 +175,7 @@ async def test_auto_is_tried_again_with_growing_pauses(monkeypatch: pytest.Monke
     async with daemon(monkeypatch, gone, gone, gone, STREAM) as one:
         await one.until(lambda: one.sessions.started == 4)
         assert tries == [1, 2, 3]
-        assert one.sessions.after == [None, gone, gone, gone]
+        assert one.sessions.last_error == [None, gone, gone, gone]
 
 
 async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time(
@@ -239,7 +239,7 @@ async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_re
     failed, held, gone = StreamingFailed("unsure"), SlotActive("held"), SourceUnavailable("gone")
     async with daemon(monkeypatch, Streamed(failed), held, gone, Streamed(gone), STREAM) as one:
         await one.until(lambda: one.sessions.started == 5)
-        assert one.sessions.after == [None, failed, failed, failed, gone]
+        assert one.sessions.last_error == [None, failed, failed, failed, gone]
 
 
 class Knotted(Ending):

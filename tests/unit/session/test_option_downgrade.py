@@ -100,12 +100,15 @@ def test_two_phase_is_named_after_streaming_was_tried_without() -> None:
 
 def test_options_that_fail_in_turn_are_both_left_out_in_the_end() -> None:
     """Else each would come back when the other goes, and the slot never gets past the transaction."""
-    after: CdcdError | None = None
+    last_error: CdcdError | None = None
     for error in (BinaryUnreadable("no reading"), ServerInternal("broken")):
-        with pytest.raises(OptionFailed) as failed, unsafe_options(allowed(BINARY, after), after, slot="s"):
+        with (
+            pytest.raises(OptionFailed) as failed,
+            unsafe_options(allowed(BINARY, last_error), last_error, slot="s"),
+        ):
             raise error
-        after = failed.value
-    assert allowed(BINARY, after) == UNSTREAMED
+        last_error = failed.value
+    assert allowed(BINARY, last_error) == UNSTREAMED
 
 
 def test_the_first_session_has_what_is_wanted() -> None:
