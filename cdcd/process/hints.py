@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cdcd.config import Config
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, UnsafeStreaming
 
-__all__ = ["fit"]
+__all__ = ["adapt_hint"]
 
 _BACK = "nothing was written or confirmed. Take the change back, then `cdcd resume`"
 _FORMER_KEY = "give the table its former key again, then `cdcd resume`"
@@ -66,7 +66,7 @@ _ROWS: tuple[tuple[type[CdcdError], Callable[[Config], bool], str], ...] = (
 )
 
 
-def fit(error: CdcdError, config: Config) -> CdcdError:
+def adapt_hint(error: CdcdError, config: Config) -> CdcdError:
     """Return the error, with another hint where its own cannot be followed with this configuration."""
     if error.advice == error.hint:
         for cls, is_met, hint in _ROWS:

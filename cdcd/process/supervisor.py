@@ -27,7 +27,7 @@ from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import room_below, waits_for
 from cdcd.monitoring.status import Status
 from cdcd.process.backoff import delay_s
-from cdcd.process.hints import fit
+from cdcd.process.hints import adapt_hint
 from cdcd.process.release import release_session
 from cdcd.registry.confluent import Registry
 from cdcd.session.option_downgrade import to_remember
@@ -173,7 +173,7 @@ class Supervisor:
     def _ended_by(self, error: CdcdError) -> SessionOutcome:
         """Keep for the next session what this one, or the last that has streamed, ended with."""
         session = self._running
-        fit(error, self._config)
+        adapt_hint(error, self._config)
         has_streamed = session is not None and session.has_streamed
         if has_streamed:
             self._stale.forget()

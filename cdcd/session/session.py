@@ -341,7 +341,7 @@ class Session:
         spill: SpillPool,
     ) -> Streaming:
         options = start_state.options
-        stream.gathers = ENCODES_TRANSACTION_BATCHES and not self._config.format.transactions
+        stream.batches_transactions = ENCODES_TRANSACTION_BATCHES and not self._config.format.transactions
         self._plans.begin_stream(is_sure=options.streaming == "off")
         assembler = Assembler(
             options.protocol_version,

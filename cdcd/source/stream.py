@@ -70,7 +70,7 @@ class ReplicationStream:
         self._failure: SourceError | None = None
         self._is_writing = False
         self._is_closed = False
-        self.gathers = False
+        self.batches_transactions = False
         """Whether whole transactions are one item (`TransactionBatch`)."""
         self.more = False
         self.received_bytes = 0
@@ -101,7 +101,7 @@ class ReplicationStream:
         while True:
             if self._is_closed:
                 raise SourceUnavailable("the stream is closed")
-            drained = drain(self._copy, max_bytes, self.gathers)
+            drained = drain(self._copy, max_bytes, self.batches_transactions)
             if drained.messages:
                 self._note(drained)
                 return drained.items

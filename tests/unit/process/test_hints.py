@@ -9,7 +9,7 @@ import yaml
 
 from cdcd.config import Config, load
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, UnsafeStreaming
-from cdcd.process.hints import fit
+from cdcd.process.hints import adapt_hint
 
 PLAIN = {
     "name": "shop",
@@ -32,15 +32,15 @@ PLAIN = {
 def test_what_the_configuration_rules_out_is_not_proposed(
     tmp_path: Path, cls: type[CdcdError], over: dict[str, object], proposed: str, instead: str
 ) -> None:
-    assert proposed in fit(cls("x"), config(tmp_path, {})).advice
-    fitted = fit(cls("x"), config(tmp_path, over)).advice
+    assert proposed in adapt_hint(cls("x"), config(tmp_path, {})).advice
+    fitted = adapt_hint(cls("x"), config(tmp_path, over)).advice
     assert proposed not in fitted
     assert instead in fitted
 
 
 def test_a_hint_of_its_own_stays(tmp_path: Path) -> None:
     unstreamed = config(tmp_path, {"source": {"protocol": {"streaming": "off"}}})
-    assert fit(SpillFull("x", hint="its own"), unstreamed).advice == "its own"
+    assert adapt_hint(SpillFull("x", hint="its own"), unstreamed).advice == "its own"
 
 
 def config(folder: Path, over: dict[str, object]) -> Config:
