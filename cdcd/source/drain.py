@@ -35,17 +35,17 @@ class Drained:
     more: bool
 
 
-def drain(connection: CopyConnection, max_bytes: int, gathers: bool = False) -> Drained:
+def drain(connection: CopyConnection, max_bytes: int, batches_transactions: bool = False) -> Drained:
     """Return what there is now, at least one message if there is one, about `max_bytes` at most.
 
-    `gathers`: whole transactions are one item.
+    `batches_transactions`: a whole transaction is one item (`TransactionBatch`).
 
     Raises the translated ErrorResponse (F19), SourceUnavailable at the end of the stream or connection,
     PublicationMissing, or a ProtocolError for framing that the protocol does not allow.
     """
     if connection.failure is not None:
         raise connection.failure
-    batch = reading.Batch(connection.in_stream, gathers)
+    batch = reading.Batch(connection.in_stream, batches_transactions)
     _read(connection, batch, max_bytes)
     look_at_notices(connection)
     if not batch.messages and connection.failure is not None:
