@@ -18,7 +18,7 @@ class ProtocolError(CdcdError):
     """
 
     code = "CDCD-PROTOCOL"
-    retry = Retry.AGAIN
+    retry = Retry.LIMITED
     hint = (
         "nothing was confirmed. Run `cdcd resume`: the server sends the changes again. If the error repeats, report "
         "this message with the server's version"

@@ -56,7 +56,7 @@ class TextUnreadable(ValueUnencodable):
     """A value's text is not valid for its type: it was damaged in transit, or this server writes another format."""
 
     code = "CDCD-VALUE-TEXT"
-    retry = Retry.AGAIN
+    retry = Retry.LIMITED
     hint = (
         "the value was not confirmed. Run `cdcd resume`: the server sends it again. If the error repeats, report the "
         "column's type with the server's version"

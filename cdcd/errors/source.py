@@ -195,7 +195,7 @@ class SnapshotStale(SourceError):
     """A table was rewritten after the snapshot was taken, so the snapshot may not see all of its rows (F81)."""
 
     code = "CDCD-SNAPSHOT-STALE"
-    retry = Retry.AGAIN
+    retry = Retry.LIMITED
     hint = (
         "the snapshot restarts by itself and copies this table first. If cdcd halts: run no command that rewrites "
         "the table (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until it is copied, then "

@@ -49,6 +49,6 @@ def room_below(folder: Path) -> tuple[Blocker, ...]:
 
 def waits_for(error: CdcdError) -> Kind | None:
     """Return what the sessions after this error wait for."""
-    if error.retry not in (Retry.AUTO, Retry.AGAIN):
+    if error.retry not in (Retry.AUTO, Retry.LIMITED):
         return None
     return next((kind for cls, kind in _BY_ERROR if isinstance(error, cls)), None)

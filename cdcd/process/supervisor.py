@@ -1,10 +1,9 @@
 """Sessions one after another, and what an error does to them.
 
 In: a `Config`, a stop event, a retry event (SIGHUP).  Out: the exit status.
-Invariant: an error of the tree is treated by its retry class and nothing else: AUTO is tried again with
-back-off, AGAIN too, but halts after TRIES without anything new made durable, OPERATOR halts and stays up with its
-reason, NEVER ends the process; an error outside the tree is a defect and halts. Nothing is confirmed and nothing
-skipped on any of these ways.
+Invariant: the retry class of an error alone decides. AUTO is tried again with back-off. LIMITED is too, but halts
+after TRIES without anything new made durable. OPERATOR halts and stays up with its reason. NEVER ends the process. An
+error outside the tree is a defect and halts. In none of these cases is anything confirmed or skipped.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from cdcd.sink.schemas import SchemaTopic
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
 _HALTED_HINT = "`cdcd resume` or SIGHUP retries; a changed configuration needs a restart"
 TRIES = 3
-"""So often an error of the class AGAIN is met at one place before it is believed."""
+"""An error of the class LIMITED halts when it has occurred this often at one position."""
 STABLE_S = 60.0
 """A session that lived this long starts the back-off again, and so does one that made anything new durable."""
 
@@ -161,7 +160,7 @@ class Supervisor:
 
     def _retries_are_exhausted(self, error: CdcdError, outcome: SessionOutcome) -> bool:
         """Count how often what may be an accident was met; return whether it is none."""
-        if error.retry is not Retry.AGAIN:
+        if error.retry is not Retry.LIMITED:
             return False
         if isinstance(error, SnapshotStale):
             return self._stale.is_given_up(error)
@@ -183,7 +182,7 @@ class Supervisor:
             )
         self._last_error = to_remember(self._last_error, error, has_streamed=has_streamed)
         # A session that was closing already when it was told raises what it was closing for.
-        if self._background_error is not None and error.retry in (Retry.AUTO, Retry.AGAIN):
+        if self._background_error is not None and error.retry in (Retry.AUTO, Retry.LIMITED):
             error = self._background_error
         return (
             SessionOutcome(error)

@@ -213,7 +213,7 @@ def _says(hint: str, path: str) -> bool:
 
 def _printed(one: Situation, daemon: Daemon) -> str:
     """The error of the first line that tells of this code; what may pass is tried again before it halts."""
-    passing = {"retrying"} if CLASSES[one.code].retry is Retry.AGAIN else set()
+    passing = {"retrying"} if CLASSES[one.code].retry is Retry.LIMITED else set()
 
     def said() -> str:
         for found in daemon.lines():

@@ -79,8 +79,8 @@ def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
         ("SlotAhead", Retry.OPERATOR),  # F3
         ("SourceMismatch", Retry.OPERATOR),  # F58, F62
         ("PublicationMissing", Retry.OPERATOR),  # F39, F72
-        ("MessageUnknown", Retry.AGAIN),  # F19
-        ("MessageOutOfOrder", Retry.AGAIN),  # F31
+        ("MessageUnknown", Retry.LIMITED),  # F19
+        ("MessageOutOfOrder", Retry.LIMITED),  # F31
         ("PreparedMissing", Retry.OPERATOR),  # F33
         ("ValueUnencodable", Retry.OPERATOR),  # F54
         ("RecordTooLarge", Retry.OPERATOR),  # F65
