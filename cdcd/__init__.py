@@ -1,6 +1,6 @@
 """cdcd: committed changes of a PostgreSQL database, in Kafka, exactly once.
 
-The way of a row, which is also the map of the packages:
+The path of a row, which is also the map of the packages:
 
     PostgreSQL walsender -> source -> pipeline (txn, pgoutput; avro, schema) -> sink -> Kafka -> spark
                                ^                                                  |
@@ -8,9 +8,9 @@ The way of a row, which is also the map of the packages:
 
 Pure (bytes and values in, values out): `pgoutput`, `txn`, `schema`, `avro`, `ack`, `recovery`.
 With I/O, and independent of each other: `source`, `snapshot`, `sink`, `registry`, `spill`.
-The daemon: `process` runs one `session` after another; a session checks and decides its start by `recovery` and
-streams through the `pipeline`; `monitoring` looks at both and at the server. `cli` and `demo` start it, `config` says
-what is wanted. `lsn`, `model`, `errors` and `findings` are the nouns of all. Imports point downwards only.
+The daemon: `process` runs one `session` after another; a session decides its start by `recovery` and streams through
+the `pipeline`; `monitoring` observes both and the server. `cli` and `demo` start the daemon, `config` holds its
+options. All packages use `lsn`, `model`, `errors` and `findings`. Imports point downwards only.
 """
 
 from cdcd.version import __version__

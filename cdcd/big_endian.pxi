@@ -1,4 +1,4 @@
-"""The wire's numbers, at any address."""
+"""Read big-endian integers of the wire from any address, aligned or not."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 

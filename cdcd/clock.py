@@ -1,7 +1,7 @@
-"""The clock that pauses and patience are measured by.
+"""The clock that measures pauses and time-outs.
 
-In: nothing.  Out: microseconds since any moment.
-Invariant: it never goes back, whatever is done to the time of day.
+In: nothing.  Out: microseconds since an arbitrary moment.
+Invariant: the clock never goes back, even when the system time is changed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ __all__ = ["monotonic_us"]
 
 
 def monotonic_us() -> int:
-    """Return the event loop's own clock, that of its time-outs too, without asking which loop it is.
+    """Return the time of the clock that the event loop uses for its time-outs, in microseconds.
 
-    That would be a system call each time: the loop looks whether the process has been forked.
+    The running loop is not asked: each such call makes a system call to check whether the process was forked.
     """
     return time.monotonic_ns() // 1_000

@@ -1,9 +1,9 @@
-"""Named places at which a test may have the process end, as a power cut would: between any two instructions.
+"""Failpoints: named points in the code at which a test can end the process as a power failure would.
 
-In: the environment's CDCD_TEST_CRASH_AT, `place` or `place:3` for the third time it is reached.
-Out: exit status 137, with nothing closed, flushed or told to anybody.
-Invariant: without the variable `hit` does nothing at all. Every place is in FAILPOINTS, and a test reaches each.
-Must not: be called once a row.
+In: the environment variable CDCD_TEST_CRASH_AT: `name`, or `name:3` for the third time the point is reached.
+Out: exit status 137; nothing is closed or flushed, and no message is sent.
+Invariant: without the variable `hit` does nothing. Every failpoint is in FAILPOINTS, and a test reaches each.
+Must not: be called once per row.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ VARIABLE = "CDCD_TEST_CRASH_AT"
 
 FAILPOINTS = {
     "schema_level_set": "between a subject's compatibility and its first schema",
-    "snapshot_begun": "the record that a snapshot has begun is durable, the slot is not made",
-    "slot_made": "the slot is made, nothing is copied",
-    "in_snapshot": "some rows of a table are handed on to the writer",
+    "snapshot_begun": "the record that a snapshot has begun is durable, the slot is not created",
+    "slot_made": "the slot is created, nothing is copied",
+    "in_snapshot": "some rows of a table are passed to the writer",
     "snapshot_copied": "the snapshot is durable, the stream is not open",
-    "received": "items were received and nothing was done with them",
-    "in_transaction": "a part of a transaction's rows was handed on to the writer",
+    "received": "items were received and not processed",
+    "in_transaction": "a part of a transaction's rows was passed to the writer",
     "in_spill": "a part of an open transaction was written to disk",
     "produced": "a group was produced, and not flushed",
     "flushed": "a group was flushed, its progress record not produced",
     "progress_produced": "the progress record was produced, the Kafka transaction not committed",
-    "committed": "the Kafka transaction was committed, PostgreSQL not told",
-    "confirmed": "PostgreSQL was told",
+    "committed": "the Kafka transaction was committed, its position not confirmed to PostgreSQL",
+    "confirmed": "the position was confirmed to PostgreSQL",
 }
 
 
@@ -37,7 +37,7 @@ def _pass(_place: str) -> None:
 
 
 def _ending(place: str, time: int) -> Callable[[str], None]:
-    """Return what ends the process when `place` is reached for the `time`th time."""
+    """Return a function that ends the process when the failpoint `place` is reached for the `time`th time."""
     counter = itertools.count(1)
 
     def reached(at: str) -> None:
@@ -48,12 +48,12 @@ def _ending(place: str, time: int) -> Callable[[str], None]:
 
 
 def _wanted(text: str) -> Callable[[str], None]:
-    """Return what `hit` does for a value of the variable; a place that is not there ends cdcd's start."""
+    """Return the function `hit` for a value of the variable. Raises SystemExit for an unknown failpoint."""
     if not text:
         return _pass
     place, _, time = text.partition(":")
     if place not in FAILPOINTS:
-        raise SystemExit(f"{VARIABLE}: no such place: {place}")
+        raise SystemExit(f"{VARIABLE}: no such failpoint: {place}")
     return _ending(place, int(time or 1))
 
 

@@ -1,13 +1,12 @@
-"""Finding: one thing that a start looks at, and what was seen of it.
+"""Finding: the result of one start check.
 
-In: what a room found out about a server, a topic, a slot or a setting.
-Out: a plain value. `cdcd check` prints all of them and picks its exit status from the levels; the daemon's start goes
-through the same ones and raises the first that fails, so that both say the same.
-Invariant: a finding that is not "ok" says what to do. "fail": a start is refused, with `error`; where it is
-`at_row`, the start goes on and says it, and the first row that is concerned ends the session with `error`. "warn": a
-start goes on. "unknown": it could not be looked at, so nobody knows; a check fails for it, a start logs it and goes
-on.
-Must not: hold row values, passwords, or anything of a client library.
+In: facts about a server, a topic, a slot or a setting.
+Out: a plain value. `cdcd check` prints all findings and derives its exit status from their levels. The daemon's start
+evaluates the same findings and raises the error of the first that fails, so that both report the same.
+Invariant: a finding that is not "ok" has a hint. "fail": the start is refused with `error`; with `at_row` the start
+logs the finding and continues, and the first row concerned ends the session with `error`. "warn": the start
+continues. "unknown": the check could not be made; `cdcd check` fails, a start logs the finding and continues.
+Must not: hold row values, passwords, or objects of a client library.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _LOOK_AGAIN = "correct this first, then run `cdcd check` again"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact: how bad, about what, what was seen, and what to do (empty when ok).
+    """One fact: its level, its subject, the message, and a hint (empty if ok).
 
-    `error`: what a start raises for it. A failure without one is SourceSetup.
+    `error`: the error that a start raises for the finding. Without one, a failure raises SourceSetup.
     """
 
     level: Level
@@ -39,29 +38,29 @@ class Finding:
     at_row: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a complaint without a remedy: an operator at night needs the next step."""
+        """Raise ValueError for a finding that is not ok and has no hint: an operator needs the next step."""
         if self.level != "ok" and not self.hint:
             raise ValueError(f"finding {self.subject!r} is {self.level} but has no hint")
 
     @property
     def code(self) -> str:
-        """The code of the error that a start halts or waits with, empty where it goes on."""
+        """The code of the error with which a start halts or waits, empty if the start continues."""
         return "" if self.level != "fail" else self.refused.code
 
     @property
     def refused(self) -> CdcdError:
-        """What a start raises for this finding."""
+        """The error that a start raises for this finding."""
         return self.error or SourceSetup(
             f"{self.subject}: {self.message}", hint=f"{self.hint}; then `cdcd resume`"
         )
 
 
 def failure(subject: str, error: CdcdError) -> Finding:
-    """Return the finding of what asking has met; its advice is said once."""
+    """Return the finding for an error that a check met; the error's advice becomes the hint and is shown once."""
     return Finding("fail", subject, error.said, error.advice or _LOOK_AGAIN, error)
 
 
 def refusal(findings: Iterable[Finding]) -> CdcdError | None:
-    """Return the error of the first finding that fails, None where a start goes on."""
+    """Return the error of the first finding that fails, None if the start continues."""
     failing = (one for one in findings if one.level == "fail" and not one.at_row)
     return next((one.refused for one in failing), None)

@@ -1,4 +1,4 @@
-"""`cdcd.frame_layout`, for a C extension: the values are those of the Python module when the extension is loaded."""
+"""`cdcd.frame_layout` for a C extension, which reads the values from the Python module when it is loaded."""
 
 from cdcd import frame_layout
 

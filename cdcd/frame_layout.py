@@ -1,4 +1,4 @@
-"""The frame: how messages lie in a batch's bytes, one after the other. Nowhere else, Python or C, are its sizes.
+"""The frame: the layout of messages in a batch's bytes. Python and C code take its sizes from this module only.
 
     frame          | length int32 | LSN int64 | payload: one message, `length` bytes |   the next frame ...
 
@@ -8,8 +8,8 @@
     Commit         | 'C' | flags int8 | commit LSN int64 | end LSN int64 | commit time int64 |
 
 In: the protocol's message formats.  Out: structs, sizes and offsets; `..._AT` counts from the beginning of the
-frame or of the message. All is big-endian, without padding.
-Invariant: the C extensions have these values from here, when they are loaded (`frame_layout.pxi`).
+frame or of the message. All integers are big-endian, without padding.
+Invariant: the C extensions read these values when they are loaded (`frame_layout.pxi`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEADER = Struct(">IQ")
 FRAME_BYTES = HEADER.size
 FRAME_LSN_AT = LENGTH.size
 
-# A field begins behind those whose letters stand before it.
+# The offset of a field is the size of the fields before it.
 XID_AT = calcsize(">c")
 RELID_AT = calcsize(">c")
 STREAMED_RELID_AT = calcsize(">cI")
@@ -41,5 +41,5 @@ COMMIT_END_LSN_AT = calcsize(">cbQ")
 
 
 def relid_at(xid: int | None) -> int:
-    """Return where a row message has its relid; `xid` is None outside a stream segment."""
+    """Return the offset of the relid in a row message; `xid` is None outside a stream segment."""
     return RELID_AT if xid is None else STREAMED_RELID_AT

@@ -1,8 +1,8 @@
-"""A mapping of what was used last, bounded: where one more would be too many, the one not used for longest goes.
+"""A bounded mapping: beyond its limit, the least recently used value is removed.
 
-In: keys and values, a limit.  Out: the values that are still there.
-Invariant: never more than `limit` of them. Whoever keeps something here can make it again, or does without it.
-Threads may share one.
+In: keys and values, a limit.  Out: the values that are still stored.
+Invariant: there are never more than `limit` values. A caller can recreate a removed value, or works without it.
+Threads may share a cache.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class LruCache(Generic[K, V]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._values: dict[K, V] = {}  # the one used last at the end
+        self._values: dict[K, V] = {}  # the most recently used value is the last
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """Return the value, None where there is none (any more); this is a use of it."""
+        """Return the value and mark it as used; None if the key is not, or no longer, stored."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -33,7 +33,7 @@ class LruCache(Generic[K, V]):
             return value
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value; it is the one used last."""
+        """Store a value as the most recently used."""
         with self._lock:
             self._values.pop(key, None)
             self._values[key] = value
@@ -41,10 +41,10 @@ class LruCache(Generic[K, V]):
                 del self._values[next(iter(self._values))]
 
     def clear(self) -> None:
-        """Keep nothing of it."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of values."""
         return len(self._values)

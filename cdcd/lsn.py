@@ -1,7 +1,7 @@
 """Log sequence numbers as PostgreSQL writes and reads them.
 
 In: an LSN as the server's text `X/Y` or as a 64-bit number.  Out: the other form.
-Invariant: inside cdcd an LSN is an `int` (bytes into the WAL); text exists only in SQL, logs and for humans.
+Invariant: inside cdcd an LSN is an `int` (a byte position in the WAL); SQL, logs and output use the text form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nouns that several rooms share. Values only: frozen, slotted, without behaviour that does I/O.
+"""The value types that several packages share: frozen, slotted, without I/O.
 
 Invariant: LSNs are ints (`cdcd.lsn`), timestamps are microseconds since 2000-01-01 UTC where the name ends in
 `_pg_us` (PostgreSQL's TimestampTz as on the wire) and since 1970-01-01 UTC where it ends in `_us`.
@@ -17,7 +17,7 @@ from cdcd.frame_layout import BEGIN_COMMIT_LSN_AT, COMMIT_BYTES, COMMIT_LSN_AT, 
 from cdcd.lsn import Lsn
 
 HEARTBEAT_PREFIX = "cdcd.heartbeat"
-"""Prefix of the logical messages that cdcd itself writes; outside a transaction they are nobody's data (F12)."""
+"""Prefix of the logical messages that cdcd itself writes; outside a transaction they carry no user data (F12)."""
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 00:00:00 UTC in microseconds of the Unix epoch."""
@@ -46,8 +46,8 @@ class Column:
 class Relation:
     """One table as the Relation message describes it (`schema` is "pg_catalog" where the wire has "").
 
-    `published_as`: the relid of the partitioned table as whose rows this partition's come
-    (publish_via_partition_root); None where they come as its own, or where no row has shown it yet (F78).
+    `published_as`: the relid of the partitioned table under which this partition's rows are published
+    (publish_via_partition_root); None if they are published under the partition, or before a row has shown it (F78).
     """
 
     relid: int
@@ -69,14 +69,14 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """One row of `pg_type`, as far as a reading needs it.
+    """One row of `pg_type`, with the columns needed to decode values.
 
     `kind` is `typtype`: b base, c composite, d domain, e enum, r range, m multirange, p pseudo.
     `element_oid` is the element's oid for a true array (typcategory A and typelem set), else 0.
-    `base_oid` and `base_typmod` are set for a domain, `subtype_oid` for a range (what it is of) and a multirange
-    (its range), `attributes` for a composite type. `extension` is the extension that it belongs to, "" for none.
-    `fraction_digits` is money's: what the database's lc_monetary says, -1 for any other type.
-    `has_send`: it has a send function; without one its values come as text also where binary was asked for.
+    `base_oid` and `base_typmod` are set for a domain, `subtype_oid` for a range (its element type) and a multirange
+    (its range), `attributes` for a composite type. `extension` is the extension that owns the type, "" for none.
+    `fraction_digits` is set for money, from the database's lc_monetary; -1 for any other type.
+    `has_send`: the type has a send function; without one its values are sent as text even if binary was requested.
     """
 
     oid: int
@@ -99,7 +99,7 @@ class RowBatch:
     """Consecutive row frames (Insert, Update, Delete) of one transaction.
 
     `frames` is a sequence of frames (`cdcd.frame_layout`), `count` their number. Inside a stream segment `xid` is the
-    (sub)transaction that the rows carry, and the payloads still hold it; outside it is None.
+    (sub)transaction of the rows, which their payloads also contain; outside a stream segment `xid` is None.
     """
 
     frames: bytes
@@ -109,7 +109,7 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class TransactionBatch:
-    """Whole transactions, one after another: each is Begin, any number of rows and Commit, and nothing else.
+    """Complete transactions, one after another: each is Begin, any number of rows and Commit, and nothing else.
 
     `frames` as in `RowBatch`, with Begin and Commit as frames of their own; each Commit names the commit LSN of its
     Begin. `count` is the number of transactions, at least one.
@@ -120,7 +120,7 @@ class TransactionBatch:
 
     @property
     def commit_lsns(self) -> tuple[Lsn, Lsn]:
-        """Where the first and the last of them commit."""
+        """The commit LSNs of the first and the last transaction."""
         first, last = FRAME_BYTES, len(self.frames) - COMMIT_BYTES
         return (
             _lsn_at(self.frames, first + BEGIN_COMMIT_LSN_AT)[0],
@@ -140,7 +140,7 @@ _lsn_at = struct.Struct(">Q").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Any pgoutput message that is not a row, undecoded, with its XLogData header's LSN and time of sending."""
+    """Any pgoutput message that is not a row, undecoded, with the LSN and the send time of its XLogData header."""
 
     lsn: Lsn
     payload: bytes
@@ -149,7 +149,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """Primary keepalive message: `wal_end_lsn` is the end of what the walsender has decoded (F11)."""
+    """Primary keepalive message: `wal_end_lsn` is the end of the WAL that the walsender has decoded (F11)."""
 
     wal_end_lsn: Lsn
     sent_at_pg_us: int
@@ -158,14 +158,15 @@ class Keepalive:
 
 PlainItem = RowBatch | Control | Keepalive
 Item = PlainItem | TransactionBatch
-"""What the drain yields, in the order of the wire."""
+"""The items that the drain yields, in the order of the wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """What every row of one committed transaction shares.
+    """The values that all rows of one committed transaction share.
 
-    `commit_lsn` is where the commit record begins (Begin's final LSN), which with its timeline begins the sequence.
+    `commit_lsn` is the start of the commit record (Begin's final LSN); with its timeline it is the first part of the
+    sequence.
     """
 
     xid: int
@@ -187,12 +188,12 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """Which slot of which server a position belongs to (F10, F58).
+    """The server and the slot to which a position belongs (F10, F58).
 
-    `slot_lsn` is the consistent point of a slot that cdcd has made, 0 where somebody else made it: PostgreSQL does
-    not keep it. `two_phase` is what the slot had when the record was written, None where it was not recorded.
-    `timeline_lsn` is where `timeline` began: two servers that were promoted apart may give theirs the same number. 0
-    for the first one, and where it is not known.
+    `slot_lsn` is the consistent point of a slot that cdcd created, 0 for other slots: PostgreSQL does not store it.
+    `two_phase` is the slot's setting when the record was written, None if it was not recorded. `timeline_lsn` is the
+    LSN at which `timeline` began, since two servers that were promoted separately may use the same timeline number; 0
+    for the first timeline, and if unknown.
     """
 
     system_identifier: str
@@ -206,15 +207,15 @@ class SourceIdentity:
 
 
 def began_at(timeline: int, left: Mapping[int, Lsn]) -> Lsn:
-    """Return where this timeline began: where the one before it was `left`. 0 for the first, and if not known."""
+    """Return the LSN where this timeline began: where its predecessor was `left`. 0 for the first, and if unknown."""
     before = [ancestor for ancestor in left if ancestor < timeline]
     return left[max(before)] if before else 0
 
 
 class Timelines:
-    """The server's timeline `now`, and where each that it comes from was `left` (F58).
+    """The server's timeline `now`, and the LSN at which each of its ancestors was `left` (F58).
 
-    Without its history, which the first timeline has not, all of the WAL is taken for that of `now`.
+    Without a timeline history, which the first timeline does not have, all WAL counts as WAL of `now`.
     """
 
     __slots__ = ("_switches", "_timelines", "left", "now")
@@ -227,44 +228,45 @@ class Timelines:
 
     @property
     def now_lsn(self) -> Lsn:
-        """Where the server's timeline began, 0 for the first one and without its history."""
+        """The LSN where the server's timeline began; 0 for the first timeline, and without a history."""
         return began_at(self.now, self.left)
 
     def at(self, lsn: Lsn) -> int:
-        """Return the timeline that the WAL at `lsn` was written on, whichever server sends it now."""
+        """Return the timeline on which the WAL at `lsn` was written; it does not depend on the sending server."""
         return self._timelines[bisect_right(self._switches, lsn)]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBefore:
-    """What somebody else may have confirmed the PREPARE of, before a slot became cdcd's: its rows never come (F33).
+    """Transactions whose PREPARE a previous user of the slot may have confirmed: their rows are never sent (F33).
 
-    `undecided` was prepared when cdcd first held the slot and is not known to be decided or to come whole: xid (32
-    bits) and gid, so that it is not mistaken for who has its xid after the wrap. What was decided until then has its
-    decision below `until_lsn`. Empty where nobody but cdcd has confirmed anything.
+    `undecided`: transactions that were prepared when cdcd first used the slot, and that are not known to be decided
+    or to be sent completely. Each is an xid (32 bits) and a gid, so that a later transaction with the same xid after
+    wraparound is not mistaken for it. Transactions decided before that have their decision below `until_lsn`. Both
+    are empty if only cdcd has confirmed positions of the slot.
     """
 
     until_lsn: Lsn = 0
     undecided: frozenset[tuple[int, str]] = frozenset()
 
     def may_have_rows(self, xid: int, gid: str, commit_lsn: Lsn) -> bool:
-        """Return whether a COMMIT PREPARED that comes without rows may have lost them."""
+        """Return whether a COMMIT PREPARED that is received without rows may have lost them."""
         return commit_lsn < self.until_lsn or (xid, gid) in self.undecided
 
     def without(self, xid: int, gid: str) -> PreparedBefore:
-        """Return what is left when this one was rolled back, or the server has sent all of it."""
+        """Return the value without a transaction that was rolled back, or that the server has sent completely."""
         return PreparedBefore(self.until_lsn, self.undecided - {(xid, gid)})
 
     def left_at(self, end_lsn: Lsn) -> PreparedBefore:
-        """Return what is left when nothing below `end_lsn` comes any more."""
+        """Return the value that applies when the server sends nothing below `end_lsn` any more."""
         return PreparedBefore(self.until_lsn if end_lsn < self.until_lsn else 0, self.undecided)
 
 
 @dataclass(frozen=True, slots=True)
 class PartPosition:
-    """How much of a transaction that is written in several Kafka transactions is durable: all up to `tx_seq`.
+    """The durable part of a transaction that is written in several Kafka transactions: all changes up to `tx_seq`.
 
-    `numbered_by` tells by what configuration its changes were numbered; "" where that was not recorded.
+    `numbered_by` identifies the configuration by which its changes were numbered; "" if that was not recorded.
     """
 
     commit_lsn: Lsn
@@ -274,10 +276,10 @@ class PartPosition:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What somebody has accepted to miss, and what the topics have still to be told of.
+    """A gap in the changes that an operator has accepted, and that is still to be recorded in the topics.
 
     Changes committed between `from_lsn` and `to_lsn` may be missing (`to_lsn` None: up to the snapshot that follows).
-    `reason` is the code of the halt that it was the way on from, `decided_us` when it was decided.
+    `reason` is the code of the halt that the gap resolved, `decided_us` the time of the decision.
     """
 
     from_lsn: Lsn
@@ -288,15 +290,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one Kafka transaction made durable: the value of the progress record.
+    """The position that one Kafka transaction made durable: the value of the progress record.
 
-    `end_lsn` is what may be confirmed to PostgreSQL, `commit_lsn` the last transaction written (transactions
-    with a commit LSN up to it are dropped on replay, F4), `commit_us` when it committed, 0 where that is unknown: no
-    transaction behind it committed before. `phase` is "snapshot" while the initial snapshot is incomplete, else
-    "streaming". `offsets` maps topic -> partition -> next offset for what this one touched.
-    `snapshot_tables` are the topics that an incomplete snapshot has begun to write. `prepared_before` is what every
-    later session has to know too, until it is decided. `part`: besides, a part of the next transaction is written.
-    `gap`: the next session has to tell the topics of it before anything else.
+    `end_lsn` is the LSN that may be confirmed to PostgreSQL. `commit_lsn` is that of the last transaction written
+    (transactions with a commit LSN up to it are dropped on replay, F4), `commit_us` its commit time, 0 if unknown: no
+    later transaction committed before `commit_us`. `phase` is "snapshot" while the initial snapshot is incomplete,
+    else "streaming". `offsets` maps topic -> partition -> next offset for the partitions that this Kafka transaction
+    wrote to. `snapshot_tables` are the topics that an incomplete snapshot has begun to write. `prepared_before` is
+    passed on to every later session until its transactions are decided. `part`: a part of the next transaction is
+    written as well. `gap`: the next session records the gap in the topics before anything else.
     """
 
     identity: SourceIdentity
@@ -310,6 +312,6 @@ class Progress:
     part: PartPosition | None = None
     gap: Gap | None = None
     topics_at: int = -1
-    """The offset of the record, in the same topic, of what is counted on in the topics; -1 where there is none."""
+    """The offset, in the same topic, of the record of the topic identities; -1 if there is none."""
     transactional_id: str = ""
-    """Of the producer that wrote it, "" without one: whoever goes on with another id fences this one too (F69)."""
+    """The id of the producer that wrote the record, "" without one: a session with another id fences it too (F69)."""

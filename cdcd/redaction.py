@@ -1,15 +1,15 @@
-"""Redaction and escaping: the one way by which text leaves the process.
+"""Redaction and escaping: all text that leaves the process passes through this module.
 
-In: texts that may hold anything (a server's words, names, paths), and every secret when it is read.  Out: texts that
-may be shown: known secrets struck out by value in each form in which they travel, what looks like a secret struck
-out by its form, everything that a terminal would act on or hide escaped, and cut at a length.
-Invariant: a secret is struck out before the text is cut, so that no part of one is left at the end of it; whatever a
-text holds, its cost is in proportion to its length.
-Must not: be given row values; nothing here could tell them from other text.
+In: texts with any content (server messages, names, paths), and every secret when it is read.  Out: texts that may be
+shown. Known secrets are struck out by value in each encoding in which they are sent, text that looks like a secret is
+struck out by its form, characters that a terminal would interpret or hide are escaped, and long texts are cut.
+Invariant: secrets are struck out before the text is cut, so that no part of a secret remains at its end. The cost is
+proportional to the length of the text, for any content.
+Must not: be given row values; this module could not distinguish them from other text.
 
 A secret that could be a word (shorter than eight characters, or lower-case letters only) is struck out only where it
-stands as a word of its own: the password "cdcd" must not eat the slot "cdcd_shop". Shorter than four characters it is
-struck out only where its form gives it away (`password=`, `user:password` as it was given, base64).
+is a word of its own: the password "cdcd" must not damage the slot name "cdcd_shop". A secret of fewer than four
+characters is struck out only where its form reveals it (`password=`, `user:password` as it was given, base64).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = [
 
 STRUCK_OUT = "***"
 MAX_CHARACTERS = 32_768
-"""Of one text that is shown: more than any traceback of ours."""
+"""The limit of one text that is shown: longer than any traceback of cdcd."""
 MAX_RENEWED = 16
-"""Values that are remembered of a secret that is read again and again: each renewal makes one more."""
+"""The number of recent values that are remembered of a secret that is renewed."""
 _SHORTEST = 4
 _LONG_ENOUGH = 8
 _LONG = 12
@@ -53,28 +53,28 @@ _ASSIGNED = re.compile(
 _BEARER = re.compile(r"\b(Bearer|Basic)\s{1,9}[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 
 _lock = threading.Lock()
-_secrets: dict[str, tuple[str, ...]] = {}  # by value its forms
+_secrets: dict[str, tuple[str, ...]] = {}  # each value's forms
 _permanent: set[str] = set()
-_renewed: dict[str, list[str]] = {}  # by what is renewed its values, the one read last at the end
+_renewed: dict[str, list[str]] = {}  # by the name of the renewed secret, its values, the newest at the end
 _forms: tuple[str, ...] = ()
 _pattern: re.Pattern[str] | None = None
 
 
-# --- what is secret ------------------------------------------------------------------------------------------
+# --- secrets -------------------------------------------------------------------------------------------------
 
 
 def add_secret(value: str | None, *, renews: str | None = None) -> None:
-    """Strike this value out of every text from now on. Called where a secret is read or decoded.
+    """Strike this value out of every text from now on. To be called when a secret is read or decoded.
 
-    `renews` names what is read again and again (a file, a token): its last values are remembered, and no others are
-    forgotten for them.
+    `renews` names the source of a secret that is read repeatedly (a file, a token): only its most recent values are
+    remembered. They do not displace other secrets.
     """
     if value and value != STRUCK_OUT:
         _add(value, lambda: _forms_of(value), renews)
 
 
 def add_credentials(user: str, password: str, *, renews: str | None = None) -> None:
-    """Strike out a password, and `user:password` as HTTP's basic authentication sends it."""
+    """Strike out a password, and `user:password` as HTTP basic authentication sends it."""
     add_secret(password, renews=renews)
     pair = f"{user}:{password}"
     if password:
@@ -82,7 +82,7 @@ def add_credentials(user: str, password: str, *, renews: str | None = None) -> N
 
 
 def forget() -> None:
-    """Forget every secret: for tests, each of which has its own."""
+    """Remove every secret; for tests, each of which has its own secrets."""
     global _forms, _pattern
     with _lock:
         for one in (_secrets, _permanent, _renewed):
@@ -111,7 +111,7 @@ def _add(value: str, forms: Callable[[], Iterable[str]], renews: str | None) -> 
 
 
 def _forms_of(value: str) -> set[str]:
-    """Return a secret as it is given, and as it may come back in an answer, a URL, a page or a log."""
+    """Return a secret as it is given, and as it may appear in an error message, a URL, a page or a log."""
     values = {value, value.strip()}
     lines = value.splitlines()
     if len(lines) > 1:  # a key or a certificate
@@ -131,7 +131,7 @@ def _percent(value: str) -> Iterator[str]:
 
 
 def _base64(value: str) -> Iterator[str]:
-    """Yield the characters that its bytes come to in base64, wherever in what was encoded they begin."""
+    """Yield the base64 characters of the value, for each alignment that it may have inside a longer encoded text."""
     data = value.encode(errors="surrogateescape")
     for before in range(3):
         text = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
@@ -139,7 +139,7 @@ def _base64(value: str) -> Iterator[str]:
         if len(inner) >= _LONG_ENOUGH:
             yield inner
             yield inner.replace("+", "-").replace("/", "_")
-    alone = base64.b64encode(data).decode()  # its last characters, too
+    alone = base64.b64encode(data).decode()  # with the last characters and the padding
     if len(alone) >= _LONG_ENOUGH:
         yield alone
         yield alone.replace("+", "-").replace("/", "_")
@@ -150,31 +150,31 @@ def _matching(form: str) -> str:
     return re.escape(form) if is_no_word else rf"(?<!\w){re.escape(form)}(?!\w)"
 
 
-# --- what is shown -------------------------------------------------------------------------------------------
+# --- shown texts ---------------------------------------------------------------------------------------------
 
 
 def strike(text: str, max_characters: int = MAX_CHARACTERS) -> str:
-    """Return the text without secrets, cut: for what is escaped by its format, as JSON does."""
+    """Return the text without secrets, cut to a length; for output whose format escapes it, such as JSON."""
     shown = _by_form(_by_value(text, max_characters))
     left = len(text) - max_characters
     return shown if left <= 0 else f"{shown}... ({left} more characters)"
 
 
 def escape(text: str) -> str:
-    r"""Return the text on one line, with `\n`, `\x1b` or `\u202e` for what is no printable character.
+    r"""Return the text on one line; characters that are not printable become `\n`, `\x1b` or `\u202e`.
 
-    A name or a server's words cannot forge a line, colour a terminal or turn the direction of writing.
+    Thus a name or a server message cannot forge a line, colour a terminal or change the direction of writing.
     """
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def clean(text: str, max_characters: int = MAX_CHARACTERS) -> str:
-    """Return what may be shown of a text, on one line: struck out, escaped, cut."""
+    """Return a text that may be shown, on one line: secrets struck out, escaped, cut to a length."""
     return escape(strike(text, max_characters))
 
 
 def clean_lines(text: str, max_characters: int = MAX_CHARACTERS) -> str:
-    """As `clean`, for a text of cdcd's own making whose lines are meant: a table, a traceback."""
+    """Return a text of cdcd itself as `clean` does, but with its line breaks: a table, a traceback."""
     return "\n".join(map(escape, strike(text, max_characters).split("\n")))
 
 

@@ -1,10 +1,10 @@
-"""Run blocking calls beside the event loop, in threads that never hold up the end of the process.
+"""Run blocking calls outside the event loop, in threads that never delay the end of the process.
 
 In: a function and its arguments.  Out: a future with its result or its exception.
-Invariant: the thread is a daemon, so that a call that hangs (a slot waiting for old transactions, F38; a broker
-that does not answer) cannot keep the process from ending. Cancelling whoever awaits leaves the thread running;
-`settled` waits for it where the next step must not overlap with it. What a call meets is told to who awaits it, and
-to nobody else: the loop would log what nobody has awaited to its end, with a traceback and all that it says.
+Invariant: the thread is a daemon thread, so that a hanging call (a slot waiting for old transactions, F38; a broker
+that does not answer) cannot prevent the process from ending. Cancelling the awaiting task leaves the thread running;
+`settled` waits for the thread where the next step must not overlap with it. The exception of a call goes to the
+awaiting task only: the event loop would log an exception that nobody retrieved, with its traceback and message.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 BEGINS_WITHIN_S = 30.0
-"""A thread that has not begun by then never will."""
+"""A thread that has not begun after this time never will."""
 
 
 def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
     """Start `function(*args)` in a daemon thread; the future belongs to the running loop.
 
-    A thread for which there is no memory dies before it runs anything: the future has a MemoryError then.
+    A thread for which there is no memory dies before it runs any code: the future then raises MemoryError.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -46,16 +46,16 @@ def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]
         error: BaseException | None = None
         try:
             result = function(*args)
-        except BaseException as caught:  # noqa: BLE001 - handed to whoever awaits
+        except BaseException as caught:  # noqa: BLE001 - passed to the awaiting task
             error = caught
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended: no task waits any more
             loop.call_soon_threadsafe(deliver, result, error)
 
     def look() -> None:
         if not has_begun and not future.done():
             future.set_exception(MemoryError())
 
-    # Not `threading.Thread`, whose `start` waits for the thread to say that it runs: for ever, where it has died.
+    # Not `threading.Thread`: its `start` waits until the thread reports that it runs, for ever if the thread died.
     _thread.start_new_thread(work, ())
     looking = loop.call_later(BEGINS_WITHIN_S, look)
     future.add_done_callback(lambda _future: looking.cancel())
@@ -63,7 +63,7 @@ def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]
 
 
 def _taken_note_of(future: asyncio.Future[T]) -> None:
-    """Keep the loop from logging an exception whose awaiter was cancelled before."""
+    """Retrieve the exception, so that the loop does not log it if the awaiting task was cancelled before."""
     if not future.cancelled():
         future.exception()
 
@@ -74,6 +74,6 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
 
 
 async def settled(future: asyncio.Future[Any] | None) -> None:
-    """Wait until a started call has ended, whatever its outcome."""
+    """Wait until a started call has ended, with a result or with an exception."""
     if future is not None and not future.done():
         await asyncio.wait([future])

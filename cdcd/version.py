@@ -1,3 +1,3 @@
-"""The one place that holds cdcd's version."""
+"""cdcd's version; all other places read it from here."""
 
 __version__ = "0.1.0"

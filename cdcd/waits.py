@@ -1,8 +1,9 @@
-"""Waits: what cdcd waits for, who holds it up, since when, and what ends it.
+"""Waits: the condition that cdcd waits for, its blockers, its start time, and the event that ends it.
 
-In: what a part of cdcd waits for, whom a look at the server has found.  Out: `Wait`, its words for log and /status.
-Invariant: one table says of every kind of wait what is waited for and what ends it. What is not known of a blocker
-is None, and is left out where it is shown. No query text and no row value is in it.
+In: the kind and object of a wait, and the blockers that a query found.  Out: `Wait`, with its texts for log and
+/status.
+Invariant: the table KINDS defines the condition and the ending event of every kind of wait. An unknown property of a
+blocker is None and is not shown. No text here contains query text or row values.
 Must not: do I/O, read the clock.
 """
 
@@ -28,12 +29,12 @@ Kind = Literal[
 ]
 
 MOST_BLOCKERS = 10
-"""So many are shown; there may be thousands of open transactions."""
+"""The most blockers that are shown; there may be thousands of open transactions."""
 _MOST_CHARACTERS = 200
 
 
 class Rule(NamedTuple):
-    """What is waited for, and what ends it."""
+    """The condition that a kind of wait is for, and the event that ends the wait."""
 
     waits_for: str
     ends_when: str
@@ -43,15 +44,15 @@ KINDS: dict[Kind, Rule] = {
     "slot_creation": Rule(
         "PostgreSQL to create the slot, after every transaction that was writing when the creation began",
         "these transactions commit or roll back, in every database of the server, prepared ones included (COMMIT "
-        "PREPARED, ROLLBACK PREPARED): ask whoever runs them; new transactions may go on writing",
+        "PREPARED, ROLLBACK PREPARED): ask their owners; new transactions may go on writing",
     ),
     "lock": Rule(
         "a lock in PostgreSQL",
-        "the transaction that holds the lock commits or rolls back: ask whoever runs it",
+        "the transaction that holds the lock commits or rolls back: ask its owner",
     ),
     "slot_held": Rule(
-        "the replication slot, which somebody else holds",
-        "its holder stops or streams no more; a frozen or disconnected one loses it after wal_sender_timeout",
+        "the replication slot, which another session holds",
+        "the other session ends its stream; PostgreSQL ends a frozen or disconnected one after wal_sender_timeout",
     ),
     "promotion": Rule(
         "a primary: the server is a standby",
@@ -59,35 +60,35 @@ KINDS: dict[Kind, Rule] = {
     ),
     "standby": Rule(
         "a standby to receive the WAL before PostgreSQL sends it (synchronized_standby_slots)",
-        "the standby of each slot in synchronized_standby_slots has it; a standby that is gone for good is taken out "
-        "of synchronized_standby_slots (ALTER SYSTEM SET, then SELECT pg_reload_conf())",
+        "the standby of each slot in synchronized_standby_slots has the WAL; remove a standby that is gone for good "
+        "from synchronized_standby_slots (ALTER SYSTEM SET, then SELECT pg_reload_conf())",
     ),
     "source": Rule(
         "PostgreSQL to accept a connection and answer",
-        "the server, the network or the credentials in source.dsn are back; cdcd tries again by itself",
+        "the server and the network work again, and the credentials in source.dsn are valid; cdcd retries by itself",
     ),
     "kafka": Rule(
         "Kafka to answer",
-        "every partition that is written to has a leader and enough replicas in sync; cdcd goes on by itself",
+        "every partition that cdcd writes to has a leader and enough in-sync replicas; cdcd continues by itself",
     ),
-    "registry": Rule("the schema registry to answer", "it answers; cdcd tries again by itself"),
+    "registry": Rule("the schema registry to answer", "the registry answers; cdcd retries by itself"),
     "back_pressure": Rule(
-        "Kafka to take the rows that are encoded already; nothing more is read from PostgreSQL meanwhile",
-        "Kafka takes them",
+        "Kafka to accept the encoded rows; nothing more is read from PostgreSQL meanwhile",
+        "Kafka accepts the rows",
     ),
     "disk": Rule(
-        "room for open transactions in buffer.spill_dir; nothing more is read from PostgreSQL meanwhile",
-        "space is freed on its file system within 30 s; then cdcd halts and gives its room back",
+        "disk space for open transactions in buffer.spill_dir; nothing more is read from PostgreSQL meanwhile",
+        "space is freed on its file system within 30 s; otherwise cdcd halts and removes its files there",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Who or what holds a wait up.
+    """A session, transaction, partition or slot that a wait depends on.
 
-    `who`: `pid 4711`, a prepared transaction, a partition, a slot. `since_s`: since when it does, or its transaction
-    is open (Unix epoch), None where PostgreSQL does not show that to this role. `doing`: what it does that holds up.
+    `who`: `pid 4711`, a prepared transaction, a partition, a slot. `since_s`: when it began to block, or when its
+    transaction began (Unix epoch); None if PostgreSQL does not show it to this role. `doing`: the blocking activity.
     """
 
     who: str
@@ -107,7 +108,7 @@ class Blocker:
         return f"{cleaned(self.who)}{of}{where}{application}{doing}{since}"
 
     def page(self) -> dict[str, Any]:
-        """Return what /status shows of it: what is not known is not there."""
+        """Return the blocker's fields for /status, without those that are unknown."""
         known: dict[str, Any] = {
             "who": cleaned(self.who),
             "pid": self.pid,
@@ -122,7 +123,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look has found of a wait: what is waited for exactly, and who holds it up."""
+    """The result of a query about a wait: the object that is waited for, and the blockers."""
 
     kind: Kind
     what: str = ""
@@ -131,7 +132,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One wait. `since_s`: since when cdcd waits (Unix epoch)."""
+    """One wait. `since_s`: when the wait began (Unix epoch)."""
 
     kind: Kind
     what: str
@@ -140,17 +141,17 @@ class Wait:
 
     @property
     def ends_when(self) -> str:
-        """What ends it."""
+        """The event that ends the wait."""
         return KINDS[self.kind].ends_when
 
     @property
     def waits_for(self) -> str:
-        """What is waited for, with the object where one is known."""
+        """The condition that is waited for, with its object if that is known."""
         rule = KINDS[self.kind].waits_for
         return f"{rule}: {cleaned(self.what)}" if self.what else rule
 
     def page(self, now_s: float) -> dict[str, Any]:
-        """Return what /status shows."""
+        """Return the wait's fields for /status."""
         return {
             "kind": self.kind,
             "waits_for": self.waits_for,
@@ -163,7 +164,7 @@ class Wait:
 
 
 def held_by(blockers: tuple[Blocker, ...]) -> str:
-    """Return one line that names them, the first of many."""
+    """Return one line that names the blockers; of many blockers, the first."""
     if not blockers:
         return "not known"
     more = len(blockers) - MOST_BLOCKERS
@@ -177,5 +178,5 @@ def instant(epoch_s: float) -> str:
 
 
 def cleaned(text: str | None) -> str:
-    """Return a name as it may be shown: an application_name is whatever its client says."""
+    """Return a name as it may be shown: a client can set its application_name to any text."""
     return clean(text or "", _MOST_CHARACTERS)

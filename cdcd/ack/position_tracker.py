@@ -1,8 +1,8 @@
-"""How far one session has come: what is complete, what may be confirmed, and where a replay ends.
+"""Track the positions of one session: the complete, the confirmable, and the end of a replay.
 
 In: commits, messages and keepalives in the order of the wire.  Out: `CommitPosition`s.
-Invariant: the position that may be confirmed never goes back, and never passes the oldest PREPARE that is undecided
-(F33), while the commit LSN that tells a replay apart goes on (F4).
+Invariant: the confirmable position never goes back and never passes the oldest undecided PREPARE (F33), while the
+commit LSN by which replayed transactions are recognized advances (F4).
 Must not: do I/O, read the clock.
 """
 
@@ -16,39 +16,39 @@ __all__ = ["PositionTracker"]
 
 
 class PositionTracker:
-    """One for each session. It begins at what is durable already."""
+    """The positions of one session, which begin at the durable position."""
 
     __slots__ = ("_commit_us", "_confirmable_lsn", "commit_lsn", "end_lsn")
 
     def __init__(self, start_lsn: Lsn, written_commit_lsn: Lsn = 0, written_commit_us: int = 0) -> None:
         self.commit_lsn = written_commit_lsn
-        """Of the last transaction, or message outside of one, that was handed on."""
+        """Of the last transaction, or message outside a transaction, that was passed on."""
         self.end_lsn = start_lsn
-        """Up to here everything that is committed was received."""
+        """The LSN up to which all committed data was received."""
         self._commit_us = written_commit_us
         self._confirmable_lsn = start_lsn
 
     def covers(self, commit_lsn: Lsn) -> bool:
-        """Return whether what commits there was handed on before, by this session or by one before it (F4)."""
+        """Return whether this or an earlier session already passed on the transaction with this commit LSN (F4)."""
         return commit_lsn <= self.commit_lsn
 
     def committed(self, commit_lsn: Lsn, end_lsn: Lsn, commit_us: int) -> None:
-        """A transaction was received completely, or the last one of many."""
+        """Note that a transaction, or a batch of transactions that ends with it, was received completely."""
         self.commit_lsn, self.end_lsn, self._commit_us = commit_lsn, end_lsn, commit_us
 
     def message(self, lsn: Lsn) -> None:
-        """A message outside any transaction is its own commit position, which orders it and tells a replay apart.
+        """Note a message outside a transaction, which is a commit position of its own: by it a replay is recognized.
 
-        F1: its LSN is its end LSN, and the next commit record may begin there. With one byte less the message counts
-        as written, and that commit does not.
+        F1: the message's LSN is its end LSN, and the next commit record may begin at that LSN. With one byte less the
+        message counts as written, and the next commit does not.
         """
         self.commit_lsn = lsn - 1
         self.end_lsn = max(self.end_lsn, lsn)
 
     def idle(self, wal_end_lsn: Lsn) -> None:
-        """No transaction is open, and nothing that is committed below this is still to come (F6, F11).
+        """Note a keepalive while no transaction is open: all data committed below its WAL end was received (F6, F11).
 
-        A session decodes from the slot's restart LSN on, so its first keepalives lie behind the start.
+        A session decodes from the slot's restart LSN, so its first keepalives have lower LSNs than the start.
         """
         self.end_lsn = max(self.end_lsn, wal_end_lsn)
 
@@ -60,10 +60,10 @@ class PositionTracker:
         prepared_before: PreparedBefore,
         part: PartPosition | None,
     ) -> CommitPosition:
-        """Return the position after what was received. `prepared_lsn`: where the oldest undecided PREPARE begins."""
+        """Return the position after all received data. `prepared_lsn`: the start of the oldest undecided PREPARE."""
         end_lsn = self.end_lsn if prepared_lsn is None else min(self.end_lsn, prepared_lsn)
-        # Never back: only what was prepared before two_phase was switched on lies behind, and that is sent whole
-        # at its COMMIT PREPARED, whatever was confirmed (F34).
+        # Never back: only a PREPARE from before two_phase was enabled may be lower, and the server sends its
+        # transaction completely at COMMIT PREPARED, even if its PREPARE was confirmed (F34).
         self._confirmable_lsn = max(self._confirmable_lsn, end_lsn)
         return CommitPosition(
             self.commit_lsn,

@@ -1,7 +1,7 @@
-"""How long the complete transactions of an open Kafka transaction wait for what may join them.
+"""How long the complete transactions of an open Kafka transaction wait for others to join.
 
-In: whether the stream is in a backlog, what readers see, whether the last group had company.
-Out: one frozen `WaitPolicy`, which the group obeys.
+In: whether the stream has a backlog, whether readers see rows before the commit, whether the last group was busy.
+Out: one frozen `WaitPolicy`, which the group applies.
 Must not: do I/O, read the clock.
 """
 
@@ -14,13 +14,13 @@ __all__ = ["BACKLOG", "JOINING", "LATE_POSITION", "NO_WAIT", "WaitPolicy", "wait
 
 @dataclass(frozen=True, slots=True)
 class WaitPolicy:
-    """Microseconds to wait, counted from the first record of the group. 0: not at all.
+    """Microseconds to wait, counted from the first record of the group. 0 is no wait.
 
     `linger_us`: for more rows, up to `group.LINGER_MAX_ROWS`; in a backlog a commit costs as much as a thousand rows.
-    `join_us`: for what still joins, but not for a part of a transaction, which would hold the complete ones back for
-    as long as it comes in.
-    `position_us`: where rows are seen as they are written: likewise, and the position is committed then whatever
-    waits.
+    `join_us`: for more complete transactions, but not for a part of a transaction, which would delay the complete
+    ones until all of it is received.
+    `position_us`: as `join_us`, if readers see rows before the commit; afterwards the position is committed even if
+    chunks wait.
     """
 
     linger_us: int = 0
@@ -35,19 +35,19 @@ class WaitPolicy:
 
 NO_WAIT = WaitPolicy()
 BACKLOG = WaitPolicy(linger_us=100_000)
-"""Some thousand rows at the rates at which it is waited for: a commit costs the broker some milliseconds."""
+"""Some thousand rows at the rates of a backlog: a commit costs the broker some milliseconds."""
 JOINING = WaitPolicy(join_us=2_000)
-"""Partitions join a Kafka transaction by its first rows, which wait as long for that before they are sent: what comes
-meanwhile goes with them, instead of waiting for this transaction and its own."""
+"""The first rows of a Kafka transaction add their partitions to it and are not sent before that. Transactions that
+arrive in the meantime join it, instead of waiting for its commit and then for their own."""
 LATE_POSITION = WaitPolicy(position_us=50_000)
-"""Where rows are seen as they are written, their position can wait: writing it costs as much as some of them."""
+"""If readers see rows before the commit, the position can wait: writing it costs as much as several rows."""
 
 
 def wait_policy(*, is_backlog: bool, is_at_least_once: bool, is_busy: bool) -> WaitPolicy:
-    """Return what the next groups wait for.
+    """Return the policy of the next groups.
 
-    `is_at_least_once`: rows are seen as they are written. `is_busy`: several transactions came together last time, so
-    something is to be expected while partitions join.
+    `is_at_least_once`: readers see rows before the commit. `is_busy`: the last group had several transactions, so
+    more are to be expected while partitions are added.
     """
     if is_backlog:
         return BACKLOG

@@ -1,8 +1,8 @@
-"""Turn rows of COPY's text format into Insert messages, the frames that the row codec reads.
+"""Convert rows in COPY's text format to Insert messages, the frames that the row codec reads.
 
 In: lines as `COPY ... TO STDOUT` sends them (PostgreSQL's documentation of COPY, text format).
 Out: a `RowBatch` of Insert frames (message formats: Insert, TupleData), each value in text form.
-Invariant: a frame holds the same bytes that pgoutput would send for the row in text mode.
+Invariant: a frame contains the same bytes that pgoutput would send for the row in text mode.
 Must not: know what a value means.
 """
 
@@ -16,7 +16,7 @@ from cdcd.errors import ProtocolError
 from cdcd.frame_layout import HEADER as FRAME_HEADER
 from cdcd.model import RowBatch
 
-_ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)  # a backslash at the end escapes nothing: an error, not a value
+_ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)  # a trailing backslash escapes nothing: an error, not a value
 _CONTROL = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
 _NULL = b"\\N"
 
@@ -26,14 +26,14 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     try:
         return _CONTROL[letter]
     except KeyError:
-        raise ProtocolError("an escape that COPY's text output does not have") from None
+        raise ProtocolError("a COPY row contains an unknown escape sequence") from None
 
 
 def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
-    """Return the Insert message of one line (without its newline). Raises ProtocolError on a wrong width."""
+    """Return the Insert message of one line (without its newline). Raises ProtocolError for malformed rows."""
     fields = line.split(b"\t") if columns else []
     if len(fields) != columns:
-        raise ProtocolError("a COPY row has another number of columns than was asked for", relid=relid)
+        raise ProtocolError("a COPY row does not have the number of columns that was requested", relid=relid)
     parts = [struct.pack(">cIcH", b"I", relid, b"N", columns)]
     for value in fields:
         if value == _NULL:

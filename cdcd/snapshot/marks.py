@@ -1,9 +1,9 @@
-"""Whether a publication is still as the snapshot saw it.
+"""Detect whether a publication was changed after the snapshot was taken.
 
-In: two cursors, one inside the snapshot.  Out: marks of the publications, equal where nothing was changed.
-Invariant: what the stream has is published by the publications of then (F42): of a table that was added after the
-snapshot it misses the changes from before, and a snapshot that was taken before them has them neither.
-Must not: take a lock of a table, as the server's own view of published tables does.
+In: two cursors, one inside the snapshot.  Out: marks of the publications, equal if no publication was changed.
+Why: the server decodes each change by the publications at the time of the change (F42). If a table is added after the
+snapshot was taken, neither the stream nor the snapshot has the changes in between.
+Must not: lock a table, as the server's own view of published tables does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# A row that was changed, or deleted and made again, is a new one, with the transaction id of that change.
+# A catalog row that was updated, or deleted and inserted again, has the transaction id of that change as its xmin.
 _MARKS = """
     SELECT p.pubname::text, 'publication', p.oid::int8, p.xmin::text
     FROM pg_publication p WHERE p.pubname = ANY(%(names)s)

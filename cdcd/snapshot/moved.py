@@ -1,12 +1,13 @@
-"""Whether a snapshot still sees the rows of a table that has another file than when the snapshot was taken (F81).
+"""Decide whether a snapshot still sees the rows of a table whose file was replaced since the snapshot (F81).
 
-In: a cursor inside the snapshot whose transaction has locked the table.  Out: what became of the table.
-Invariant: what is not proven harmless is STALE. TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, pg_squeeze
-and REPACK all give a table another file and leave the same traces in the catalog. The proof is in the file itself:
-nothing is in it, so there is nothing to miss; or the snapshot sees a row in it, and then it sees them all. That is
-because a file which was made after the snapshot has rows that are older only where they were moved with their
-transaction ids, as VACUUM FULL, CLUSTER and SET TABLESPACE do; what inserts them again does so with its own.
-Must not: take a lock of its own, or look into the stream for a TRUNCATE.
+In: a cursor inside the snapshot whose transaction has locked the table.  Out: the table's `Fate`.
+Invariant: a replaced file is STALE unless it is proven harmless. TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER,
+pg_repack, pg_squeeze and REPACK all give a table another file and leave the same traces in the catalog. The file
+itself has the proof: either it is empty, so that no row can be missed; or the snapshot sees a row in it, and then the
+snapshot sees all rows. A file created after the snapshot has rows visible to the snapshot only if the rows were moved
+with their transaction ids, as VACUUM FULL, CLUSTER and SET TABLESPACE do. Commands that insert the rows again use
+their own transaction id.
+Must not: take a lock of its own, or search the stream for a TRUNCATE.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from psycopg2 import sql
 
 
 class Fate(enum.Enum):
-    """What became of a table since the snapshot was taken."""
+    """What happened to a table's rows since the snapshot was taken."""
 
     SAME = "same"
     """The snapshot sees its rows."""
     EMPTIED = "emptied"
-    """It has no rows any more: their TRUNCATE or DELETEs are in the stream."""
+    """The table has no rows any more: the stream has the TRUNCATE or the DELETEs."""
     STALE = "stale"
-    """It may have rows that neither the snapshot nor the stream has."""
+    """The table may have rows that neither the snapshot nor the stream has."""
 
 
 class MovedFile(NamedTuple):
-    """One table or partition with another file, its own or its TOAST table's.
+    """One table or partition whose own file, or whose TOAST table's file, was replaced.
 
-    `may_be_anothers`: the file may have been another table's when the snapshot was taken, and may have rows of that
-    time in another state. `sees_rows`: the snapshot sees a row in it; False also where it cannot be asked.
+    `is_own`: the table's own file was replaced. `may_be_anothers`: the file may have belonged to another table when
+    the snapshot was taken, and may have rows of that time in another state. `sees_rows`: the snapshot sees a row in
+    the file; False also if this cannot be queried.
     """
 
     is_own: bool
@@ -43,7 +45,7 @@ class MovedFile(NamedTuple):
 
 
 def fate_of(moved: Iterable[MovedFile]) -> Fate:
-    """Return what became of a table that consists of these and of others that have their file still."""
+    """Return the fate of a table that consists of these files, and of others that were not replaced."""
     fates = {_fate_of_file(file) for file in moved}
     return next((fate for fate in (Fate.STALE, Fate.EMPTIED) if fate in fates), Fate.SAME)
 
@@ -51,14 +53,15 @@ def fate_of(moved: Iterable[MovedFile]) -> Fate:
 def _fate_of_file(file: MovedFile) -> Fate:
     if file.is_empty:
         return Fate.EMPTIED
-    # Only the rows tell. Values in a new TOAST file of rows that stayed where they are were put there by an unknown.
+    # Only visible rows are a proof. If only the TOAST file was replaced, an unknown command wrote its values.
     is_kept = file.is_own and file.sees_rows and not file.may_be_anothers
     return Fate.SAME if is_kept else Fate.STALE
 
 
-# pg_class is read as of the snapshot, the functions answer for now. Roots and foreign tables have no file, and a
-# partition dropped since has no rows any more. `given_away`: another table has another file or is gone, so the new
-# file may have been its: pg_repack may have begun before the snapshot was taken.
+# pg_class is read as of the snapshot; the functions return the current state. Partitioned and foreign tables have no
+# file, and a partition that was dropped since has no rows any more. `given_away`: the file of another table was
+# replaced, or that table was dropped, so the new file may have been its: pg_repack may have begun before the
+# snapshot.
 _MOVED = """
     WITH RECURSIVE copied(relid) AS (
         SELECT %(relid)s::oid
@@ -76,7 +79,8 @@ _MOVED = """
       AND (c.relfilenode <> pg_relation_filenode(c.oid) OR t.relfilenode IS DISTINCT FROM pg_relation_filenode(t.oid))
 """
 
-# Both are of tables that the snapshot knows; pg_partition_tree answers for now. What was dropped has no rows.
+# Both sets are of tables in the snapshot's pg_class; pg_partition_tree returns the current partitions. Dropped tables
+# have no rows.
 _REGROUPED = """
     WITH RECURSIVE before(relid) AS (
         SELECT %(relid)s::oid
@@ -90,19 +94,19 @@ _REGROUPED = """
 
 
 def is_regrouped(cursor: Any, relid: int) -> bool:
-    """Return whether a table was attached to this root, or detached from it, since. Raises psycopg2 errors.
+    """Return whether a table was attached to this root, or detached, since the snapshot. Raises psycopg2 errors.
 
-    A copy reads the partitions of now: it would lack the rows of one that is away for a moment, and have those alone
-    of a new one that the snapshot sees.
+    A copy reads the current partitions: it would miss the rows of a partition that is detached for a moment, and of a
+    newly attached partition it would have only the rows that the snapshot sees.
     """
     cursor.execute(_REGROUPED, {"relid": relid})
     return bool(cursor.fetchone()[0])
 
 
 def moved_files(cursor: Any, relid: int, *, is_partitioned: bool) -> list[MovedFile]:
-    """Return those of a table's files that are others by now. Raises psycopg2 errors.
+    """Return the replaced files of a table. Raises psycopg2 errors.
 
-    It reads a table through where the snapshot sees no row of it; that is as long as its copy would take.
+    If the snapshot sees no row in a file, the query reads all of it, which takes as long as its copy would.
     """
     cursor.execute(_MOVED, {"relid": relid, "is_partitioned": is_partitioned})
     files = []

@@ -1,11 +1,11 @@
 """Copy one table as an exported snapshot sees it.
 
-In: a connection maker, a snapshot's name, a table with its published columns and row filter (F41).
+In: a function that connects, a snapshot's name, a table with its published columns and row filter (F41).
 Out: batches of Insert frames, a bounded number of them ahead of the reader.
-Invariant: the rows are those of the slot's consistent point (F36); row-level security makes it fail rather
-than return fewer rows (F73), and so does a table whose file was replaced since, unless it is proven that nothing
-is missing (F81, moved.py): rows of a rewrite are new ones to the snapshot, and logical decoding does not send them.
-Must not: decide what is copied, or hold a lock on a table longer than its copy takes.
+Invariant: the rows are those of the slot's consistent point (F36). With row-level security the copy fails rather than
+returning fewer rows (F73). It also fails if the table's file was replaced since, unless it is proven that no row is
+missing (F81, moved.py): the snapshot does not see rewritten rows, and logical decoding does not send them.
+Must not: decide which tables are copied, or lock a table longer than its copy takes.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from cdcd.snapshot.moved import Fate, fate_of, is_regrouped, moved_files
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
-    "it restarts by itself; where that repeats, a proxy or idle_session_timeout ends idle connections"
+    "the snapshot restarts by itself; if this repeats, a proxy or idle_session_timeout ends idle connections"
 )
 _CHANGED = "a publication was changed after the snapshot was taken"
-_CHANGED_HINT = "the snapshot restarts by itself, with the tables that are published by then"
+_CHANGED_HINT = "the snapshot restarts by itself, with the tables that are then published"
 _EMPTIED_HINT = (
-    "it, or a partition of it, was truncated or emptied after the snapshot was taken; none of its rows of then are "
-    "copied: the TRUNCATE or the deletes are in the stream"
+    "the table, or a partition of it, was truncated or emptied after the snapshot was taken; its earlier rows are "
+    "not copied: the TRUNCATE or the deletes are in the stream"
 )
 
 RUN_BYTES = 256 * 1024
 BATCHES_AHEAD = 4
 PATIENCE_S = 1.0
-"""How long a copy that nobody wants any more may wait for the server's next row."""
+"""How long a cancelled copy may wait for the server's next row."""
 Connect = Callable[[], Any]
 Translate = Callable[[psycopg2.Error], CdcdError]
 Watch = Callable[[Any], contextlib.AbstractContextManager[None]]
-"""Around a statement on a connection that may wait for a lock."""
+"""A context manager around a statement on a connection that may wait for a lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedTable:
-    """What is copied of one relation. `is_partitioned`: read through the root, its partitions included."""
+    """The parts of one relation that are copied. `is_partitioned`: it is read with its partitions."""
 
     relid: int
     schema: str
@@ -64,10 +64,10 @@ class CopiedTable:
 
 
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
-_NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second since
+_NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second from 17 on
 
-# Under another name the changes since then are in another topic. One that the snapshot does not know was made since:
-# all of its rows are in the stream.
+# After a rename, later changes are in another topic. A table that is not in the snapshot was created since: all of
+# its rows are in the stream.
 _IS_THERE = """
     SELECT to_regclass(%(quoted)s)::oid IS NOT DISTINCT FROM %(relid)s::oid AND NOT EXISTS (
         SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -76,11 +76,11 @@ _IS_THERE = """
 
 
 class _Cancelled(Exception):
-    """The reader of the batches has gone away."""
+    """The reader of the batches has stopped."""
 
 
 class SnapshotReader:
-    """One connection; each `copy` is a transaction of its own inside the exported snapshot."""
+    """One connection; each `copy` is a separate transaction with the exported snapshot."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class SnapshotReader:
         except psycopg2.Error as error:
             if error.pgcode in _NO_SNAPSHOT:
                 raise SnapshotStale(
-                    "the exported snapshot ended with the connection that made it", hint=_ENDED_HINT
+                    "the exported snapshot ended with the connection that exported it", hint=_ENDED_HINT
                 ) from error
             raise
         cursor.execute("SET LOCAL row_security = off")  # F73
@@ -112,9 +112,9 @@ class SnapshotReader:
         cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # F37
 
     def check_publications(self, names: Sequence[str]) -> None:
-        """Compare the publications with those of the snapshot, once it is known what is to be copied (blocking).
+        """Compare the current publications with those of the snapshot, after the tables to copy were read (blocking).
 
-        Raises SnapshotStale where one was changed since, or a Source error.
+        Raises SnapshotStale if a publication was changed since, or a Source error.
         """
         try:
             with self._connection.cursor() as cursor:
@@ -129,9 +129,9 @@ class SnapshotReader:
             raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
 
     def _hold(self, cursor: Any, table: CopiedTable) -> None:
-        """Lock the table and its partitions against rewriting, and see that the snapshot sees their rows.
+        """Lock the table and its partitions against rewriting, and check that the snapshot sees their rows.
 
-        Not by LOCK TABLE, which wants a right on the whole table where columns are all that is granted.
+        Not by LOCK TABLE, which needs a privilege on the whole table; the role may have it on some columns only.
         """
         cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(_source(table)))
         name = sql.Identifier(table.schema, table.name).as_string(cursor)
@@ -148,7 +148,7 @@ class SnapshotReader:
             _LOG.warning("copied_as_empty", table=f"{table.schema}.{table.name}", hint=_EMPTIED_HINT)
 
     def copy(self, table: CopiedTable, lsn: int) -> Iterator[RowBatch]:
-        """Yield the table's rows as batches; blocking, to be iterated in a thread."""
+        """Yield the table's rows as batches (blocking). Raises SnapshotStale, Source errors."""
         batches: queue.Queue[RowBatch | BaseException | None] = queue.Queue(BATCHES_AHEAD)
         collector = _Collector(batches, table, lsn, self._cancelled)
         worker = threading.Thread(target=self._copy, args=(table, collector), daemon=True)
@@ -163,11 +163,11 @@ class SnapshotReader:
         finally:
             self._cancelled.set()
             hang_up_s = time.monotonic() + PATIENCE_S
-            while worker.is_alive():  # whatever it still wants to put must not hold it up
+            while worker.is_alive():  # a full queue must not block the worker
                 with contextlib.suppress(queue.Empty):
                     batches.get(timeout=0.05)
                 if time.monotonic() > hang_up_s:
-                    self._hang_up()  # it waits for a server that says nothing
+                    self._hang_up()  # the worker waits for a server that does not send
             self._cancelled.clear()
 
     def _copy(self, table: CopiedTable, collector: _Collector) -> None:
@@ -180,7 +180,7 @@ class SnapshotReader:
                 cursor.execute("COMMIT")
             collector.finish()
         except _Cancelled:
-            pass  # the reader is gone and waits only for this thread's end
+            pass  # the reader has stopped and waits only for this thread's end
         except BaseException as error:  # noqa: BLE001 - raised again by the reader
             with contextlib.suppress(_Cancelled):
                 collector.put(error)
@@ -188,18 +188,18 @@ class SnapshotReader:
             log_notices(self._connection.notices)
 
     def _next(self, batches: queue.Queue[RowBatch | BaseException | None]) -> RowBatch | BaseException | None:
-        """Wait for what comes next; None when nobody wants it any more."""
+        """Wait for the next item; return None at the end, and after `abandon`."""
         while not self._abandoned.is_set():
             with contextlib.suppress(queue.Empty):
                 return batches.get(timeout=0.1)
         return None
 
     def abandon(self) -> None:
-        """Let whoever waits for the next batch go: the server may say nothing for ever. From any thread."""
+        """End the wait for the next batch, since the server may never send one. May be called from any thread."""
         self._abandoned.set()
 
     def _hang_up(self) -> None:
-        """Shut the socket down under the thread that waits on it."""
+        """Shut down the socket on which the worker thread waits."""
         with (
             contextlib.suppress(OSError, psycopg2.Error),
             socket.fromfd(self._connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as ours,
@@ -215,7 +215,7 @@ class SnapshotReader:
         return sql.SQL("COPY ({}) TO STDOUT").format(query)
 
     def close(self) -> None:
-        """Give the snapshot up."""
+        """Close the connection."""
         self._connection.close()
 
 
@@ -226,8 +226,8 @@ def _source(table: CopiedTable) -> sql.Composable:
 
 def _stale(table: CopiedTable) -> SnapshotStale:
     return SnapshotStale(
-        "the table got another file, another name or other partitions after the snapshot was taken, which may not "
-        "see all of its rows",
+        "the table's file, name or partitions were changed after the snapshot was taken, so the snapshot may not see "
+        "all of its rows",
         table=f"{table.schema}.{table.name}",
     )
 
@@ -250,7 +250,7 @@ class _Collector:
         self._size_bytes = 0
 
     def write(self, data: bytes) -> int:
-        """Take one row, as libpq hands it on: a whole line with its newline."""
+        """Receive one row as libpq passes it: a complete line with its newline."""
         self._lines.append(data[:-1])
         self._size_bytes += len(data)
         if self._size_bytes >= RUN_BYTES:
@@ -263,7 +263,7 @@ class _Collector:
         self.put(batch)
 
     def put(self, item: RowBatch | BaseException | None) -> None:
-        """Hand on, or give up when nobody reads any more."""
+        """Put an item into the queue. Raises _Cancelled when the reader has stopped."""
         while not self._cancelled.is_set():
             try:
                 self._batches.put(item, timeout=0.1)
@@ -273,7 +273,7 @@ class _Collector:
         raise _Cancelled
 
     def finish(self) -> None:
-        """Hand on the last rows and the end."""
+        """Pass on the last rows and the end marker."""
         if self._lines:
             self._emit()
         self.put(None)

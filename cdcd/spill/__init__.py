@@ -1,7 +1,7 @@
-"""spill: what memory cannot hold of open transactions waits on disk.
+"""Spill: store on disk the data of open transactions that memory cannot hold.
 
-In: runs and control messages of streamed transactions.  Out: the same, in order, when they commit.
-Invariant: files are private, belong to one session, and are gone when it ends or at the next one's start;
-nothing depends on them after a crash, because the server sends open transactions again (F27, F30).
+In: row batches and control messages of streamed transactions.  Out: the same items, in order, when they commit.
+Invariant: files are private, belong to one session, and are removed when it ends or when the next session starts.
+No recovery depends on them, because the server sends open transactions again after a crash (F27, F30).
 Must not: decode rows, confirm anything, know Kafka or PostgreSQL.
 """

@@ -1,8 +1,8 @@
-"""How an item lies in a segment: a header, then the wire's own bytes.
+"""The format of an item in a segment: a header, then the bytes from the wire.
 
-In: a batch or control message.  Out: its header; and back.
-Invariant: a segment read from its beginning carries all that is needed to understand it: there is no index
-beside it, so memory does not grow with what is on disk. A piece that is damaged is an error, never a row.
+In: a batch or control message.  Out: its header; and the reverse.
+Invariant: a segment can be read from its beginning without an index, so memory does not grow with the data on disk.
+A damaged piece is an error, never a row.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Header(NamedTuple):
 
     @property
     def batch_xid(self) -> int | None:
-        """The xid of a streamed batch, None for all else."""
+        """The xid of a streamed batch, None for other pieces."""
         return self.xid if self.kind == _STREAMED_ROW_BATCH else None
 
 
 def bytes_of(item: RowBatch | Control) -> bytes:
-    """Return the wire's bytes of an item."""
+    """Return the bytes of an item as received from the wire."""
     return item.frames if isinstance(item, RowBatch) else item.payload
 
 
@@ -51,11 +51,11 @@ def header_of(item: RowBatch | Control) -> bytes:
     return _HEADER.pack(_STREAMED_ROW_BATCH, crc, len(data), item.xid, item.count)
 
 
-_DISK_HINT = "look at the disk's health, then `cdcd resume`: the server sends the transactions again"
+_DISK_HINT = "check the disk, then run `cdcd resume`: the server sends the transactions again"
 
 
 def read_header(file: BinaryIO) -> Header:
-    """Read the next piece's header. Raises SpillError when it is not whole or not known."""
+    """Read the next piece's header. Raises SpillError if it is incomplete or of an unknown kind."""
     data = file.read(HEADER_BYTES)
     if len(data) != HEADER_BYTES:
         raise SpillError("a segment ends inside a header", hint=_DISK_HINT)
@@ -66,10 +66,10 @@ def read_header(file: BinaryIO) -> Header:
 
 
 def read_item(file: BinaryIO, header: Header) -> RowBatch | Control:
-    """Read the piece's bytes. Raises SpillError when they are not those that were written."""
+    """Read the piece's bytes. Raises SpillError if they differ from the bytes that were written."""
     data = file.read(header.length)
     if len(data) != header.length or zlib.crc32(data) != header.crc:
-        raise SpillError("a segment does not hold what was written to it", hint=_DISK_HINT)
+        raise SpillError("a segment does not contain the bytes that were written to it", hint=_DISK_HINT)
     if header.kind == _CONTROL:
         return Control(header.number, data)
     return RowBatch(data, header.number, header.batch_xid)

@@ -1,9 +1,9 @@
-"""All change stores of one session: what they hold together, and which goes to disk next.
+"""All change stores of one session: their total size, and the choice of the store that is spilled next.
 
-In: settings, the stores that the assembler makes.  Out: `Usage`, for budgets and metrics.
-Invariant: `disk_bytes` is what lies in files now and never exceeds the limit; the largest store is written
-first and whole, so that few writes make much room and small transactions stay in memory.
-Must not: decide when memory is too much (memory has other tenants); that is the pipeline's.
+In: settings, the stores that the assembler requests.  Out: `Usage`, for budgets and metrics.
+Invariant: `disk_bytes` is the current size of all files and never exceeds the limit. The largest store is written
+first and completely, so that few writes free much memory and small transactions stay in memory.
+Must not: decide when to spill; the pipeline does, since other data shares the memory.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cdcd.spill.settings import SpillSettings
 from cdcd.spill.store import SpillStore
 
 SEGMENT_BYTES = 64 << 20
-"""A segment is removed as soon as it has been read, so a replay gives disk back from its beginning."""
+"""The size of a segment. A segment is removed once it has been read, so that a replay frees disk space early."""
 OWN_LIMIT = "buffer.spill"
-"""The cause of a SpillFull that waiting cannot end: only open transactions hold these bytes."""
+"""The cause of a SpillFull that waiting cannot resolve: only open transactions use this space."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What is in use now."""
+    """The memory and disk space in use, and the limit."""
 
     memory_bytes: int = 0
     disk_bytes: int = 0
@@ -34,14 +34,14 @@ class Usage:
 
 
 class Observer(Protocol):
-    """Who is told what happens on disk."""
+    """The receiver of changes in disk usage."""
 
     def spill(self, usage: Usage) -> None: ...  # noqa: D102
     def spilled(self, *, transactions: int, size_bytes: int) -> None: ...  # noqa: D102
 
 
 class SpillPool:
-    """Makes the stores and moves them to disk. Not for two threads at once."""
+    """Creates the stores and moves them to disk. Not for two threads at once."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SpillPool:
         *,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """Open the folder (blocking); the observer is told, in the caller's thread, what changes on disk."""
+        """Open the folder (blocking). The observer is called in the caller's thread. Raises SpillError."""
         self._folder = Folder(settings.below)
         self._observer = observer
         self._segment_bytes = segment_bytes
@@ -59,13 +59,13 @@ class SpillPool:
         observer.spill(self.usage)
 
     def new_store(self) -> SpillStore:
-        """Return an empty store; fits the assembler's `new_store`."""
+        """Return an empty store; to be passed to the assembler as `new_store`."""
         store = SpillStore(self)
         self._stores.add(store)
         return store
 
     def spill_largest(self) -> None:
-        """Write the store that holds most memory (blocking). Raises SpillFull, SpillError; may be tried again."""
+        """Write the store that uses most memory (blocking). Raises SpillFull, SpillError; may be retried."""
         store = max(self._stores, key=lambda store: store.memory_bytes)
         was_spilled = store.is_spilled
         try:
@@ -84,11 +84,11 @@ class SpillPool:
     # --- for the stores ------------------------------------------------------------------------------------
 
     def held(self, difference_bytes: int) -> None:
-        """Memory in use has changed by this much."""
+        """Add a change of the memory in use."""
         self.usage.memory_bytes += difference_bytes
 
     def write(self, segments: list[Segment], data: bytes) -> None:
-        """Append to the last segment, or to a new one when that is long enough. Raises SpillFull."""
+        """Append to the last segment, or to a new one if the last is full. Raises SpillFull, SpillError."""
         usage = self.usage
         if usage.disk_bytes + len(data) > usage.disk_limit_bytes:
             raise SpillFull(
@@ -109,16 +109,16 @@ class SpillPool:
         self._observer.spilled(transactions=0, size_bytes=len(data))
 
     def reader(self, segment: Segment) -> BinaryIO:
-        """Open a segment."""
+        """Open a segment for reading. Raises SpillError."""
         return self._folder.reader(segment)
 
     def remove(self, segment: Segment) -> None:
-        """Remove a segment."""
+        """Remove a segment. Raises SpillError."""
         self._folder.remove(segment)
         self.usage.files -= 1
         self.usage.disk_bytes -= segment.size_bytes
         self._observer.spill(self.usage)
 
     def forget(self, store: SpillStore) -> None:
-        """This store is empty and will not be used again."""
+        """Remove a store that is empty and will not be used again."""
         self._stores.discard(store)

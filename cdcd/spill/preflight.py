@@ -1,4 +1,4 @@
-"""Whether open transactions could go to disk, on the machine that asks.
+"""Check whether open transactions can be written to disk on this machine.
 
 In: settings.  Out: one finding.
 Must not: create or change anything.
@@ -20,16 +20,16 @@ _ANOTHER = "set buffer.spill_dir to another folder, and restart cdcd"
 
 
 def check_folder(settings: SpillSettings) -> Finding:
-    """Return what a session would meet when it opens its folder. Does not raise."""
+    """Return the result that a session would get when it opens its folder. Does not raise."""
     around, own = places(settings.below)
-    base = around if around.exists() else around.parent  # a session makes one level
+    base = around if around.exists() else around.parent  # a session creates one level
     try:
         if not os.access(base, os.W_OK | os.X_OK):
-            message = f"{base} is no folder that this user may write to"
-            return _refused(message, f"make it for uid {os.geteuid()} to write; or {_ANOTHER}")
+            message = f"{base} is not a folder that this user can write to"
+            return _refused(message, f"create it, writable for uid {os.geteuid()}; or {_ANOTHER}")
         if own.is_symlink() or (own.exists() and not is_private(own.lstat())):
-            message = f"{own} is not a folder of this user alone"
-            return _refused(message, f"chmod 0700 {own}, if it is this user's; or {_ANOTHER}")
+            message = f"{own} is not a private folder of this user"
+            return _refused(message, f"run `chmod 0700 {own}` if it belongs to this user; or {_ANOTHER}")
         free_bytes = shutil.disk_usage(base).free
     except OSError as error:
         return _refused(f"{around}: {error.strerror}", _ANOTHER)
@@ -37,7 +37,7 @@ def check_folder(settings: SpillSettings) -> Finding:
         f"{around} has {free_bytes / _GIB:.1f} GiB free, buffer.spill is {settings.disk_bytes / _GIB:.1f} GiB"
     )
     if free_bytes < settings.disk_bytes:
-        return Finding("warn", _SUBJECT, room, "lower buffer.spill, or choose a larger disk")
+        return Finding("warn", _SUBJECT, room, "lower buffer.spill, or use a larger disk")
     return Finding("ok", _SUBJECT, room)
 
 

@@ -1,4 +1,4 @@
-"""What the spill room has to be told. Plain values only."""
+"""The settings of the spill package. Plain values only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class SpillSettings:
-    """Below which folder (None: the system's for temporary files) cdcd makes its own, and the most it may hold."""
+    """The parent of the spill folder (None: the system's folder for temporary files), and the spill limit."""
 
     below: Path | None
     disk_bytes: int

@@ -1,11 +1,11 @@
 """One streamed transaction: its older part in segments, its newest in memory.
 
-In: items in order, aborts of subtransactions.  Out: the items in order, once, freeing what was read.
-Invariant: equal to `txn.store.MemoryStore` at every moment, wherever its items lie. What is on disk costs no
-memory: its index is the segments' own headers, and an abort notes up to where on disk its xid does not count
-(one entry, and the assembler limits how many there are; nothing is rewritten). Appending and aborting touch
-memory only, so `txn` stays without I/O.
-Must not: write by itself; its pool decides when.
+In: items in order, aborts of subtransactions.  Out: the items in order, once; each is freed when it was read.
+Invariant: equal to `txn.store.MemoryStore` at every moment, for items in memory and on disk. Items on disk need no
+memory: the segments' headers are their index. An abort stores, for its xid, the position on disk up to which its
+changes are dropped: one entry, whose number the assembler limits; nothing is rewritten. Appending and aborting change
+memory only, so `txn` does no I/O.
+Must not: decide when to write; its pool does.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from cdcd.spill.pieces import HEADER_BYTES, bytes_of, header_of, read_header, re
 from cdcd.txn.store import abortable_xid
 
 BLOCK_BYTES = 1 << 20
-"""Pieces are written together up to about this much."""
+"""Pieces are written together up to about this size."""
 
-# What CPython needs for an item, its bytes' header and its place in the lists; and for the first of an xid.
+# The memory of CPython for an item, its bytes' header and its list entries; and for the first item of an xid.
 _ITEM_BYTES = 220
 _XID_BYTES = 260
 _DROPPED_BYTES = 8
 
 MAX_SKIPPED_PIECES = 5_000
-"""So many dropped pieces in a row take some milliseconds to read past."""
+"""The most dropped pieces that are skipped at a time, which takes some milliseconds."""
 
 
 class Disk(Protocol):
-    """What a store needs of its pool."""
+    """The methods of its pool that a store calls."""
 
     def held(self, difference_bytes: int) -> None:
-        """Memory in use has changed by this much."""
+        """Add a change of the memory in use."""
 
     def write(self, segments: list[Segment], data: bytes) -> None:
         """Append to the last of the segments or to a new one."""
 
     def reader(self, segment: Segment) -> BinaryIO:
-        """Open a segment."""
+        """Open a segment for reading."""
 
     def remove(self, segment: Segment) -> None:
         """Remove a segment."""
 
     def forget(self, store: SpillStore) -> None:
-        """This store is empty and will not be used again."""
+        """Remove a store that is empty and will not be used again."""
 
 
 class SpillStore:
-    """A `ChangeStore` that its pool may move to disk, part by part. `memory_bytes`: what it holds now."""
+    """A `ChangeStore` that its pool may move to disk, part by part. `memory_bytes`: its memory now."""
 
     __slots__ = (
         "_disk",
@@ -69,16 +69,16 @@ class SpillStore:
         self._segments: list[Segment] = []
         self._written_bytes = 0
         self._dropped: dict[int, int] = {}
-        """By xid: how much had been written when its subtransaction was aborted."""
+        """By xid: the number of bytes written when the subtransaction was aborted."""
         self.memory_bytes = 0
 
     @property
     def is_spilled(self) -> bool:
-        """Whether some of it is, or was, on disk."""
+        """Whether a part of the transaction is, or was, on disk."""
         return self._written_bytes > 0
 
     def append(self, item: RowBatch | Control) -> None:
-        """Keep an item at the end, in memory."""
+        """Append an item, in memory."""
         size_bytes = _ITEM_BYTES + len(bytes_of(item))
         xid = abortable_xid(item)
         if xid is not None:
@@ -91,7 +91,7 @@ class SpillStore:
         self._hold(size_bytes)
 
     def abort_subtransaction(self, xid: int) -> None:
-        """Drop the changes of this subtransaction: free those in memory, pass over those on disk."""
+        """Drop the changes of this subtransaction: free those in memory, skip those on disk at the replay."""
         places = self._places_by_xid.pop(xid, None)
         if places is not None:
             for place in places:
@@ -104,7 +104,7 @@ class SpillStore:
             self._dropped[xid] = self._written_bytes
 
     def spill(self) -> None:
-        """Write all that is in memory. An error leaves in memory what was not written, so it may be tried again."""
+        """Write all items in memory. Raises SpillFull, SpillError; unwritten items stay in memory for a retry."""
         parts: list[bytes] = []
         size_bytes = written = 0
         try:
@@ -121,9 +121,9 @@ class SpillStore:
             self._keep_from(written)
 
     def replay(self) -> Iterator[RowBatch | Control | None]:
-        """Yield what is kept, in the order of appending, and free it on the way; called once, at the end.
+        """Yield the stored items in the order of appending, and free each; to be called once, at the end.
 
-        None comes where much in a row was dropped.
+        Yields None after many dropped items in a row.
         """
         start = 0
         while self._segments:
@@ -141,7 +141,7 @@ class SpillStore:
         self._hold(-self.memory_bytes)
 
     def discard(self) -> None:
-        """Give everything back; the store is not used again."""
+        """Free all memory and files; the store is not used again."""
         self._keep_from(len(self._items))
         for segment in self._segments:
             self._disk.remove(segment)
@@ -163,7 +163,7 @@ class SpillStore:
                 yield item
 
     def _next_piece(self, file: BinaryIO, at: int) -> tuple[int, RowBatch | Control | None]:
-        """Return how long the next piece is, and its item unless that was dropped; `at` counts all segments."""
+        """Return the next piece's length and its item, None if dropped; `at` is the position over all segments."""
         try:
             header = read_header(file)
             length = HEADER_BYTES + header.length
@@ -186,7 +186,7 @@ class SpillStore:
             self._written_bytes += len(data)
 
     def _keep_from(self, place: int) -> None:
-        """Forget the items before `place`."""
+        """Remove the items before the index `place`."""
         rest = self._items[place:]
         self._hold(-self.memory_bytes)
         self._items, self._places_by_xid = [], {}

@@ -295,7 +295,7 @@ def test_a_segment_that_cannot_be_read_back_halts_and_nothing_of_its_transaction
             commit_lsn = source.execute("SELECT pg_current_wal_lsn()::text")[0][0]
             large.commit()
         page = daemon.wait_state("halted", deadline_s=180)
-        assert "CDCD-SPILL: a segment does not hold what was written to it" in page["reason"]
+        assert "CDCD-SPILL: a segment does not contain the bytes that were written to it" in page["reason"]
         assert reader.read(topic) == []
         query = "SELECT confirmed_flush_lsn <= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
         assert source.execute(query, commit_lsn, daemon.slot) == [(True,)]

@@ -49,7 +49,7 @@ def test_an_extension_that_was_asked_for_and_is_missing_ends_the_process(
     assert extensions.extension(ROWS) is not None
     there.remove(ROWS)
     with pytest.raises(
-        SystemExit, match=r"cdcd\.avro\.rows is missing .* install cdcd where there is a C compiler"
+        SystemExit, match=r"cdcd\.avro\.rows is missing .* install cdcd on a machine with a C compiler"
     ):
         extensions.extension(ROWS)
 

@@ -45,7 +45,7 @@ def test_folder_and_files_are_for_this_user_alone(tmp_path: Path) -> None:
 def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path, mode: int) -> None:
     (tmp_path / OWN).mkdir()
     (tmp_path / OWN).chmod(mode)
-    with pytest.raises(SpillError, match="not a folder of this user alone"):
+    with pytest.raises(SpillError, match="not a private folder of this user"):
         Folder(tmp_path)
 
 

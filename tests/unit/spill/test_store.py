@@ -180,10 +180,10 @@ def test_beyond_the_disk_budget_nothing_is_written_and_nothing_lost(tmp_path: Pa
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda data: data[:-1], "does not hold what was written"),
+        (lambda data: data[:-1], "does not contain the bytes that were written"),
         (lambda data: data[: HEADER_BYTES - 1], "inside a header"),
         (lambda data: b"x" + data[1:], "unknown kind"),
-        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "does not hold what was written"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "does not contain the bytes that were written"),
     ],
 )
 def test_a_damaged_segment_is_an_error_that_shows_no_row(tmp_path: Path, damage: object, named: str) -> None:
