@@ -1,9 +1,10 @@
 """The real servers of the test session, each started when the first test asks for it.
 
 Out: `pg_server(major)`, `postgres` (newest major), `database` (a new one for each test), `kafka`,
-`kafka_cluster`, `registry`. They live in one folder, on 127.0.0.1, and end with the session, also a killed one.
-Where pytest has workers, they share the broker and the registry; a test marked `own_broker` has its worker's own.
-Invariant: a missing artefact is fetched; one that cannot be had is an error of the test, never a skip.
+`kafka_cluster`, `registry`. The servers use one folder, listen on 127.0.0.1, and end with the session, even if the
+session is killed. The workers of pytest-xdist share the broker and the registry; a test marked `own_broker` uses the
+broker of its worker.
+Invariant: a missing artefact is downloaded; an artefact that is unavailable is an error of the test, never a skip.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database,
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Also in each of pytest's workers."""
-    # A shell's job in the background ignores it, and so would what is started here and is to be interrupted.
+    """Set up signals and plugins; pytest calls this in each worker too."""
+    # A background job of a shell ignores SIGINT, and child processes would inherit that; tests interrupt them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Spreading())
     if not hasattr(config, "workerinput") and (workers := getattr(config.option, "numprocesses", None)):
@@ -48,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
-    """Thousands of tests live until the end: no garbage collection looks through them again."""
+    """Exclude the collected tests from garbage collection: thousands of objects live until the end."""
     gc.disable()
     try:
         return (yield)
@@ -58,7 +59,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 def _shared_folder() -> Path:
-    """A folder for what all workers use."""
+    """Return a new folder for the servers that all workers share."""
     account = server_account()
     return make_run_folder("cdcd-test-", account) if account else Path(mkdtemp(prefix="cdcd-test-"))
 
@@ -71,9 +72,9 @@ def artefacts() -> Cache:
 
 @pytest.fixture(scope="session")
 def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where this session's servers live."""
+    """The folder of this session's servers."""
     account = server_account()
-    # As root not in pytest's own folder: it is closed to others, and closed again when another session starts.
+    # The server account cannot enter pytest's folder of root, and each new session of pytest restricts it again.
     folder = make_run_folder("cdcd-test-", account) if account else tmp_path_factory.mktemp("stack")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -81,7 +82,7 @@ def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def pg_server(artefacts: Cache, stack_folder: Path) -> Iterator[PostgresServers]:
-    """`pg_server(16)` is the session's PostgreSQL 16; `pg_server.fresh(16)` one of the test's own."""
+    """`pg_server(16)` is the session's PostgreSQL 16; `pg_server.fresh(16)` is a server for one test."""
     servers = PostgresServers(artefacts, stack_folder)
     yield servers
     servers.stop()
@@ -89,14 +90,14 @@ def pg_server(artefacts: Cache, stack_folder: Path) -> Iterator[PostgresServers]
 
 @pytest.fixture(scope="session")
 def postgres(pg_server: PostgresServers) -> PostgresServer:
-    """The session's PostgreSQL of the newest major. A test that stops it starts it again."""
+    """The session's PostgreSQL of the newest major version. A test that stops the server starts it again."""
     return pg_server(NEWEST_POSTGRES)
 
 
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[str]:
     """The name of a new, empty database on `postgres`, dropped afterwards with its slots."""
-    postgres.start()  # whatever an earlier test did to it
+    postgres.start()  # an earlier test may have stopped it
     name = new_database_name()
     postgres.create_database(name)
     yield name
@@ -105,7 +106,7 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def own_kafka_and_doors(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBroker, KafkaDoors]]:
-    """This worker's own broker, and the proxy that leads to it."""
+    """This worker's own broker, and the proxy in front of it."""
     broker = KafkaBroker(stack_folder / "kafka", cache=artefacts, settings=BROKER_SETTINGS)
     with KafkaDoors(broker) as doors, broker:
         yield broker, doors
@@ -113,7 +114,7 @@ def own_kafka_and_doors(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[
 
 @pytest.fixture(scope="session")
 def shared_kafka_and_door(request: pytest.FixtureRequest) -> Iterator[tuple[KafkaBroker, Proxy]]:
-    """The broker of all workers, and this one's link to it; this session's own broker where there are no workers."""
+    """The broker of all workers and this worker's proxy to it; without workers, the session's own broker."""
     address = shared_address(request.config, "kafka")
     if address is None:
         broker, doors = request.getfixturevalue("own_kafka_and_doors")
@@ -125,12 +126,12 @@ def shared_kafka_and_door(request: pytest.FixtureRequest) -> Iterator[tuple[Kafk
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> KafkaBroker:
-    """A broker. A test that stops, pauses or configures it is marked `own_broker`, and starts it again."""
+    """A broker. A test that stops, pauses or configures the broker is marked `own_broker` and starts it again."""
     if request.node.get_closest_marker("own_broker") is None:
         broker: KafkaBroker = request.getfixturevalue("shared_kafka_and_door")[0]
     else:
         broker = request.getfixturevalue("own_kafka_and_doors")[0]
-    broker.start()  # whatever an earlier test did to it
+    broker.start()  # an earlier test may have stopped it
     return broker
 
 
@@ -138,8 +139,10 @@ def kafka(request: pytest.FixtureRequest) -> KafkaBroker:
 def kafka_door(
     request: pytest.FixtureRequest, shared_kafka_and_door: tuple[KafkaBroker, Proxy]
 ) -> Iterator[Proxy]:
-    """A link to the broker that a test may break; it is healed afterwards."""
-    assert request.node.get_closest_marker("own_broker") is None, "it leads to the broker of all workers"
+    """A proxy to the broker that a test may break; afterwards the proxy is healed."""
+    assert request.node.get_closest_marker("own_broker") is None, (
+        "this proxy leads to the broker of all workers"
+    )
     yield shared_kafka_and_door[1]
     shared_kafka_and_door[1].heal()
 
@@ -153,14 +156,14 @@ def kafka_cluster(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaCluster
 
 @pytest.fixture(scope="session")
 def own_registry(artefacts: Cache, stack_folder: Path) -> Iterator[SchemaRegistry]:
-    """This worker's schema registry in memory, for who pauses it."""
+    """This worker's own in-memory schema registry, for tests that pause it."""
     with SchemaRegistry(stack_folder / "registry", cache=artefacts) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def registry(request: pytest.FixtureRequest) -> SchemaRegistry:
-    """A schema registry in memory, of all workers where there are any."""
+    """An in-memory schema registry; all workers share one."""
     address = shared_address(request.config, "registry")
     if address is not None:
         return SharedRegistry(address.port)
@@ -170,13 +173,13 @@ def registry(request: pytest.FixtureRequest) -> SchemaRegistry:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    """What starts a daemon without Python's imports each time."""
+    """A process that forks daemons, so that a start need not import the modules again."""
     with Forks() as forks:
         yield forks
 
 
 @pytest.fixture(autouse=True)
 def _no_secrets_of_other_tests() -> Iterator[None]:
-    """What one test has read as a secret is struck out of texts in this process, and of no other test's."""
+    """Forget the secrets that a test has read, so that they are not redacted in the texts of later tests."""
     yield
     redaction.forget()

@@ -1,8 +1,8 @@
-"""What the rendered chart must be: `assertions.py RENDERED --core CORE`.
+"""Check the rendered chart: `assertions.py RENDERED --core CORE`.
 
-In: what `helm template` printed.  Out: the same without custom resources (CORE, for a schema check), exit status 1
-with the first thing that is wrong.
-Invariant: the daemon's own loader judges the rendered configuration, with files in place of the mounted Secrets.
+In: the output of `helm template`.  Out: CORE, the same without custom resources (for a schema check); exit status 1
+at the first failed assertion.
+Invariant: the daemon's own loader checks the rendered configuration, with files in place of the mounted Secrets.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def one(manifests: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def configuration(manifests: list[dict[str, Any]]) -> Config:
-    """Load cdcd.yaml as the daemon would."""
+    """Load cdcd.yaml as the daemon does."""
     text = one(manifests, "ConfigMap")["data"]["cdcd.yaml"]
     with tempfile.TemporaryDirectory() as folder:
         for path in mounted(one(manifests, "StatefulSet")["spec"]["template"]["spec"]):
@@ -62,7 +62,7 @@ def configuration(manifests: list[dict[str, Any]]) -> Config:
 
 
 def assert_pod(pod: dict[str, Any]) -> None:
-    """The restricted level of the pod security standards, and a root file system that is read-only."""
+    """Check the restricted level of the pod security standards, and that the root file system is read-only."""
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
     security = pod["securityContext"]
@@ -79,16 +79,18 @@ def assert_pod(pod: dict[str, Any]) -> None:
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
     assert all(mount.get("readOnly") or name == "tmp" for name, mount in mounts.items())
-    assert not any("subPath" in mount for mount in mounts.values()), "a subPath misses rotated secrets"
+    assert not any("subPath" in mount for mount in mounts.values()), (
+        "a subPath mount does not get rotated secrets"
+    )
     assert container["args"][-2:] == ["--config", f"{CONFIG}/cdcd.yaml"]
-    assert not any("valueFrom" in variable for variable in container.get("env", ())), "secrets are files"
+    assert not any("valueFrom" in variable for variable in container.get("env", ())), "secrets must be files"
 
 
 def assert_probes(container: dict[str, Any], config: Config) -> None:
     (port,) = container["ports"]
     assert port == {"name": "http-admin", "containerPort": config.admin.port}
     assert config.admin.host == "0.0.0.0"
-    assert config.admin.host_names, "readers ask under the Service's name and namespace"
+    assert config.admin.host_names, "clients use the Service's name and namespace"
     for probe in ("startup", "live", "ready"):
         key = {"startup": "startupProbe", "live": "livenessProbe", "ready": "readinessProbe"}[probe]
         assert container[key]["httpGet"] == {"path": f"/{probe}z", "port": "http-admin"}
@@ -102,7 +104,7 @@ def assert_selected(manifests: list[dict[str, Any]], workload: dict[str, Any]) -
     assert service["selector"].items() <= labels
     assert workload["spec"]["selector"]["matchLabels"].items() <= labels
     checking = one(manifests, "Pod")["metadata"]["labels"].items()
-    assert not service["selector"].items() <= checking, "the test's pod would answer for the daemon's"
+    assert not service["selector"].items() <= checking, "the Service must not select the test's pod"
     for monitor in (each for each in manifests if each["kind"] == "PodMonitor"):
         assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
@@ -110,7 +112,7 @@ def assert_selected(manifests: list[dict[str, Any]], workload: dict[str, Any]) -
 
 
 def assert_secret_files(pod: dict[str, Any], config: Config) -> None:
-    """Every mounted file is used, and nobody but the pod's group may read it."""
+    """Check that the configuration uses every mounted file, and that only the pod's user and group may read it."""
     used = {path.name for path in config.secret_files}
     assert used == {Path(path).name for path in mounted(pod)}
     for volume in pod["volumes"]:

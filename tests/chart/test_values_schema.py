@@ -1,4 +1,4 @@
-"""The chart's values schema: in step with the models, and right about the sample values and the daemon's files."""
+"""The chart's values schema matches the configuration's models, and accepts the sample values and configuration."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def judge() -> jsonschema.Draft7Validator:
 
 
 def without_nulls(tree: Any) -> Any:
-    """Helm takes out what is null before it asks the schema."""
+    """Remove null values, as Helm does before it validates."""
     if isinstance(tree, dict):
         return {key: without_nulls(value) for key, value in tree.items() if value is not None}
     return tree
 
 
-def test_the_file_is_in_step_with_the_models(generator: ModuleType) -> None:
+def test_the_file_matches_the_models(generator: ModuleType) -> None:
     assert (CHART / "values.schema.json").read_text() == generator.text(), "run python helm/schema.py"
 
 

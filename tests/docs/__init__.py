@@ -1,1 +1,1 @@
-"""What the documentation is made from besides docs/: the generated pages, and the site's hook."""
+"""Sources of the documentation outside docs/: the generators of pages, and the site's hook."""

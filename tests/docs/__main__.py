@@ -1,4 +1,4 @@
-"""`python -m tests.docs` writes the pages that are made from the code."""
+"""`python -m tests.docs` writes the pages that are generated from the code."""
 
 from __future__ import annotations
 

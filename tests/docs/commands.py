@@ -1,7 +1,7 @@
-"""The page of all commands, from the parser of the command line.
+"""Generate the page of all commands from the command-line parser.
 
 In: the parser.  Out: Markdown, the same from every version of Python.
-Must not: say of a command what its help does not.
+Must not: add text that the help of a command does not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_HERE = {"help"}
 
 
 def commands_page() -> str:
-    """Return the page."""
+    """Return the page of all commands."""
     return "\n".join([INTRODUCTION, *_sections(_parser(), "")])
 
 

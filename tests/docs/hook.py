@@ -1,8 +1,9 @@
-"""The site's pages and files from outside docs/: README is its first page.
+"""Add pages and files from outside docs/ to the site; README is its first page.
 
-In: the pages of docs/ and the files of the project that pages link to.  Out: the same in the site, with links to it.
-Invariant: a link that is right on GitHub is right in the site; mkdocs refuses what leads nowhere.
-Must not: import anything of cdcd.
+In: the pages of docs/, and the files of the project that pages link to.  Out: the same files in the site, with
+rewritten links.
+Invariant: a link that works on GitHub works in the site; mkdocs refuses a link without a target.
+Must not: import cdcd.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return the page with its links as they are in the site."""
+    """Return the page with its links rewritten for the site."""
     here = page.file.src_uri
     origin = posixpath.dirname(_project_path(here))
 
@@ -56,14 +57,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _linked(markdown: str, page: str) -> Iterator[str]:
-    """The project's paths that the page links to."""
+    """Yield the project's paths that the page links to."""
     for part, is_code in _parts(markdown):
         for link in () if is_code else _LINK.finditer(part):
             yield posixpath.normpath(posixpath.join(posixpath.dirname(page), link[1]))
 
 
 def _parts(markdown: str) -> Iterator[tuple[str, bool]]:
-    """The text in pieces, and whether each is code."""
+    """Yield the pieces of the text, and whether each is code."""
     start = 0
     for code in _CODE.finditer(markdown):
         yield markdown[start : code.start()], False

@@ -1,4 +1,4 @@
-"""Which pages are made from the code, and by what."""
+"""The pages that are generated from the code, with their generators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The page of all options, from the models of the configuration.
+"""Generate the page of all options from the models of the configuration.
 
 In: the models.  Out: Markdown.
-Must not: say of an option what its model does not.
+Must not: add text that the model of an option does not have.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ match, or for those of their columns that match. A later element takes precedenc
 
 
 def options_page() -> str:
-    """Return the page."""
+    """Return the page of all options."""
     schema = json.loads(json_schema())
     sample = yaml.safe_load(sample_yaml())
     single = [option for option in options() if len(option.path) == 1]
@@ -102,7 +102,7 @@ def _value(part: Mapping[str, Any]) -> str:
 
 
 def _part(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    """The schema of an option."""
+    """Return the schema of an option."""
     part = schema
     for key in path:
         part = _resolved(schema, part)["properties"][key]

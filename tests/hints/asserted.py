@@ -1,8 +1,8 @@
-"""Whether a test elsewhere tells of an error: by its code or its class, where it would fail without it.
+"""Check whether a test asserts an error, by its code or its class.
 
-In: the path of a test's module, the name of the test, the error's code and class.  Out: yes or no.
-Invariant: only what is asserted counts, in the test itself or in a function of its module that it calls: in an
-`assert`, in `pytest.raises`, or handed to a helper that fails without it (HELPERS).
+In: the path of a test module, the name of the test, the error's code and class.  Out: True or False.
+Invariant: only assertions count, in the test itself or in a function of its module that it calls: an `assert`,
+`pytest.raises`, or an argument of a helper that fails without the error (HELPERS).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Functions = dict[str, ast.FunctionDef]
 
 
 def asserts(path: Path, test: str, code: str, cls: str) -> bool:
-    """Whether the test asserts the error."""
+    """Return whether the test asserts the error."""
     tree = ast.parse(path.read_text(), str(path))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if test not in functions:
         return False
     return any(
-        _names(said, code, cls)
+        _names(node, code, cls)
         for function in _called_from(test, functions)
-        for said in _asserted(functions[function])
+        for node in _asserted(functions[function])
     )
 
 
 def _called_from(test: str, functions: Functions) -> set[str]:
-    """The test and what it calls of its module, over any number of steps."""
+    """Return the test and the functions of its module that it calls, directly or indirectly."""
     found: set[str] = set()
     waiting = [test]
     while waiting:

@@ -1,4 +1,4 @@
-"""Situations are played with daemons as the integration tests have them."""
+"""Situations use the same daemon fixture as the integration tests."""
 
 from tests.integration.conftest import new_daemon
 

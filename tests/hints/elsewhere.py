@@ -1,20 +1,20 @@
-"""Codes whose situations need more than one server and one daemon, or that no real server brings about.
+"""Codes whose situations need more than one server and one daemon, or that no real server causes.
 
-ELSEWHERE names for each the test that brings it about and goes on by its hint; a text instead of a test says why
-there is none. REPORTED_AS has those that a daemon always tells as another error.
+ELSEWHERE names for each code the test that causes the error and follows its hint, or the reason why there is no
+such test. REPORTED_AS has the codes that a daemon always reports under another code.
 """
 
-NEVER_RAISED = "the root of others, never raised itself"
+NEVER_RAISED = "the base class of other errors, never raised itself"
 
 ELSEWHERE: dict[str, str] = {
     "CDCD-ERROR": NEVER_RAISED,
     "CDCD-SOURCE-OPTION": NEVER_RAISED,
-    # the daemon's own surroundings
+    # the daemon's host
     "CDCD-OUT-OF-MEMORY": "tests/faults/test_fault_17_memory_limit.py::"
     "test_a_transaction_for_which_there_is_no_memory",
     "CDCD-SPILL-LOST": "tests/faults/test_fault_16_spill_disk.py::"
     "test_a_folder_that_is_removed_costs_a_new_session_and_no_row",
-    "CDCD-STACK": "of the local servers of the demo, never of a daemon",
+    "CDCD-STACK": "raised by the local servers of the demo, never by a daemon",
     # PostgreSQL
     "CDCD-SOURCE-STREAMING": "tests/integration/test_streaming_fails.py::"
     "test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming",
@@ -22,7 +22,7 @@ ELSEWHERE: dict[str, str] = {
     "test_a_slot_that_the_server_gave_up_is_made_anew",
     "CDCD-SLOT-DROPPED-BY-WAL-GUARD": "tests/integration/test_wal_guard.py::"
     "test_a_slot_that_streams_is_let_go_before_it_is_given_up",
-    "CDCD-SLOT-UNSYNCHRONISED": "a server drops such a copy of a slot while it is promoted, so that it is told as "
+    "CDCD-SLOT-UNSYNCHRONISED": "promotion drops such a copy of a slot, so the daemon reports it as "
     "CDCD-SLOT-MISSING: tests/faults/test_fault_09_other_servers.py::"
     "test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts",
     "CDCD-SNAPSHOT-STALE": "tests/integration/test_snapshot_stale.py::"
@@ -36,8 +36,8 @@ ELSEWHERE: dict[str, str] = {
     # what the server sends
     "CDCD-PREPARED-MISSING": "tests/integration/test_daemon_two_phase.py::"
     "test_a_commit_of_rows_that_this_slot_has_lost_halts",
-    "CDCD-UNSUPPORTED": "refused before as CDCD-SLOT-UNUSABLE: the stream never begins",
-    # Kafka, and who reads the topics
+    "CDCD-UNSUPPORTED": "refused earlier as CDCD-SLOT-UNUSABLE: the stream never begins",
+    # Kafka, and the readers of the topics
     "CDCD-SINK-BATCH-TOO-LARGE": "tests/faults/test_fault_20_too_large.py::"
     "test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on",
     "CDCD-SINK-AUTH": "tests/faults/test_fault_22_kafka_access.py::"
@@ -46,11 +46,11 @@ ELSEWHERE: dict[str, str] = {
     "test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another",
     "CDCD-HISTORY-MISSING": "tests/spark/test_mirror.py::test_a_start_that_kafka_has_removed_is_an_error",
     "CDCD-GAP": "tests/spark/test_gaps.py::test_the_mirror_stops_at_a_gap_until_it_is_accepted",
-    "CDCD-MIRROR-INCONSISTENT": "what contradicts itself in the topics is no situation of a server",
+    "CDCD-MIRROR-INCONSISTENT": "no server writes topics that contradict themselves",
 }
 
 REPORTED_AS = {
     "CDCD-UNSAFE-STREAMING": "CDCD-SOURCE-STREAMING",
     "CDCD-VALUE-BINARY": "CDCD-SOURCE-BINARY",
 }
-"""They come only while an option of the stream is on, and then as the error that leaves the option out."""
+"""These are raised only while a stream option is on, and then reported as the error that switches it off."""

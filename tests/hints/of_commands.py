@@ -1,4 +1,4 @@
-"""Situations of the configuration and of commands: the error is what they print."""
+"""Situations of the configuration and of commands, which print the error themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.hints.situation import World, situation
 
 
-@situation("CDCD-CONFIG", "an option that there is not", "did you mean", is_well_after=True)
+@situation("CDCD-CONFIG", "an unknown option", "did you mean", is_well_after=True)
 def unknown_key(w: World) -> Iterator[str]:
     w.daemon.config["sorce"] = w.daemon.config.pop("source")
     ended = w.daemon.start().wait_exit()
@@ -26,16 +26,16 @@ def accepted_while_it_streams(w: World) -> Iterator[str]:
     yield w.command("resume", "--accept-gap").stderr
     w.daemon.stop()
     ran = w.command("resume", "--accept-gap")
-    assert "start cdcd" in ran.stderr, "nothing is missing"
+    assert "start cdcd" in ran.stderr, "there is no gap to accept"
     w.start()
 
 
-@situation("CDCD-RESUME-REFUSED", "nobody is there to look again", "or start it")
+@situation("CDCD-RESUME-REFUSED", "no daemon runs", "or start it")
 def nobody_answers(w: World) -> Iterator[str]:
     yield w.command("resume").stderr
     w.start()
     w.daemon.wait_state("streaming")
-    assert w.command("resume").returncode == 0, "this, as it says"
+    assert w.command("resume").returncode == 0, "with a running daemon the command succeeds"
 
 
 @situation("CDCD-RESUME-REFUSED", "nothing was written yet", "start cdcd")

@@ -1,4 +1,4 @@
-"""Situations on Kafka's side."""
+"""Situations that Kafka causes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def old_records(w: World) -> Iterator[None]:
 
 
 @situation(
-    SINK, "a topic refuses old records, and takes its own time", "message.timestamp.type=LogAppendTime"
+    SINK, "a topic refuses old records, and gets LogAppendTime", "message.timestamp.type=LogAppendTime"
 )
 def old_records_by_their_arrival(w: World) -> Iterator[None]:
     _refusing_what_was_sent_before(w)
@@ -36,7 +36,7 @@ def old_records_by_their_arrival(w: World) -> Iterator[None]:
 
 
 def _refusing_what_was_sent_before(w: World) -> None:
-    """Without Kafka transactions: a broker may refuse the marker that ends one, too, and never ends it then."""
+    """Use no Kafka transaction: a broker may also refuse its end marker, and then never ends the transaction."""
     create_topic(w.kafka.bootstrap, w.topic, 2, config={"message.timestamp.before.max.ms": "0"})
     w.insert()
     w.start(sink={"delivery": "at_least_once"})
@@ -68,7 +68,7 @@ def no_such_topic_property(w: World) -> Iterator[None]:
     w.start(sink={"topics": {"properties": {"cleanup.policy": "delete"}}})
 
 
-@situation(SINK, "a compacted topic refuses what has no key", "set it to delete", "cdcd resume")
+@situation(SINK, "a compacted topic refuses a record without a key", "set it to delete", "cdcd resume")
 def compacted_topic(w: World) -> Iterator[None]:
     w.stream(sink={"topics": {"properties": {"cleanup.policy": "compact"}}})
     w.sql("TRUNCATE t")
@@ -77,9 +77,9 @@ def compacted_topic(w: World) -> Iterator[None]:
     w.resume()
 
 
-@situation(SINK, "two tables whose topics Kafka takes for one", "{name}.{schema}-{table}")
+@situation(SINK, "two tables whose topics' names collide in Kafka", "{name}.{schema}-{table}")
 def colliding_topics(w: World) -> Iterator[None]:
-    """Of two that come together Kafka makes both; of one that comes later it does not."""
+    """Kafka creates two colliding topics of one request; it refuses the second one if it is created later."""
     w.sql("CREATE SCHEMA x", "CREATE SCHEMA x_y", "CREATE TABLE x.y_z (id int PRIMARY KEY)")
     w.sql("INSERT INTO x.y_z VALUES (1)")
     w.stream()
@@ -118,14 +118,14 @@ def tls_without_need(w: World) -> Iterator[str]:
 
 
 def _checked(w: World, cause: str) -> str:
-    """What `cdcd check` says of Kafka. The daemon waits a minute before it says the same."""
+    """Return what `cdcd check` prints about Kafka. The daemon reports the same only after a minute."""
     lines = w.command("check").stdout.splitlines()
     (at,) = [number for number, line in enumerate(lines) if UNAVAILABLE in line]
     assert cause in lines[at], lines[at]
     return " ".join(lines[at : at + 2])
 
 
-@situation("CDCD-TOPIC-MISSING", "topics are not made, and somebody makes them", "create them", "cdcd resume")
+@situation("CDCD-TOPIC-MISSING", "topics are created by hand", "create them", "cdcd resume")
 def topics_made_by_hand(w: World) -> Iterator[None]:
     w.insert()
     w.start(sink={"topics": {"create": False}})
@@ -143,7 +143,7 @@ def topics_made_by_hand(w: World) -> Iterator[None]:
     w.resume()
 
 
-@situation("CDCD-TOPIC-MISSING", "topics are not made, and then they are", "set sink.topics.create: true")
+@situation("CDCD-TOPIC-MISSING", "topics.create is switched on later", "set sink.topics.create: true")
 def topics_made_after_all(w: World) -> Iterator[None]:
     w.start(sink={"topics": {"create": False}})
     yield
@@ -178,7 +178,7 @@ def topic_widened(w: World) -> Iterator[None]:
 
 
 def _stopped(w: World) -> None:
-    """Stop after a row; another waits."""
+    """Stream one row and stop the daemon; insert another row for its next start."""
     w.stream()
     w.daemon.stop()
     w.insert()
@@ -206,7 +206,7 @@ def larger_than_the_topic_takes(w: World) -> Iterator[None]:
     w.resume()
 
 
-@situation("CDCD-RECORD-TOO-LARGE", "a marker shall stand for it", "sink.too_large: dead_letter")
+@situation("CDCD-RECORD-TOO-LARGE", "a marker replaces the row", "sink.too_large: dead_letter")
 def larger_and_marked(w: World) -> Iterator[None]:
     w.stream()
     w.sql("INSERT INTO t VALUES (1, repeat('x', 2000000))")
@@ -216,20 +216,20 @@ def larger_and_marked(w: World) -> Iterator[None]:
 
 @situation(
     "CDCD-TRANSACTION-TOO-LARGE",
-    "of too many rows",
+    "too many rows",
     "Raise sink.large_transactions.max_rows and restart cdcd",
 )
 def too_many_rows(w: World) -> Iterator[None]:
     w.stream(sink={"large_transactions": {"max_rows": 10}})
     w.sql(
         "INSERT INTO t SELECT g FROM generate_series(10001, 40000) g"
-    )  # more than one read: else it is whole
+    )  # more than one read returns: a transaction within one read is not split
     yield
     w.follow(w.said("CDCD-TRANSACTION-TOO-LARGE"), "sink.large_transactions.max_rows", 100_000)
 
 
 @situation(
-    "CDCD-TRANSACTION-TOO-LARGE", "of too many bytes, in parts", "sink.large_transactions.policy: parts"
+    "CDCD-TRANSACTION-TOO-LARGE", "too many bytes, written in parts", "sink.large_transactions.policy: parts"
 )
 def too_many_bytes(w: World) -> Iterator[None]:
     w.stream(sink={"large_transactions": {"max_bytes": "100KiB"}})
@@ -241,7 +241,7 @@ def too_many_bytes(w: World) -> Iterator[None]:
 
 @situation(
     "CDCD-PROGRESS-UNREADABLE",
-    "somebody else writes under the slot's key",
+    "another program writes a record with the slot's key",
     "produce the last record",
     "cdcd resume",
 )

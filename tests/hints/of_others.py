@@ -1,4 +1,4 @@
-"""Situations with somebody else: another daemon, another writer, another server, a clock that ran out."""
+"""Situations with another daemon, another writer or another server, and an expired transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWNED = "CDCD-OWNED-BY-ANOTHER"
 # --- the same topics, the same id --------------------------------------------------------------------------------
 
 
-@situation(OWNED, "the name is another slot's, and gets its own", "choose another name")
+@situation(OWNED, "another slot uses the name, and this one gets a new name", "choose another name")
 def same_name(w: World) -> Iterator[None]:
     former = _owned_by_another(w)
     yield
@@ -34,7 +34,7 @@ def same_name(w: World) -> Iterator[None]:
     w.start(name=w.daemon.name)
 
 
-@situation(OWNED, "the name is another slot's, and it is wanted so", "sink.topics.shared_with: [")
+@situation(OWNED, "another slot uses the name, and both share it", "sink.topics.shared_with: [")
 def same_name_on_purpose(w: World) -> Iterator[None]:
     _owned_by_another(w)
     yield
@@ -42,7 +42,7 @@ def same_name_on_purpose(w: World) -> Iterator[None]:
 
 
 def _owned_by_another(w: World) -> str:
-    """A daemon of the same name, with a slot of its own, has written to the topics; its name."""
+    """Let a daemon with the same name and another slot write to the topics first; return the name."""
     w.stream()
     w.daemon.stop()
     name = w.daemon.name
@@ -53,7 +53,7 @@ def _owned_by_another(w: World) -> str:
 
 
 @situation(
-    OWNED, "the transactional id is another slot's", "set sink.transactional_id to one that no other slot has"
+    OWNED, "another slot uses the transactional id", "set sink.transactional_id to one that no other slot has"
 )
 def same_transactional_id(w: World) -> Iterator[None]:
     w.stream()
@@ -65,7 +65,7 @@ def same_transactional_id(w: World) -> Iterator[None]:
     w.start(sink={"transactional_id": f"cdcd-{w.slot}"})
 
 
-@situation("CDCD-SINK-FENCED", "another writes under the transactional id", "stop the other", ends=True)
+@situation("CDCD-SINK-FENCED", "another producer uses the transactional id", "stop the other", ends=True)
 def fenced(w: World) -> Iterator[None]:
     w.stream()
     other = transactional_producer(w.kafka.bootstrap, f"cdcd-{w.slot}")
@@ -78,7 +78,7 @@ def fenced(w: World) -> Iterator[None]:
 
 @situation(
     "CDCD-SINK-TRANSACTION-EXPIRED",
-    "it is frozen for longer than its Kafka transaction may take",
+    "the daemon is stopped for longer than the transaction timeout",
     "no action is needed: the next session writes the records again",
     "raise sink.transaction_timeout_ms",
     is_retried=True,
@@ -89,12 +89,13 @@ def expired(w: World) -> Iterator[None]:
     before = [one.written for one in ends]
     w.insert()
     (end,) = eventually(
-        lambda: [one for one, was in zip(ends, before, strict=True) if one.written > was][:1], "it is open"
+        lambda: [one for one, was in zip(ends, before, strict=True) if one.written > was][:1],
+        "the Kafka transaction has a record",
     )
     assert w.daemon.process is not None
     os.kill(w.daemon.process.pid, signal.SIGSTOP)
     written = end.written
-    eventually(lambda: end.stable > written, "the broker ends it", pause_s=0.2)
+    eventually(lambda: end.stable > written, "the broker aborts the transaction", pause_s=0.2)
     os.kill(w.daemon.process.pid, signal.SIGCONT)
     yield
     w.daemon.wait_state("streaming")
@@ -106,12 +107,12 @@ def expired(w: World) -> Iterator[None]:
 
 @situation(
     "CDCD-REGISTRY-ID-TAKEN",
-    "two daemons of one name give a subject's next version at once",
+    "two daemons with one name register a subject's next version at once",
     "the next session chooses another",
     is_retried=True,
 )
 def version_taken(w: World) -> Iterator[None]:
-    """What the other has written is not committed yet; the next session waits until it is decided."""
+    """The other writer's transaction is open; the next session waits until it is committed or aborted."""
     w.stream(registry="none")
     other = Writer(w.kafka, w.daemon.name, new_name("other")).open()
     w.closing.callback(other.close)
@@ -122,16 +123,16 @@ def version_taken(w: World) -> Iterator[None]:
     other.announce(subject, {**schema, "fields": [*schema["fields"], more]})
     w.sql("ALTER TABLE t ADD w text")
     w.insert()
-    eventually(lambda: w.daemon.events("retrying"), "it gives way")
+    eventually(lambda: w.daemon.events("retrying"), "the daemon gives up its version")
     yield
     other.commit()
 
 
 @situation(
-    "CDCD-SCHEMA-TOPIC", "somebody else has written to it", "docs/registry.md", "cdcd resume", "under its key"
+    "CDCD-SCHEMA-TOPIC", "another program wrote to it", "docs/registry.md", "cdcd resume", "under its key"
 )
 def foreign_schema(w: World) -> Iterator[None]:
-    """As docs/registry.md says: the broker's cleaner looks every few seconds."""
+    """Follow docs/registry.md: the broker's log cleaner runs every few seconds."""
     topic = f"{w.daemon.name}.__schemas"
     w.stream(registry="none")
     w.daemon.stop()
@@ -146,21 +147,21 @@ def foreign_schema(w: World) -> Iterator[None]:
     _produce(w, topic, b"theirs", None)
 
     def is_gone() -> bool:
-        _produce(w, topic, b"another", None)  # begins a segment, once the one before is old enough
+        _produce(w, topic, b"another", None)  # rolls the segment when it is old enough
         return b"not cdcd's" not in [one.value() for one in committed_records(w.kafka.bootstrap, topic)]
 
-    eventually(is_gone, "it is compacted", 180, pause_s=1)
+    eventually(is_gone, "the topic is compacted", 180, pause_s=1)
     w.resume()
 
 
 @situation(
     "CDCD-SCHEMA-TOPIC",
-    "a newer version has written to it",
+    "a newer version of cdcd wrote to it",
     "run the version of cdcd that wrote it",
     is_well_after=False,
 )
 def newer_schema(w: World) -> Iterator[None]:
-    """No test has the next version."""
+    """Write a record of the next format; no later version of cdcd exists that could read it."""
     w.configure(registry="none")
     topic = f"{w.daemon.name}.__schemas"
     create_topic(w.kafka.bootstrap, topic, config={"cleanup.policy": "compact"})
@@ -181,7 +182,10 @@ def _produce(w: World, topic: str, key: bytes, value: bytes | None) -> None:
 
 
 @situation(
-    "CDCD-SOURCE-STANDBY", "it is promoted", "tries again until the server is a primary", is_retried=True
+    "CDCD-SOURCE-STANDBY",
+    "the standby is promoted",
+    "tries again until the server is a primary",
+    is_retried=True,
 )
 def standby_is_promoted(w: World) -> Iterator[None]:
     standby = _standby(w)
@@ -191,7 +195,7 @@ def standby_is_promoted(w: World) -> Iterator[None]:
 
 @situation(
     "CDCD-SOURCE-STANDBY",
-    "the primary is another",
+    "another server is the primary",
     "name all servers",
     "target_session_attrs",
     is_retried=True,
@@ -205,7 +209,7 @@ def standby_beside_its_primary(w: World) -> Iterator[None]:
 
 
 def _standby(w: World) -> PostgresServer:
-    """Start on a server in recovery."""
+    """Start the daemon on a server in recovery; return the server."""
     server = w.servers.fresh(w.server.major)
     w.closing.callback(server.stop, "immediate")
     server.start()

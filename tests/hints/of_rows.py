@@ -47,7 +47,7 @@ def another_key(w: World) -> Iterator[None]:
     w.follow(w.said("CDCD-KEY-CHANGED"), "registry.incompatible")
 
 
-@situation("CDCD-KEY-CHANGED", "the key is another column, and shall count", "delete the subject <topic>-key")
+@situation("CDCD-KEY-CHANGED", "the new key is accepted", "delete the subject <topic>-key")
 def another_key_counts(w: World) -> Iterator[None]:
     _with_another_key(w)
     yield
@@ -106,7 +106,7 @@ def partition_with_another_key(w: World) -> Iterator[None]:
     w.resume("resnapshot")
 
 
-@situation("CDCD-VALUE", "a date has no form", "format.special")
+@situation("CDCD-VALUE", "a date has no Avro value", "format.special")
 def infinite_date(w: World) -> Iterator[None]:
     w.sql("ALTER TABLE t ADD day date")
     w.stream(format={"special": "halt"})
@@ -150,17 +150,17 @@ def no_registry(w: World) -> Iterator[None]:
     w.start(registry={"url": right})
 
 
-@situation("CDCD-REGISTRY-UNAVAILABLE", "it is away for a while", "start the registry", is_retried=True)
+@situation("CDCD-REGISTRY-UNAVAILABLE", "an outage that ends", "start the registry", is_retried=True)
 def registry_away(w: World) -> Iterator[None]:
-    door = w.closing.enter_context(Proxy(w.registry.port))
+    link = w.closing.enter_context(Proxy(w.registry.port))
     w.insert()
-    door.refuse()
-    w.start(registry={"url": registry_through(w.registry, door)})
+    link.refuse()
+    w.start(registry={"url": registry_through(w.registry, link)})
     yield
-    door.accept()
+    link.accept()
 
 
-@situation("CDCD-REGISTRY-REFUSED", "the path is another's", "registry.url, its path too")
+@situation("CDCD-REGISTRY-REFUSED", "the URL has a wrong path", "registry.url, its path too")
 def another_path(w: World) -> Iterator[None]:
     right = w.daemon.config["registry"]["url"]
     w.insert()
@@ -175,7 +175,7 @@ def not_registered(w: World) -> Iterator[None]:
     w.start(registry={"auto_register": False})
     w.daemon.wait_state("halted")
     yield
-    for count in range(1, 4):  # the key's, the value's
+    for count in range(1, 4):  # the schema of the key, then of the value
         halt = w.daemon.events("halted")[-1]["error"]
         subject = re.findall(r"\[subject=(\S+)\]", halt)[0]
         schema = re.findall(
@@ -183,7 +183,7 @@ def not_registered(w: World) -> Iterator[None]:
         )[0]
         _ask(w, "POST", f"/subjects/{subject}/versions", {"schema": schema})
         w.resume()
-        eventually(partial(_is_farther, w, count), "it has looked again")
+        eventually(partial(_is_farther, w, count), "the daemon has queried the registry again")
         if w.daemon.status()["state"] == "streaming":
             break
 
@@ -214,7 +214,7 @@ def spill_to_a_file(w: World) -> Iterator[None]:
     path.write_text("")
     w.start(buffer={"spill_dir": str(path)})
     yield
-    w.start(buffer={"spill_dir": str(_made(w.folder / "room"))})
+    w.start(buffer={"spill_dir": str(_made(w.folder / "spilled"))})
 
 
 @situation(
@@ -228,7 +228,7 @@ def spill_is_full(w: World) -> Iterator[None]:
         writer.commit()
 
 
-@situation("CDCD-SPILL-FULL", "the server shall hold it", "source.protocol.streaming: off and restart")
+@situation("CDCD-SPILL-FULL", "the server spills instead", "source.protocol.streaming: off and restart")
 def spill_by_the_server(w: World) -> Iterator[None]:
     with closing(_open_transaction(w)) as writer:
         yield
@@ -238,9 +238,9 @@ def spill_by_the_server(w: World) -> Iterator[None]:
 
 
 def _open_transaction(w: World) -> psycopg2.extensions.connection:
-    """Stream into little room until it is full."""
+    """Stream an open transaction into a small spill limit until it is reached; return its connection."""
     w.sql(f"ALTER DATABASE {w.dbname} SET logical_decoding_work_mem = '64kB'")
-    w.stream(buffer={"memory": "1MiB", "spill": "1MiB", "spill_dir": str(_made(w.folder / "room"))})
+    w.stream(buffer={"memory": "1MiB", "spill": "1MiB", "spill_dir": str(_made(w.folder / "spilled"))})
     writer = psycopg2.connect(w.server.dsn(w.dbname))
     with writer.cursor() as cursor:
         cursor.execute("INSERT INTO t SELECT -g, repeat('x', 1000) FROM generate_series(1, 8000) g")

@@ -1,4 +1,4 @@
-"""Situations on PostgreSQL's side."""
+"""Situations that PostgreSQL causes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 
 SETUP, AUTH, UNAVAILABLE = "CDCD-SOURCE-SETUP", "CDCD-SOURCE-AUTH", "CDCD-SOURCE-UNAVAILABLE"
 
-# --- to connect -----------------------------------------------------------------------------------------------
+# --- connecting -----------------------------------------------------------------------------------------------
 
 
 @situation(SETUP, "a pooler refuses options", "connection pooler", "PostgreSQL itself in source.dsn")
@@ -70,7 +70,7 @@ def unknown_option(w: World) -> Iterator[None]:
     w.start(source={"dsn": right})
 
 
-@situation(SETUP, "what answers is no PostgreSQL", "host and port")
+@situation(SETUP, "the server is not PostgreSQL", "host and port")
 def no_postgres(w: World) -> Iterator[None]:
     right = w.daemon.config["source"]["dsn"]
     w.start(source={"dsn": right.replace(f":{w.server.port}/", f":{w.registry.port}/")})
@@ -253,7 +253,7 @@ def no_slot_left(w: World) -> Iterator[None]:
 
 
 def _small_server(w: World, **settings: str) -> None:
-    """Play on a server of its own, with these settings."""
+    """Use a new server with these settings for the situation."""
     server = w.servers.fresh(w.server.major, settings=settings)
     w.closing.callback(server.stop, "immediate")
     server.start()
@@ -264,9 +264,7 @@ def _small_server(w: World, **settings: str) -> None:
     w.configure(source={"dsn": server.dsn()})
 
 
-@situation(
-    SETUP, "an option that this version does not have", "set source.slot.failover: false, and restart cdcd"
-)
+@situation(SETUP, "an option of a later PostgreSQL", "set source.slot.failover: false, and restart cdcd")
 def failover_too_early(w: World) -> Iterator[None]:
     server = w.servers(16)
     server.create_database(w.dbname)
@@ -322,7 +320,7 @@ def _without_slot(w: World) -> None:
     w.start()
 
 
-@situation("CDCD-SLOT-MISSING", "the slot shall not be made", "source.slot.create: true")
+@situation("CDCD-SLOT-MISSING", "slot.create is off", "source.slot.create: true")
 def slot_not_made(w: World) -> Iterator[None]:
     w.start(source={"slot": {"create": False}})
     yield
@@ -340,7 +338,7 @@ def slot_advanced(w: World) -> Iterator[None]:
     w.resume("resume", "--accept-gap")
 
 
-@situation("CDCD-SLOT-UNUSABLE", "the slot is another plugin's", "choose another source.slot.name")
+@situation("CDCD-SLOT-UNUSABLE", "the slot uses another plugin", "choose another source.slot.name")
 def slot_of_another_plugin(w: World) -> Iterator[None]:
     w.sql(f"SELECT pg_create_logical_replication_slot('{w.slot}', 'test_decoding')")
     w.start()
@@ -349,7 +347,7 @@ def slot_of_another_plugin(w: World) -> Iterator[None]:
     w.start(source={"slot": {"name": w.daemon.slot}})
 
 
-@situation("CDCD-SLOT-UNUSABLE", "the slot is there, and nothing was written", "snapshot.mode: never")
+@situation("CDCD-SLOT-UNUSABLE", "the slot exists before the first start", "snapshot.mode: never")
 def slot_without_progress(w: World) -> Iterator[None]:
     w.sql(f"SELECT pg_create_logical_replication_slot('{w.slot}', 'pgoutput')")
     w.start()
@@ -367,7 +365,7 @@ def slot_with_two_phase(w: World) -> Iterator[None]:
     w.start(source={"protocol": {"two_phase": True}})
 
 
-@situation("CDCD-SLOT-UNUSABLE", "two_phase is to be off from now on", "exchange the slot", "cdcd resume")
+@situation("CDCD-SLOT-UNUSABLE", "two_phase is switched off", "exchange the slot", "cdcd resume")
 def two_phase_switched_off(w: World) -> Iterator[None]:
     w.stream(source={"protocol": {"two_phase": True}})
     w.start(source={"protocol": {"two_phase": False}})
@@ -378,7 +376,7 @@ def two_phase_switched_off(w: World) -> Iterator[None]:
 
 @situation(
     "CDCD-SOURCE-TWO-PHASE",
-    "a prepared transaction was rolled back, of which a savepoint had truncated a table",
+    "a prepared transaction with a TRUNCATE in a subtransaction was rolled back",
     "which loses no change",
     "source.protocol.two_phase: false",
 )
@@ -414,9 +412,7 @@ def no_publication(w: World) -> Iterator[None]:
     w.resume()
 
 
-@situation(
-    "CDCD-PUBLICATION-MISSING", "changes from before it was made again are to be read", "cdcd resnapshot"
-)
+@situation("CDCD-PUBLICATION-MISSING", "changes older than the recreated publication", "cdcd resnapshot")
 def publication_made_again(w: World) -> Iterator[None]:
     _made_again(w)
     w.daemon.wait_state("halted")
@@ -426,7 +422,7 @@ def publication_made_again(w: World) -> Iterator[None]:
 
 
 @situation(
-    "CDCD-PUBLICATION-CHANGED", "it was dropped and made again, and rows were written", "a new snapshot"
+    "CDCD-PUBLICATION-CHANGED", "it was dropped and recreated, and rows were written", "a new snapshot"
 )
 def publication_changed(w: World) -> Iterator[None]:
     _made_again(w)
@@ -480,7 +476,7 @@ def another_database(w: World) -> Iterator[None]:
 
 
 @situation(
-    "CDCD-SOURCE-INTERNAL", "a value's TOAST chunks are gone", "delete or restore the row", "cdcd resume"
+    "CDCD-SOURCE-INTERNAL", "a value's TOAST chunks are missing", "delete or restore the row", "cdcd resume"
 )
 def damaged_row(w: World) -> Iterator[None]:
     _small_server(w)
@@ -502,7 +498,7 @@ def damaged_row(w: World) -> Iterator[None]:
     w.resume()
 
 
-@situation("CDCD-SOURCE", "a text has no form in UTF-8", "correct it in the table", "cdcd resnapshot")
+@situation("CDCD-SOURCE", "a text is not valid UTF-8", "correct it in the table", "cdcd resnapshot")
 def text_of_another_encoding(w: World) -> Iterator[None]:
     name = f"{w.dbname}_ascii"
     w.sql(
@@ -522,7 +518,7 @@ def text_of_another_encoding(w: World) -> Iterator[None]:
     w.resume("resnapshot")
 
 
-@situation("CDCD-SECRET-UNREADABLE", "the password's file is gone", "restore the file", is_retried=True)
+@situation("CDCD-SECRET-UNREADABLE", "the password file is missing", "restore the file", is_retried=True)
 def secret_is_gone(w: World) -> Iterator[None]:
     password = w.folder / "password"
     password.write_text("right-one\n")
@@ -535,12 +531,12 @@ def secret_is_gone(w: World) -> Iterator[None]:
 
 @situation(
     "CDCD-SOURCE-SEND-FUNCTION",
-    "a function of the server is not there",
+    "a function of the server does not exist",
     "a function of PostgreSQL 14 or later is missing",
     "cdcd resume",
 )
 def function_missing(w: World) -> Iterator[None]:
-    """As on a server that only says that it is PostgreSQL; a catalog is its database's own."""
+    """Rename a catalog function, as on a server that only claims to be PostgreSQL; only this database is affected."""
     w.sql("ALTER FUNCTION pg_catalog.pg_control_system() RENAME TO pg_gone")
     w.start()
     yield

@@ -1,4 +1,4 @@
-"""Situations of what the server sends: it is damaged on its way, and mended. And of what came in part."""
+"""Situations of the stream: messages damaged on the way and then intact, and transactions written in part."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ DAMAGED: dict[str, tuple[str, Damage]] = {
     "a row's columns are more than its relation's": ("CDCD-PROTOCOL", DAMAGES["too many columns"]),
     "a row ends inside a value": ("CDCD-PROTOCOL-TRUNCATED", DAMAGES["cut short"]),
     "a row goes on behind its values": ("CDCD-PROTOCOL-TRAILING", _too_long),
-    "a kind of tuple that there is not": ("CDCD-PROTOCOL-UNKNOWN", DAMAGES["unknown tuple"]),
-    "a row of no relation that was described": ("CDCD-PROTOCOL-RELATION", DAMAGES["unknown relation"]),
-    "a number is no number": ("CDCD-VALUE-TEXT", put(ID + 5, b"x")),
+    "an unknown kind of tuple": ("CDCD-PROTOCOL-UNKNOWN", DAMAGES["unknown tuple"]),
+    "a row without a Relation message before it": ("CDCD-PROTOCOL-RELATION", DAMAGES["unknown relation"]),
+    "an integer is not numeric": ("CDCD-VALUE-TEXT", put(ID + 5, b"x")),
 }
 
 
 def damaged(damage: Damage, w: World) -> Iterator[None]:
-    """The first time it may have been the link: it halts when it comes again."""
+    """The first damage may come from the link, so it is retried; the daemon halts when it repeats."""
     link = _over_a_link(w)
     link.change(Damaged(damage, 1000))
     w.sql(f"INSERT INTO t VALUES (1, '{MARK.decode()}')")
@@ -79,7 +79,7 @@ def _over_a_link(w: World) -> Proxy:
 
 @situation(
     "CDCD-PARTIAL-TRANSACTION-MISSING",
-    "its changes have other numbers now",
+    "its changes are numbered differently, and the option is changed back",
     "source.protocol.messages",
     "restore its value",
 )
@@ -90,17 +90,17 @@ def numbered_otherwise(w: World) -> Iterator[None]:
     w.start(source={"protocol": {"messages": True}})
 
 
-@situation("CDCD-PARTIAL-TRANSACTION-MISSING", "its changes have other numbers for good", "cdcd resnapshot")
+@situation("CDCD-PARTIAL-TRANSACTION-MISSING", "its changes stay numbered differently", "cdcd resnapshot")
 def numbered_otherwise_for_good(w: World) -> Iterator[None]:
     _written_in_part(w)
     w.start(source={"protocol": {"messages": False}})
     yield
-    (way,) = [one for one in commands_in(w.hint) if one[0] != "resume"]
-    w.resume(*way)
+    (words,) = [one for one in commands_in(w.hint) if one[0] != "resume"]
+    w.resume(*words)
 
 
 def _written_in_part(w: World) -> None:
-    """Killed between two parts of a transaction."""
+    """Kill the daemon between two parts of a transaction."""
     w.stream(sink={"large_transactions": {"policy": "parts", "max_rows": 500}})
     w.daemon.stop()
     w.sql("INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(10001, 22000) g")

@@ -1,8 +1,8 @@
-"""One situation: how it is brought about, what cdcd prints then, and what an operator does who follows the hint.
+"""A situation: how to cause an error, what cdcd then prints, and what an operator who follows the hint does.
 
-In: real servers, a database with a table, a daemon for it.  Out: nothing; a situation whose error, hint or outcome
-is another one fails.
-Invariant: the hint is read from what cdcd prints: what is done after it is what its words say, and nothing else.
+In: real servers, a database with a table, a daemon for it.  Out: nothing; the test fails if the error, the hint or
+the outcome differs.
+Invariant: the hint is read from cdcd's output; the steps after it are exactly those that the hint names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
 
 Play = Callable[["World"], Iterator[str | None]]
-"""Brings the situation about, yields (what was printed, if that is not in the daemon's log), follows the hint."""
+"""Causes the error, yields (the printed error, if it is not in the daemon's log, else None), follows the hint."""
 
 SHOWN_WITHIN_S = 120
 CLASSES: dict[str, type[CdcdError]] = {
@@ -39,8 +39,8 @@ _ids = itertools.count(1_000)
 
 @dataclass(frozen=True)
 class Situation:
-    """A row of the table. `hint`: what the printed hint has to have; `told`: the log's event that tells the error;
-    `is_well_after`: a row arrives at the end.
+    """A row of the table. `hint`: texts that the printed hint must contain; `reported`: the log event that has the
+    error; `is_well_after`: a row that is inserted at the end arrives.
     """
 
     code: str
@@ -60,7 +60,7 @@ SITUATIONS: list[Situation] = []
 def situation(
     code: str, what: str, *hint: str, is_retried: bool = False, ends: bool = False, is_well_after: bool = True
 ) -> Callable[[Play], Play]:
-    """Put a function into the table. It halts, or `is_retried`, or `ends` the process."""
+    """Add a function to the table. The daemon halts, unless the error `is_retried` or `ends` the process."""
 
     def taken(play: Play) -> Play:
         reported = "exiting" if ends else "retrying" if is_retried else "halted"
@@ -72,7 +72,7 @@ def situation(
 
 @dataclass
 class World:
-    """What a situation is played with. The table `t (id int PRIMARY KEY, body text)` is there and published."""
+    """The environment of a situation. The table `t (id int PRIMARY KEY, body text)` exists and is published."""
 
     servers: PostgresServers
     server: PostgresServer
@@ -85,35 +85,35 @@ class World:
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     table: str = "public.t"
     hint: str = ""
-    """What was printed last; from then on nothing is done that it does not say."""
+    """The hint printed last; every later step must be named in it."""
 
     # --- the daemon ---
 
     def configure(self, **over: Any) -> None:
-        """Change the configuration; a running daemon does not see it before its next start."""
+        """Change the configuration; a running daemon reads it at its next start."""
         for path in _paths(over) if self.hint else ():
             assert _says(self.hint, path), f"{path} is not in: {self.hint}"
         merge(self.daemon.config, over)
 
     def start(self, **over: Any) -> None:
-        """Start the daemon, again where it runs, with another configuration."""
+        """Start the daemon with another configuration; stop it first if it runs."""
         self.configure(**over)
         if self.daemon.process is not None and self.daemon.process.poll() is None:
             self.daemon.stop()
         self.daemon.start()
 
     def stream(self, **over: Any) -> None:
-        """Start the daemon and let it come as far as streaming, with a row in the topic."""
+        """Start the daemon, wait until it streams, and insert a row and wait until it is in the topic."""
         self.start(**over)
         self.daemon.wait_state("streaming")
         self.insert()
         await_confirmed(self.server, self.daemon)
 
     def resume(self, *words: str) -> None:
-        """`cdcd resume`, or another command: it goes through."""
+        """Run `cdcd resume`, or another command that the hint names; the command must succeed."""
         words = words or ("resume",)
-        said = " ".join(words).replace(self.topic, "NAME")
-        assert f"`cdcd {said}`" in self.hint or not self.hint, f"{said} is not in: {self.hint}"
+        line = " ".join(words).replace(self.topic, "NAME")
+        assert f"`cdcd {line}`" in self.hint or not self.hint, f"{line} is not in: {self.hint}"
         ran = self.command(*words)
         assert ran.returncode == 0, (ran.stdout, ran.stderr)
 
@@ -122,7 +122,7 @@ class World:
         return command(self.daemon, *words)
 
     def said(self, code: str) -> str:
-        """The hint of the last line of the log that tells of this code."""
+        """Return the hint of the last log line with this error code."""
         reported = [line for line in self.daemon.lines() if line.get("code") == code][-1]
         self.hint = hint_of(" ".join(filter(None, (str(reported["error"]), reported.get("hint")))))
         return self.hint
@@ -157,7 +157,7 @@ class World:
         return AdminClient({"bootstrap.servers": self.kafka.bootstrap})
 
     def role(self, name: str, *options: str) -> str:
-        """Make a role; the DSN for it."""
+        """Create a role; return its DSN."""
         self.sql(f"CREATE ROLE {name} LOGIN {' '.join(options)}")
         self.closing.callback(self._drop_role, name)
         return self.server.dsn(self.dbname, name)
@@ -166,7 +166,7 @@ class World:
         self.sql(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
     def pg_hba(self, line: str) -> Callable[[], None]:
-        """Put a line before all others of pg_hba.conf; what takes it away again."""
+        """Insert a line at the top of pg_hba.conf; return a function that removes it."""
         path = self.server.data_folder / "pg_hba.conf"
         before = path.read_text()
 
@@ -181,7 +181,7 @@ class World:
 
 
 def played(one: Situation, world: World) -> None:
-    """Play a situation: its error and hint are printed, and it is gone when the hint is followed."""
+    """Run a situation: its error and hint are printed, and following the hint resolves the error."""
     steps = one.play(world)
     shown = next(steps)
     reported = shown if shown is not None else _printed(one, world.daemon)
@@ -190,13 +190,13 @@ def played(one: Situation, world: World) -> None:
     for part in one.hint:
         assert part in hint, f"{part!r} is not in: {hint or reported}"
     world.hint = hint
-    assert next(steps, None) is None, "a situation has one error"
+    assert next(steps, None) is None, "a situation may yield only one error"
     if one.is_well_after:
         _assert_well(world)
 
 
 def _paths(over: dict[str, Any], above: str = "") -> Iterator[str]:
-    """The settings that a configuration changes, as a hint names them."""
+    """Yield the settings that a configuration changes, as hints name them."""
     for key, value in over.items():
         path = f"{above}{key}"
         if isinstance(value, dict):
@@ -206,16 +206,16 @@ def _paths(over: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _says(hint: str, path: str) -> bool:
-    """Whether the hint names the setting, or that which it is a part of."""
+    """Return whether the hint names the setting or its section."""
     parts = path.split(".")
     return any(".".join(parts[:count]) in hint for count in range(min(2, len(parts)), len(parts) + 1))
 
 
 def _printed(one: Situation, daemon: Daemon) -> str:
-    """The error of the first line that tells of this code; what may pass is tried again before it halts."""
+    """Return the error and hint of the first log line with this code; an error that can pass is retried first."""
     passing = {"retrying"} if CLASSES[one.code].retry is Retry.LIMITED else set()
 
-    def said() -> str:
+    def reported() -> str:
         for found in daemon.lines():
             if found["event"] in ("retrying", "halted", "exiting") and found["code"] == one.code:
                 if found["event"] in passing - {one.reported}:
@@ -225,7 +225,7 @@ def _printed(one: Situation, daemon: Daemon) -> str:
         return ""
 
     try:
-        return eventually(said, f"{one.code} is {one.reported}", SHOWN_WITHIN_S)
+        return eventually(reported, f"{one.code} is {one.reported}", SHOWN_WITHIN_S)
     except AssertionError as error:
         raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
 

@@ -1,4 +1,4 @@
-"""Every error is brought about for real, and its hint followed: is it gone then?"""
+"""Each error is caused on real servers; following its hint resolves it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_code_has_a_situation_or_a_test_elsewhere() -> None:
     here, there = {one.code for one in SITUATIONS}, ELSEWHERE.keys() | REPORTED_AS.keys()
     assert CODES - here - there == set()
     assert (here | there) - CODES == set()
-    assert here & there == set(), "a code of both"
+    assert here & there == set(), "a code is in both tables"
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_what_is_said_to_be_elsewhere_is_asserted_there(code: str, where: str) -
     why, _, rest = where.rpartition("tests/")
     path, _, name = f"tests/{rest}".partition("::")
     found = re.findall(r"CDCD-[A-Z-]+", why) or [code]
-    assert len(found) == 1, "told as one other"
+    assert len(found) == 1, "the code is reported as exactly one other code"
     assert asserts(ROOT / path, name, found[0], CLASSES[found[0]].__name__), (code, where)
 
 
 @pytest.mark.parametrize(("code", "as_code"), REPORTED_AS.items())
-def test_what_is_told_as_another_is_so_wherever_it_comes_from(code: str, as_code: str) -> None:
+def test_a_code_that_is_reported_as_another_is_so_wherever_it_is_raised(code: str, as_code: str) -> None:
     options = StreamOptions(2, streaming="on", binary=True)
     with pytest.raises(CdcdError) as raised, unsafe_options(options, slot="s"):
         raise CLASSES[code]("of the stream")

@@ -1,4 +1,4 @@
-"""The fuzz targets: a short run with a fixed seed, and every input that is kept (`make fuzz` runs long)."""
+"""The fuzz targets: a short run with a fixed seed, and every stored input (`make fuzz` runs longer)."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def test_no_input_costs_more_memory_than_a_multiple_of_its_size(target: str) -> 
     assert worst_bytes < 500 * MAX_INPUT_BYTES
 
 
-def kept(below: Path) -> list[tuple[str, Path]]:
-    """The inputs that are kept, each with the target that its folder names."""
+def stored(below: Path) -> list[tuple[str, Path]]:
+    """Return the stored inputs, each with the target that its folder names."""
     return [(path.parent.name, path) for path in sorted(below.rglob("*")) if path.is_file()]
 
 
-def run_kept(below: Path) -> None:
-    for target, path in kept(below):
+def run_stored(below: Path) -> None:
+    for target, path in stored(below):
         TARGETS[target](path.read_bytes())
 
 
-def test_what_once_crashed_a_target_does_so_no_more() -> None:
-    """Each folder has at least one hostile input that was thought of, so that none is walked past."""
-    assert {target for target, _ in kept(CRASHES)} == set(TARGETS)
-    run_kept(CRASHES)
+def test_inputs_that_once_crashed_a_target_pass() -> None:
+    """Each target has a folder with at least one stored input, so that no target is skipped."""
+    assert {target for target, _ in stored(CRASHES)} == set(TARGETS)
+    run_stored(CRASHES)
 
 
 def test_an_input_that_crashes_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_an_input_that_crashes_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(TARGETS, "frames", crash)
     (tmp_path / "frames").mkdir()
     (tmp_path / "frames" / "crash-1").write_bytes(b"other")
-    run_kept(tmp_path)
+    run_stored(tmp_path)
     (tmp_path / "frames" / "crash-2").write_bytes(b"planted")
     with pytest.raises(AssertionError):
-        run_kept(tmp_path)
+        run_stored(tmp_path)

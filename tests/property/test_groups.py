@@ -1,8 +1,8 @@
-"""Whatever the transactions, cuts, faults and restarts: Kafka shows each transaction once, whole, in order.
+"""Kafka has each transaction once, complete and in order, for any transactions, chunks, faults and restarts.
 
-A seeded model drives `Group` as the writer does: a server that sends again from the confirmed position (F1, F4),
-a broker whose commits succeed, fail, or succeed without saying so (F76), a daemon that may die at any step.
-The same model with a bug planted has to fail, so that it is known to see what it looks for.
+A seeded model drives `Group` as the writer does: a server that resends from the confirmed position (F1, F4), a
+broker whose commits succeed, fail, or succeed without a reply (F76), a daemon that may die at any step.
+The same model with a planted bug must fail: this shows that the model can detect such a bug.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Died(Exception):
 
 
 def history_of(chance: random.Random) -> list[Transaction]:
-    """Transactions, some empty, some beginning exactly at the end of the one before (F1)."""
+    """Return transactions; some are empty, some begin exactly at the end of the previous one (F1)."""
     lsn, history = 100, []
     for number in range(chance.randrange(1, 15)):
         lsn += chance.choice((0, 0, 8, 40))
@@ -43,7 +43,7 @@ def history_of(chance: random.Random) -> list[Transaction]:
 
 
 class World:
-    """PostgreSQL, Kafka, and a daemon between them that is started until everything has arrived."""
+    """PostgreSQL, Kafka, and a daemon between them that is restarted until everything has arrived."""
 
     def __init__(
         self, chance: random.Random, *, group: type[Group] = Group, confirms_early: bool = False
@@ -58,7 +58,7 @@ class World:
         self.faults_left = chance.randrange(8)
 
     def run(self) -> None:
-        """One session after another; once the faults are used up, one that reaches the end."""
+        """Run sessions until one reaches the end; the number of faults is limited."""
         for _ in range(self.faults_left + 2):
             try:
                 self.session()
@@ -106,7 +106,7 @@ class World:
             self.commit(self.group.close())
 
     def received(self) -> Iterator[Chunk]:
-        """What the pump makes of the stream: duplicates dropped (F4), runs cut anywhere, keepalives between."""
+        """Yield the pump's chunks: duplicates dropped (F4), rows split at any point, keepalives in between."""
         start_lsn = self.chance.choice((self.stored.end_lsn, self.confirmed_lsn))
         commit_lsn, end_lsn = self.stored.commit_lsn, self.stored.end_lsn
         for one, following in zip(self.history, [*self.history[1:], None], strict=True):
@@ -139,32 +139,32 @@ class World:
         if self.confirms_early:
             self.confirm(self.safe.advance(commit_position.end_lsn))
         if self.chance.random() < 0.1:
-            self.fault()  # it failed, and the transaction is aborted
+            self.fault()  # the commit failed, and the transaction is aborted
         self.visible += self.open
         self.open = []
         self.stored = commit_position
         self.judge()
         if self.chance.random() < 0.1:
-            self.fault()  # it succeeded, and nobody was told (F76)
+            self.fault()  # the commit succeeded, and its reply is lost (F76)
         self.confirm(self.safe.advance(commit_position.end_lsn))
 
     # --- the judge ---
 
     def judge(self) -> None:
-        """A reader at any time sees whole transactions, and the two positions claim nothing more."""
+        """Assert that a reader sees complete transactions, and that neither position is ahead of them."""
         whole: list[Record] = []
         for one in self.history:
             if len(whole) == len(self.visible) and one.changes:
                 break
             whole += one.changes
-        assert self.visible == whole, "not whole transactions once each, in order"
+        assert self.visible == whole, "not complete transactions, once each, in order"
         for lsn in (self.stored.end_lsn, self.confirmed_lsn):
             claimed = [change for one in self.history if one.commit_lsn < lsn for change in one.changes]
             assert claimed == self.visible[: len(claimed)], "a position is ahead of what is durable"
         due = [
             change for one in self.history if one.commit_lsn < self.stored.end_lsn for change in one.changes
         ]
-        assert self.visible == due, "written, and would be sent again"
+        assert self.visible == due, "a written change would be sent again"
 
 
 @settings(max_examples=400, deadline=None)
@@ -175,11 +175,11 @@ def test_nothing_is_lost_nothing_comes_twice_and_nothing_is_confirmed_before_it_
     World(chance).run()
 
 
-# --- the same model sees planted bugs ---
+# --- the same model detects planted bugs ---
 
 
 class CommitsInside(Group):
-    """Takes the last commit position for good although a part of the next transaction has come in since."""
+    """Keeps the last commit position valid although a part of the next transaction was taken after it."""
 
     def take(self, now_us: int) -> Chunk | None:
         before = self.commit_position
@@ -190,7 +190,7 @@ class CommitsInside(Group):
 
 
 class ClosesWithWhatWaits(Group):
-    """Gives the position of the newest commit position received, not of the newest one written."""
+    """Closes at the newest commit position received, not at the newest one written."""
 
     def close(self) -> CommitPosition:
         waiting = [chunk.commit_position for chunk in self._waiting if chunk.commit_position is not None]
@@ -199,7 +199,7 @@ class ClosesWithWhatWaits(Group):
 
 
 class OneByteFurther(Group):
-    """F2: the end plus one skips a commit that begins exactly there."""
+    """F2: the end LSN plus one skips a commit that begins exactly at the end."""
 
     def close(self) -> CommitPosition:
         own = super().close()
@@ -207,7 +207,7 @@ class OneByteFurther(Group):
 
 
 class OwnCommitLsn(Group):
-    """F2: the commit's own LSN has the transaction sent again, and nothing that says it was written."""
+    """F2: with the commit's own LSN the server resends the transaction, and no position says that it was written."""
 
     def close(self) -> CommitPosition:
         own = super().close()
@@ -215,7 +215,7 @@ class OwnCommitLsn(Group):
 
 
 class LosesWhatWaits(Group):
-    """Forgets the chunks behind the group that ends."""
+    """Loses the chunks that wait behind the group that ends."""
 
     def reset(self) -> None:
         super().reset()
@@ -224,7 +224,7 @@ class LosesWhatWaits(Group):
 
 
 class OutOfOrder(Group):
-    """Takes a later chunk first."""
+    """Takes a later chunk before an earlier one."""
 
     def add(self, chunk: Chunk) -> None:
         super().add(chunk)

@@ -1,4 +1,4 @@
-"""The matrix's judge notices each kind of loss, repetition, reordering and wrong value."""
+"""The judge of the matrix detects each kind of loss, repetition, reordering and wrong value."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _message(number: int, content: str, **of_transaction: int | None) -> Event:
 
 
 def events() -> Events:
-    """What such an account has to be read as."""
+    """Return the events that a correct daemon writes for ACCOUNT."""
     deleted = {"id": 1, "a": None}
     flags = {"truncate.cascade": "true"}
     return [
@@ -72,12 +72,12 @@ def events() -> Events:
     ]
 
 
-def test_equal_is_equal() -> None:
+def test_the_expected_events_pass() -> None:
     assert judge(CELL, 18, ACCOUNT, Done("o"), "d", events()) == Counts(3, 7, 1)
 
 
 @pytest.mark.parametrize("number", range(len(events())))
-def test_a_record_less(number: int) -> None:
+def test_a_missing_record_fails(number: int) -> None:
     read = events()
     del read[number]
     with pytest.raises(AssertionError):
@@ -85,7 +85,7 @@ def test_a_record_less(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(events())))
-def test_a_record_twice(number: int) -> None:
+def test_a_repeated_record_fails(number: int) -> None:
     read = events()
     read.insert(number, read[number])
     with pytest.raises(AssertionError):
@@ -102,7 +102,7 @@ def _changed(number: int, **of_source: Any) -> Callable[[Events], None]:
 
 
 def _swapped(one: int, other: int) -> Callable[[Events], None]:
-    """Two changes with each other's number."""
+    """Exchange the sequence numbers of two changes."""
 
     def change(read: Events) -> None:
         numbers = [read[place].value["source"]["tx_seq"] for place in (one, other)]
@@ -134,7 +134,7 @@ def _unlisted_column(read: Events) -> None:
         pytest.param(_swapped(6, 7), id="order"),
     ],
 )
-def test_anything_else(change: Callable[[Events], None]) -> None:
+def test_a_wrong_value_or_order_fails(change: Callable[[Events], None]) -> None:
     read = events()
     change(read)
     with pytest.raises(AssertionError):
@@ -142,8 +142,8 @@ def test_anything_else(change: Callable[[Events], None]) -> None:
 
 
 @pytest.mark.parametrize("streaming", ["off", "on", "parallel"])
-def test_an_origin_is_left_out_only_where_the_server_may_not_tell_it(streaming: str) -> None:
-    """Streamed, and the transaction's first change was none of rows."""
+def test_an_origin_may_be_missing_only_where_the_server_need_not_send_it(streaming: str) -> None:
+    """The server omits the origin of a streamed transaction whose first change is not a row change."""
     cell = replace(CELL, version=4, streaming=streaming)
     done = Done("o", origin_xids={7, 8}, unreported_xids={7})
     of_8 = _changed(8, origin="o")

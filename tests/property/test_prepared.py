@@ -1,7 +1,7 @@
-"""Prepared transactions over restarts at any point, against a server that sends what real ones were seen to send.
+"""Prepared transactions with restarts at any point, against a model of a server that real servers were compared to.
 
-The model of the server: a record is sent when it does not begin below the session's start; a COMMIT PREPARED whose
-PREPARE does comes without rows, unless that PREPARE is older than two_phase itself: then whole (F33, F34).
+The model: the server sends a record that begins at or after the session's start. It sends a COMMIT PREPARED without
+rows if its PREPARE is before that start, but with all rows if the PREPARE is older than two_phase (F33, F34).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GIDS = "abc"
 
 @dataclass(frozen=True)
 class Entry:
-    """One record of the WAL. `prepare_lsn` is that of the transaction which a decision is about."""
+    """One record of the WAL. `prepare_lsn`: of a COMMIT PREPARED or ROLLBACK PREPARED, the LSN of its PREPARE."""
 
     lsn: int
     kind: str
@@ -44,7 +44,7 @@ class Entry:
 
 @st.composite
 def wals(draw: st.DrawFn) -> list[Entry]:
-    """Transactions, PREPAREs under few gids that are used again, and their decisions in any order."""
+    """Transactions, PREPAREs under a few reused gids, and their COMMIT or ROLLBACK PREPARED in any order."""
     entries: list[Entry] = []
     undecided: dict[str, Entry] = {}
     for at, (kind, gid) in enumerate(
@@ -68,7 +68,7 @@ def wals(draw: st.DrawFn) -> list[Entry]:
 
 
 def sent(wal: list[Entry], start_lsn: int, two_phase_at_lsn: int) -> list[Item]:
-    """What a session that starts there is sent."""
+    """Return the items that the server sends to a session that starts at `start_lsn`."""
     items: list[Item] = []
     is_described = False
     for entry in (entry for entry in wal if entry.lsn >= start_lsn):
@@ -90,7 +90,7 @@ def sent(wal: list[Entry], start_lsn: int, two_phase_at_lsn: int) -> list[Item]:
 
 
 class Line(Flow):
-    """A flow whose commit positions are known with the number of records before each."""
+    """A flow that records each commit position with the number of records before it."""
 
     def __init__(self, start_lsn: int, written_commit_lsn: int) -> None:
         self.durable: list[tuple[int, CommitPosition]] = []
@@ -115,17 +115,17 @@ class Line(Flow):
 def test_each_commit_is_written_once_in_its_order(
     wal: list[Entry], begun_at: int, cuts: list[tuple[int, int]]
 ) -> None:
-    """F4, F33: each session receives so many items, and so many of its commit positions become durable."""
+    """F4, F33: `cuts` says how many items each session receives, and how many commit positions become durable."""
     written: list[tuple[str, int, int]] = []
     at = CommitPosition(0, begun_at, 0)
     for items, durable in [*cuts, (10_000, 10_000)]:
         line = Line(at.end_lsn, at.commit_lsn)
         asyncio.run(line.pump.feed(sent(wal, at.end_lsn, begun_at)[:items]))
-        kept = line.durable[:durable]
+        stored = line.durable[:durable]
         ends = [at.end_lsn, *(commit_position.end_lsn for _, commit_position in line.durable)]
-        assert ends == sorted(ends), "what may be confirmed moves back (F3)"
-        if kept:
-            count, at = kept[-1]
+        assert ends == sorted(ends), "the position to confirm moves back (F3)"
+        if stored:
+            count, at = stored[-1]
             written += line.changes()[:count]
     expected = [entry.lsn for entry in wal if entry.kind in ("plain", "commit") and entry.lsn >= begun_at]
     assert written == [("c", lsn, 1) for lsn in expected]

@@ -1,4 +1,4 @@
-"""Any row of any values, as text or as binary, reads back by fastavro as the values Python knows them by."""
+"""fastavro reads any row, sent as text or as binary, back as the original Python values."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_row_reads_back_as_its_values_from_text_and_from_binary(row: tuple[Cel
 
 
 @given(longs)
-def test_longs_are_fastavros(n: int) -> None:
+def test_longs_are_encoded_as_fastavro_encodes_them(n: int) -> None:
     buffer = io.BytesIO()
     fastavro.schemaless_writer(buffer, fastavro.parse_schema("long"), n)
     assert encode_long(n) == buffer.getvalue()
@@ -159,10 +159,10 @@ def test_longs_are_fastavros(n: int) -> None:
 
 @given(rows, st.data())
 def test_a_damaged_row_is_refused_or_decodes(row: tuple[Cell | None, ...], data: st.DataObject) -> None:
-    """Nothing but an error of cdcd's own, or bytes that an independent reader takes, ever comes out."""
+    """The encoder raises an error of cdcd, or returns bytes that an independent reader accepts."""
     damaged = bytearray(insert(row, binary=False).frames)
-    place = data.draw(st.integers(12, len(damaged) - 1))
-    damaged[place] = data.draw(st.integers(0, 255))
+    offset = data.draw(st.integers(12, len(damaged) - 1))
+    damaged[offset] = data.draw(st.integers(0, 255))
     try:
         records = encode_batch(RowBatch(bytes(damaged), 1), {7: PLAN}, context())
     except CdcdError:
@@ -174,7 +174,7 @@ def test_a_damaged_row_is_refused_or_decodes(row: tuple[Cell | None, ...], data:
 
 
 def without_logical_types(schema: Any) -> Any:
-    """A damaged year may be beyond Python's dates, so the judge reads numbers."""
+    """Remove the logical types: a damaged year may be outside Python's dates, so the reader reads numbers."""
     if isinstance(schema, dict):
         return {k: without_logical_types(v) for k, v in schema.items() if k != "logicalType"}
     return [without_logical_types(s) for s in schema] if isinstance(schema, list) else schema

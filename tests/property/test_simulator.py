@@ -1,6 +1,6 @@
-"""The pure core against a simulated server: exactly what was committed, whatever is streamed, aborted or cut off.
+"""The pure core against a simulated server: exactly the committed changes arrive, also after aborts and disconnects.
 
-A failing seed is run alone by `python -m tests.simulator --first SEED --count 1`.
+`python -m tests.simulator --first SEED --count 1` runs a failing seed alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.simulator.workload import Generator, Prepare, SubAbort, Work
 
 @pytest.mark.parametrize("block", range(8))
 def test_exactly_what_was_committed_arrives_in_commit_order(block: int) -> None:
-    """F26 to F29, F33, F43: interleaved streams, nested aborts, what is prepared, relations, reconnects."""
+    """F26 to F29, F33, F43: interleaved streams, nested aborts, prepared transactions, relations, reconnects."""
     for seed in range(block * 50, block * 50 + 50):
         simulate(seed)
 
@@ -35,21 +35,21 @@ def test_exactly_what_was_committed_arrives_in_commit_order(block: int) -> None:
 @pytest.mark.parametrize("two_phase_from", [0, 1, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_connection_may_break_at_each_point(seed: int, two_phase_from: int) -> None:
-    """F27, F33: a new session, from any position that was stored, makes up for it. 2: never two_phase."""
+    """F27, F33: a new session from any stored position completes the work. `two_phase_from` 2: never."""
     messages = simulate(seed, breaks=(), steps=40, two_phase_from=two_phase_from)
     for point in range(messages + 1):
         simulate(seed, breaks=(point,), steps=40, two_phase_from=two_phase_from)
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_a_slot_of_somebody_else_halts_where_rows_are_lost_and_only_there(block: int) -> None:
-    """F33: whichever session comes to it, and whatever was stored before."""
+def test_a_foreign_slot_halts_exactly_where_rows_are_lost(block: int) -> None:
+    """F33: this holds for any session and any stored position."""
     for seed in range(block * 50, block * 50 + 50):
         simulate(seed, two_phase_from=0, is_foreign=True)
 
 
 def test_the_loss_is_noticed_wherever_the_connection_breaks() -> None:
-    """F33: nothing of what has to be known is lost with a session."""
+    """F33: the facts that the check needs survive a session."""
     for seed in (3, 17, 44):
         for point in range(simulate(seed, breaks=(), two_phase_from=0, is_foreign=True) + 1):
             simulate(seed, breaks=(point, 1), two_phase_from=0, is_foreign=True)
@@ -102,27 +102,51 @@ _commit_group, _begun = Writer._commit_group, Pump._begun
     ("where", "name", "mutant", "is_foreign"),
     [
         pytest.param(
-            Pump, "_commit_position", _position_without(undecided=frozenset()), True, id="undecided"
+            Pump,
+            "_commit_position",
+            _position_without(undecided=frozenset()),
+            True,
+            id="undecided are forgotten",
         ),
-        pytest.param(Pump, "_commit_position", _position_without(until_lsn=0), True, id="decided meanwhile"),
-        pytest.param(PreparedBefore, "may_have_rows", lambda *_: True, False, id="all is a loss"),
-        pytest.param(Daemon, "any_rolled_back", _never, False, id="nobody asks"),
-        pytest.param(SafeLsn, "advance", lambda _, end_lsn: end_lsn + 1, False, id="F2: one byte too far"),
-        pytest.param(Writer, "_commit_group", _confirm_first, False, id="F7: confirmed before it is durable"),
         pytest.param(
-            Writer, "_commit_group", _take_for_committed, False, id="F76: unknown is taken for done"
+            Pump,
+            "_commit_position",
+            _position_without(until_lsn=0),
+            True,
+            id="decided meanwhile is forgotten",
         ),
-        pytest.param(Writer, "_make_durable", _same_epoch, False, id="F77: the next one has the same epoch"),
-        pytest.param(Pump, "_begun", _write_again, False, id="F4: the last one is written again"),
         pytest.param(
-            Group, "_must_close", lambda *_: True, False, id="a group that never grows stands still"
+            PreparedBefore, "may_have_rows", lambda *_: True, False, id="every transaction counts as lost"
+        ),
+        pytest.param(Daemon, "any_rolled_back", _never, False, id="rollbacks are not queried"),
+        pytest.param(
+            SafeLsn, "advance", lambda _, end_lsn: end_lsn + 1, False, id="F2: confirmed one byte too far"
+        ),
+        pytest.param(Writer, "_commit_group", _confirm_first, False, id="F7: confirmed before the commit"),
+        pytest.param(
+            Writer,
+            "_commit_group",
+            _take_for_committed,
+            False,
+            id="F76: an unknown outcome counts as committed",
+        ),
+        pytest.param(
+            Writer, "_make_durable", _same_epoch, False, id="F77: the next commit has the same epoch"
+        ),
+        pytest.param(Pump, "_begun", _write_again, False, id="F4: the last transaction is written again"),
+        pytest.param(
+            Group,
+            "_must_close",
+            lambda *_: True,
+            False,
+            id="a group that must always close makes no progress",
         ),
     ],
 )
-def test_it_would_notice(
+def test_a_planted_bug_is_detected(
     where: type, name: str, mutant: object, is_foreign: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes wrong is found, and found again by a case that was made smaller."""
+    """A case finds the bug, and the shrunk case finds the same failure."""
     monkeypatch.setattr(where, name, mutant)
     cases = (drawn(seed, two_phase_from=0, is_daemon=True, is_foreign=is_foreign) for seed in range(300))
     failing = next((case for case in cases if failure_of(case) is not None), None)
@@ -134,26 +158,26 @@ def test_it_would_notice(
 
 
 def test_a_case_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How busy the machine is decides nothing: what failed once can be looked at again."""
+    """The load of the machine does not change a case, so a failure can be reproduced."""
 
-    def asked() -> int:
-        raise AssertionError("the machine's clock is asked")
+    def read_clock() -> int:
+        raise AssertionError("the simulator has read the machine's clock")
 
-    monkeypatch.setattr("time.monotonic_ns", asked)
+    monkeypatch.setattr("time.monotonic_ns", read_clock)
     for seed in range(20):
         run(drawn(seed, is_daemon=True))
 
 
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: str(case.seed))
-def test_what_failed_once(case: Case) -> None:
-    """Cases that a mistake was found by, made smaller."""
+def test_stored_cases_pass(case: Case) -> None:
+    """Shrunk cases that once found a defect."""
     run(case)
 
 
-def test_the_work_holds_what_it_is_meant_to_test() -> None:
+def test_the_workload_has_each_feature_that_it_is_meant_to_test() -> None:
     work = [Generator(Random(seed)).work(120) for seed in range(50)]
     aborts = [len(record.xids) for one in work for record in one.wal if isinstance(record, SubAbort)]
-    assert max(aborts) >= 4, "nested and released subtransactions that go together"
+    assert max(aborts) >= 4, "nested and released subtransactions abort together"
     kinds = {what[0] for one in work for _, whats in expected(one) for what in whats}
     assert kinds == {"I", "U", "D", "T", "M"}
     columns = [what[2] for one in work for _, whats in expected(one) for what in whats if what[0] == "I"]
@@ -163,7 +187,7 @@ def test_the_work_holds_what_it_is_meant_to_test() -> None:
 
 
 def most_undecided(work: Work, *, at_the_end: bool = False) -> int:
-    """How many are prepared at once, or at the end."""
+    """Return the highest number of prepared transactions at once, or their number at the end."""
     undecided, most = 0, 0
     for record in work.wal:
         undecided += isinstance(record, Prepare)
@@ -172,8 +196,8 @@ def most_undecided(work: Work, *, at_the_end: bool = False) -> int:
     return undecided if at_the_end else most
 
 
-def test_what_the_simulator_puts_in_the_place_of_the_encoding_is_called_by_the_pump() -> None:
-    """A method that the pump has no more would be left out, and its own would want plans."""
+def test_the_pump_has_each_method_that_the_simulator_replaces() -> None:
+    """If the pump renamed a method, the simulator's version would not be called, and the pump's own needs plans."""
     own = {name for name, value in vars(_Pump).items() if inspect.isfunction(value)} - {"_said"}
     assert own
     assert own <= vars(Pump).keys()

@@ -13,8 +13,8 @@ import org.apache.avro.generic.GenericDatumReader;
 import org.apache.avro.io.DecoderFactory;
 
 /**
- * Avro's own Java library as a reader: framed records in base64 on standard input, a line of JSON for each on
- * standard output. A schema is asked for by its id, at the registry API whose URL is the argument.
+ * Reads records with Avro's own Java library: framed records in base64 on standard input, a line of JSON for each on
+ * standard output. The argument is the URL of the registry API that gives a schema by its id.
  */
 public class AvroReader {
     public static void main(String[] arguments) throws Exception {

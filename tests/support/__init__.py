@@ -1,5 +1,5 @@
-"""Sentences for tests: what a test wants to say about real servers, in one call each.
+"""Helpers for tests: each action on real servers, or assertion about them, is one call.
 
-In: running servers of `cdcd.demo.stack`.  Out: rows, records, positions, or a failed wait that says for what.
-Must not: know anything of cdcd's own encoders and decoders; these are the independent judges.
+In: running servers of `cdcd.demo.stack`.  Out: rows, records, positions, or a failed wait that names its condition.
+Must not: use cdcd's own encoders and decoders; these helpers check them independently.
 """

@@ -1,7 +1,7 @@
-"""Types for the codecs' tests: oids, a small catalog, and readings of what a codec wrote by fastavro.
+"""Types for the codecs' tests: oids, a small catalog, and functions that read encoded values with fastavro.
 
-In: an oid, a modifier, a value's text.  Out: what an independent Avro reader reads.
-Invariant: expected values are written down by hand or by PostgreSQL, never by cdcd's own decoder.
+In: an oid, a modifier, a value's text.  Out: the value that an independent Avro reader reads.
+Invariant: expected values come from hand-written tables or from PostgreSQL, never from cdcd's own decoder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TEMPERATURE = 9022
 
 
 def typmod(precision: int, scale: int) -> int:
-    """A numeric's modifier."""
+    """Return the type modifier of numeric(precision, scale)."""
     return (precision << 16 | scale & 0x7FF) + 4
 
 
@@ -109,12 +109,12 @@ TYPES = {
 
 
 def codec(oid: int, modifier: int = -1, policy: Policy = DEFAULT_POLICY, **choices: Any) -> Codec:
-    """The codec of a column of this type; `choices` are those of a policy."""
+    """Return the codec of a column of this type; `choices` are options of a policy."""
     return resolve(oid, modifier, TYPES, Policy(**choices) if choices else policy).codec
 
 
 def read(encoded: bytes, avro: Any) -> Any:
-    """What fastavro reads, which has to be all of it."""
+    """Return the value that fastavro reads; no bytes may remain."""
     buffer = io.BytesIO(encoded)
     value = fastavro.schemaless_reader(buffer, fastavro.parse_schema(defined_once(avro)), None)
     assert buffer.read() == b""
@@ -122,13 +122,13 @@ def read(encoded: bytes, avro: Any) -> Any:
 
 
 def value_of(oid: int, text: str, modifier: int = -1, **choices: Any) -> Any:
-    """What fastavro reads of a value's text."""
+    """Encode a value's text and return the value that fastavro reads."""
     found = codec(oid, modifier, **choices)
     return read(found.text(text.encode()), found.avro)
 
 
 def raw_of(oid: int, text: str) -> Any:
-    """The same without the logical type, for values that Python's own types cannot hold."""
+    """Do the same without the logical type, for values that Python's own types cannot represent."""
     found = codec(oid)
     avro = found.avro
     plain = avro["type"] if isinstance(avro, dict) and "logicalType" in avro else avro
@@ -136,12 +136,12 @@ def raw_of(oid: int, text: str) -> Any:
 
 
 def binary_numeric(digits: list[int], weight: int, sign: int, dscale: int) -> bytes:
-    """numeric_send's bytes."""
+    """Return the bytes that numeric_send writes."""
     return struct.pack(f">HhHH{len(digits)}H", len(digits), weight, sign, dscale, *digits)
 
 
 def binary_array(oid: int, items: list[bytes | None], lower: int = 1) -> bytes:
-    """array_send's bytes of one dimension."""
+    """Return the bytes that array_send writes for one dimension."""
     out = struct.pack(">iiIii", 1, 0, oid, len(items), lower)
     for item in items:
         out += struct.pack(">i", -1) if item is None else struct.pack(">i", len(item)) + item

@@ -1,4 +1,4 @@
-"""Compressed spaces, far more than who reads them takes. Made from one compressed piece, repeated: costs no time."""
+"""Compressed spaces that exceed the reader's limit, made quickly by repeating one compressed piece."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PIECE = b" " * (1 << 20)
 
 
 def zlib_bomb(mebibytes: int) -> bytes:
-    """Spaces in the format of zlib."""
+    """Return compressed spaces in zlib format."""
     check = 1
     for _ in range(mebibytes):
         check = zlib.adler32(_PIECE, check)
@@ -16,7 +16,7 @@ def zlib_bomb(mebibytes: int) -> bytes:
 
 
 def gzip_bomb(mebibytes: int) -> bytes:
-    """Spaces in the format of gzip."""
+    """Return compressed spaces in gzip format."""
     check = 0
     for _ in range(mebibytes):
         check = zlib.crc32(_PIECE, check)
@@ -27,5 +27,5 @@ def gzip_bomb(mebibytes: int) -> bytes:
 
 def _deflated(mebibytes: int) -> bytes:
     packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
-    piece = packer.compress(_PIECE) + packer.flush(zlib.Z_FULL_FLUSH)  # refers to nothing before it
+    piece = packer.compress(_PIECE) + packer.flush(zlib.Z_FULL_FLUSH)  # no reference to earlier data
     return piece * mebibytes + packer.flush()

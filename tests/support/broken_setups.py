@@ -1,7 +1,7 @@
-"""Setups that a start refuses, or does not, each made on real servers.
+"""Setups that a start refuses or accepts, each created on real servers.
 
-In: a `World` that is ready for a first start.  Out: the same, broken in one way.
-`SETUPS` says for each which error code `cdcd check` and the daemon have to give, "" where both are content.
+In: a `World` that is ready for a first start.  Out: the same world, broken in one way.
+`SETUPS` has for each the error code that `cdcd check` and the daemon must report, "" where both accept it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.waiting import eventually
 
 @dataclass
 class World:
-    """One database with table t and its publication, one broker, one registry, and a daemon that is not started."""
+    """A database with table t and its publication, a broker, a registry, and a daemon that is not started yet."""
 
     server: PostgresServer
     database: str
@@ -55,14 +55,14 @@ class World:
         run_script(self.dsn, *statements)
 
     def run_once(self) -> None:
-        """Start, stream, stop: a position is stored and the slot is free."""
+        """Start the daemon, let it stream, stop it: a position is stored and the slot is inactive."""
         self.sql("INSERT INTO t VALUES (1, 'a')")
         self.daemon.start().wait_state("streaming")
         assert self.daemon.stop() == 0
         eventually(lambda: not slot_is_active(self.server, self.daemon.slot), "the slot is free")
 
     def store(self, **changes: Any) -> None:
-        """Write the progress record again, with something else in it."""
+        """Write the progress record again with these fields changed."""
         with contextlib.closing(KafkaSink(self.config.sink_settings())) as sink:
             stored = sink.open()
             assert stored is not None
@@ -70,7 +70,7 @@ class World:
             sink.commit(replace(stored, **changes))
 
     def move_to(self, server: PostgresServer, database: str = "postgres") -> None:
-        """Read from this server instead; it gets table and publication."""
+        """Read from this server instead; create the table and the publication there."""
         self.server, self.database = server, database
         self.daemon.config["source"]["dsn"] = server.dsn(database)
         self.sql(
@@ -84,7 +84,7 @@ class World:
         return server
 
     def role(self, attributes: str = "LOGIN REPLICATION", *statements: str) -> str:
-        """A role of the test's own, by which the daemon connects."""
+        """Create a role for this test, and let the daemon connect with it."""
         name = f"r{self.daemon.slot}"
         self.sql(f"CREATE ROLE {name} {attributes}", *(one.format(role=name) for one in statements))
         server, database = self.server, self.database
@@ -130,7 +130,7 @@ Make = Callable[[World], None]
 
 @dataclass(frozen=True)
 class Setup:
-    """`code`: of both. `check` and `daemon`: where they have to differ; "unknown" is what could not be looked at."""
+    """`code`: reported by both. `check`, `daemon`: where they differ; "unknown": a check that could not be made."""
 
     name: str
     make: Make
@@ -162,7 +162,7 @@ def another_transactional_id(world: World) -> None:
     world.daemon.config["sink"]["transactional_id"] = f"{world.daemon.name}-second"
 
 
-# --- who answers, and as whom ---
+# --- connection and role ---
 
 
 def server_away(world: World) -> None:
@@ -188,7 +188,7 @@ def role_without_replication(world: World) -> None:
 
 
 def role_that_becomes_another(world: World) -> None:
-    """Streaming is allowed to who logs in; the other, who reads the tables, lacks REPLICATION."""
+    """The login role has REPLICATION; the role that reads the tables lacks it, which is allowed."""
     name = world.role("LOGIN REPLICATION")
     world.sql(f"CREATE ROLE {name}b NOLOGIN", f"GRANT {name}b TO {name}", f"GRANT SELECT ON t TO {name}b")
     world.sql(f"ALTER ROLE {name} SET role TO {name}b")
@@ -221,7 +221,7 @@ def standby(world: World) -> None:
     server.start()
 
 
-# --- how the server is set up ---
+# --- the server's settings ---
 
 
 def wal_level(world: World) -> None:
@@ -330,7 +330,7 @@ def keyless(world: World) -> None:
 
 
 def locked(world: World) -> None:
-    """LOCK TABLE by another session: what cannot be looked at is said, and nobody waits for it for ever."""
+    """LOCK TABLE by another session: the check reports that the table is locked, and does not wait forever."""
     world.run_once()
     holder = psycopg2.connect(world.dsn, application_name="migration")
     world.ends.callback(holder.close)
@@ -403,7 +403,7 @@ def slot_held_by_somebody_else(world: World) -> None:
 
 
 def another_server(world: World) -> None:
-    """Staging and production with one Kafka: the same file, and another server."""
+    """Staging and production with one Kafka: the same configuration file, but another server."""
     world.run_once()
     world.fresh()
 
@@ -517,7 +517,7 @@ def compacted_and_keyed(world: World) -> None:
 
 
 def topics_of_another_slot(world: World) -> None:
-    """The same name for two databases: both would write under the same keys."""
+    """Two databases under one name: both would write to the same topics."""
     world.run_once()
     server, database = world.server, f"{world.database}b"
     server.create_database(database)
@@ -579,7 +579,7 @@ def registry_elsewhere(world: World) -> None:
     world.daemon.config["registry"]["url"] += "/nothing/here"
 
 
-# --- keys and schemas that the topics' readers could not go on with ---
+# --- keys and schemas that break the readers of the topics ---
 
 
 def key_changed(world: World) -> None:
@@ -614,7 +614,7 @@ def type_changed_and_back(world: World) -> None:
 
 
 def subject_of_something_else(world: World) -> None:
-    """A table of that name was in these topics before: another slot, another time."""
+    """Another table of that name wrote to these topics earlier, through another slot."""
     world.run_once()
     world.drop_slot()
     world.delete_topic(world.progress)
@@ -626,7 +626,7 @@ def schemas_not_registered(world: World) -> None:
 
 
 def gap_accepted_and_type_changed(world: World) -> None:
-    """A gap is marked in each table's topic before anything streams."""
+    """The daemon marks a gap in each table's topic before it streams."""
     type_changed(world)
     world.drop_slot()
     ran = command(world.daemon, "resume", "--accept-gap")
@@ -639,7 +639,7 @@ def key_of_no_column(world: World) -> None:
 
 
 def published_in_part_and_by_roots(world: World) -> None:
-    """What the stream describes otherwise than the catalog: column lists, roots, identities, generated columns."""
+    """Tables that the stream describes differently from the catalog: column lists, roots, generated columns."""
     name = world.daemon.slot
     world.sql(
         "CREATE TABLE p (a text, id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
@@ -707,7 +707,7 @@ SETUPS = (
     Setup("publication without tables", no_tables),
     Setup("schema that the role may not use", schema_closed, SETUP),
     Setup("table that the role may not read", table_closed, SETUP),
-    Setup("the same, after the copy", table_closed_after_the_copy),
+    Setup("table that the role may not read, after the copy", table_closed_after_the_copy),
     Setup("column that the role may not read", column_closed, SETUP),
     Setup("row-level security", row_security, SETUP),
     Setup("table without a key", keyless),
@@ -726,7 +726,7 @@ SETUPS = (
     Setup("server's WAL ends before the position", server_behind, "CDCD-SOURCE-BEHIND"),
     Setup("snapshot cut off, then snapshot.mode: never", snapshot_cut_off_and_none_wanted, SETUP),
     Setup(
-        "part of a transaction, numbered otherwise now",
+        "part of a transaction, its changes numbered differently",
         part_numbered_otherwise,
         "CDCD-PARTIAL-TRANSACTION-MISSING",
     ),

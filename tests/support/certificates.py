@@ -1,4 +1,4 @@
-"""Authorities and certificates, made by openssl, and their installation as a rotation does it."""
+"""Create authorities and certificates with openssl, and install them as a rotation does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def openssl(*arguments: str, folder: Path) -> None:
 
 
 def authority(folder: Path) -> None:
-    """A new CA, and a certificate of it for the server and one for the role."""
+    """Create a CA, a certificate for the server and a certificate for the role."""
     folder.mkdir()
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     openssl(
@@ -50,7 +50,7 @@ def authority(folder: Path) -> None:
 
 
 def install(source: Path, target: Path, *names: str) -> None:
-    """Put files in place as a rotation does: each is replaced whole, and keys are their owner's alone."""
+    """Install files as a rotation does: replace each atomically; only the owner may read a key."""
     owner = target.stat()
     for name in names:
         beside = target / f"{name}.new"

@@ -1,6 +1,6 @@
-"""The changes in one daemon's topics, by fastavro with the schemas that a registry has; no code of cdcd reads them.
+"""Read the changes in one daemon's topics with fastavro and the registry's schemas, without any code of cdcd.
 
-In: a broker, a client of a registry (or of the daemon's own end-points), the daemon's name.  Out: changes in order.
+In: a broker, a client of a registry (or of the daemon's schema endpoints), the daemon's name.  Out: ordered changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.topics import committed_records
 
 @dataclass(frozen=True)
 class Change:
-    """One record: its bytes, its schema's id, its key and its envelope."""
+    """One record: its bytes, its schema id, its key and its envelope."""
 
     raw: bytes
     schema_id: int
@@ -26,43 +26,43 @@ class Change:
     envelope: dict[str, Any]
 
     def place(self) -> tuple[int, int, int]:
-        """Where it stands in the order."""
+        """The sort key of the change."""
         source = self.envelope["source"]
         return source["timeline"], source["commit_lsn"], source["tx_seq"] or 0
 
     @property
     def row(self) -> dict[str, Any]:
-        """The row after."""
+        """The row after the change."""
         return dict(self.envelope["after"])
 
 
 @dataclass(frozen=True)
 class Topics:
-    """An independent reader of one daemon's topics."""
+    """Reads one daemon's topics independently of cdcd."""
 
     bootstrap: str
     client: SchemaRegistryClient
     prefix: str
 
     def changes(self, table: str, schema: str = "public") -> list[Change]:
-        """What was committed to a table's topic, in the order of the changes."""
+        """Return the committed changes of a table's topic, in order."""
         records = committed_records(self.bootstrap, f"{self.prefix}.{schema}.{table}")
         found = [self._change(record.key(), raw) for record in records if (raw := record.value())]
         return sorted(found, key=Change.place)
 
     def reported(self, table: str, schema: str = "public") -> list[tuple[str, Any, Any]]:
-        """Op, row before and row after of each change."""
+        """Return op, row before and row after of each change."""
         return [
             (change.envelope["op"], change.envelope["before"], change.envelope["after"])
             for change in self.changes(table, schema)
         ]
 
     def keys(self, table: str) -> list[tuple[str, Any]]:
-        """Op and key of each change."""
+        """Return op and key of each change."""
         return [(change.envelope["op"], change.key) for change in self.changes(table)]
 
     def read(self, raw: bytes, reader_id: int | None = None) -> dict[str, Any]:
-        """A record under its own schema, or resolved against a later one."""
+        """Read a record with its own schema, or resolve it to a later one."""
         number = int.from_bytes(raw[1:5], "big")
         reader = self._schema(number if reader_id is None else reader_id)
         return dict(fastavro.schemaless_reader(io.BytesIO(raw[5:]), self._schema(number), reader))

@@ -1,7 +1,7 @@
-"""What a walsender puts into CopyData, made up: sessions by a seeded random.
+"""Generate CopyData payloads as a walsender sends them, from a seeded random generator.
 
 In: a `random.Random`.  Out: payloads.
-Must not: know how cdcd cuts them.
+Must not: know how cdcd divides them into items.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from tests.fuzz.mutator import mutate
 
 
 def xlog(payload: bytes, lsn: int = 0x1_0000_0002, sent_at_pg_us: int = 77) -> bytes:
-    """An XLogData message."""
+    """Return an XLogData message."""
     return b"w" + struct.pack(">QQq", lsn, lsn, sent_at_pg_us) + payload
 
 
 def keepalive(wal_end_lsn: int, sent_at_pg_us: int = -5, reply: int = 0) -> bytes:
-    """A Primary keepalive message."""
+    """Return a Primary keepalive message."""
     return b"k" + struct.pack(">QqB", wal_end_lsn, sent_at_pg_us, reply)
 
 
 def begin(commit_lsn: int, xid: int = 700) -> bytes:
-    """The payload of a Begin."""
+    """Return the payload of a Begin message."""
     return b"B" + struct.pack(">QqI", commit_lsn, 1_000, xid)
 
 
 def commit(commit_lsn: int, flags: int = 0) -> bytes:
-    """The payload of a Commit."""
+    """Return the payload of a Commit message."""
     return b"C" + struct.pack(">BQQq", flags, commit_lsn, commit_lsn + 8, 1_000)
 
 
 def session(random: Random, transactions: int) -> Iterator[bytes]:
-    """The messages of so many transactions, most of them small and whole, with what may stand between and inside."""
+    """Yield the messages of `transactions`, most of them small and complete, with keepalives and other messages."""
     lsn = random.randrange(1 << 40)
     for _ in range(transactions):
         lsn += random.randrange(1, 1 << 20)
@@ -80,7 +80,7 @@ def _described(random: Random) -> bytes:
 
 
 def mutated(messages: Sequence[bytes], random: Random) -> list[bytes]:
-    """The same messages, some of them with their bytes changed, doubled, left out or in another order."""
+    """Return the messages with some of them changed, repeated, removed or swapped."""
     found = list(messages)
     for _ in range(random.choice([1, 2, 5, 10])):
         at, kind = random.randrange(len(found)), random.randrange(4)

@@ -1,7 +1,7 @@
-"""cdcd as its users run it: a process with a configuration file, watched through its admin port.
+"""Run cdcd as its users do: a process with a configuration file, observed through its admin port.
 
 In: a database, a broker, a registry.  Out: a running process, its exit status, its log.
-Invariant: every wait has a deadline and a condition; a process that ended early fails the wait with its log.
+Invariant: every wait has a deadline and a condition; a process that ends early fails the wait, which shows its log.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Run = Callable[[list[str], Path, float], subprocess.CompletedProcess[str]]
 
 
 def as_process(command: list[str], log: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start it as a process of its own."""
+    """Start the command as a child process."""
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def run_as_process(command: list[str], _folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run it as a process of its own."""
+    """Run the command as a child process, without cdcd's environment variables."""
     environment = environment_without_cdcd()
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
@@ -47,7 +47,7 @@ def run_as_process(command: list[str], _folder: Path, timeout_s: float) -> subpr
 
 
 def _answer(url: str, within_s: float) -> Any:
-    """What is answered, whatever its status."""
+    """Return the response, also one with an error status."""
     try:
         return urllib.request.urlopen(url, timeout=within_s)
     except urllib.error.HTTPError as error:
@@ -75,9 +75,9 @@ class Daemon:
         }
         merge(self.config, over)
         self.entry: tuple[str, ...] = ("-m", "cdcd")
-        """What Python runs."""
+        """Arguments of the Python interpreter."""
         self.environment: dict[str, str] = {}
-        """Variables that it gets besides ours."""
+        """Variables in addition to those of this process."""
         self.spawn: Spawn = as_process
         self.run_command: Run = run_as_process
         self.process: subprocess.Popen[bytes] | None = None
@@ -85,13 +85,13 @@ class Daemon:
 
     @property
     def config_path(self) -> Path:
-        """The file `--config` names."""
+        """Write the configuration file; return its path."""
         path = self.folder / "cdcd.yaml"
         path.write_text(yaml.safe_dump(self.config))
         return path
 
     def start(self) -> Daemon:
-        """Start the process."""
+        """Start the daemon's process."""
         log = self.log_path.open("ab")
         command = [sys.executable, *self.entry, "--config", str(self.config_path)]
         self.process = self.spawn(command, log, {**os.environ, **self.environment})
@@ -99,24 +99,24 @@ class Daemon:
         return self
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of cdcd with its configuration, to its end."""
+        """Run a command of cdcd with the daemon's configuration and wait until it ends."""
         command = [sys.executable, "-m", "cdcd", words[0], "--config", str(self.config_path), *words[1:]]
         return self.run_command(command, self.folder, DEADLINE_S)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end of the process."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self, deadline_s: float = DEADLINE_S) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM; return the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(deadline_s)
 
     def reload(self) -> None:
-        """SIGHUP: look again."""
+        """Send SIGHUP: the daemon checks everything again."""
         assert self.process is not None
         self.process.send_signal(signal.SIGHUP)
 
@@ -127,41 +127,43 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.kill()
 
-    # --- watching ---
+    # --- status and log ---
 
     def get(self, path: str, within_s: float = 5) -> tuple[int, str]:
-        """Status code and body of a page; (0, "") when the port does not answer, or ends amid an answer."""
+        """Return status code and body of a page; (0, "") without a complete response."""
         try:
             with _answer(f"http://127.0.0.1:{self.port}{path}", within_s) as answer:
-                is_cut_off = answer.length is None and not answer.chunked  # amid its headers
+                is_cut_off = (
+                    answer.length is None and not answer.chunked
+                )  # the connection ended in the headers
                 return (0, "") if is_cut_off else (answer.status, answer.read().decode())
         except (OSError, http.client.HTTPException):
             return 0, ""
 
     def waits_for(self, kind: str) -> dict[str, Any] | None:
-        """What /status says of a wait of this kind, None where there is none."""
+        """Return the entry of /status about a wait of this kind, None without such a wait."""
         found = [wait for wait in self.status().get("waiting_for", []) if wait["kind"] == kind]
         return found[0] if found else None
 
     def status(self, within_s: float = 5) -> dict[str, Any]:
-        """The status page; empty when it does not answer."""
+        """Return the status page; empty when the daemon does not answer."""
         code, body = self.get("/status", within_s)
         return json.loads(body) if code == 200 else {}
 
     def received_lsn(self) -> int:
-        """How far its status page says that it has received; 0 while that is not known."""
+        """Return received_lsn of the status page; 0 while it is unknown."""
         return parse_lsn(self.status().get("received_lsn") or "0/0")
 
     def log(self) -> str:
-        """Everything it has said."""
+        """Return the text of the log so far."""
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The log's lines of one event."""
+        """Return the log lines of one event."""
         return [line for line in self.lines() if line["event"] == name]
 
     def lines(self) -> list[dict[str, Any]]:
-        """Every line of the log that is JSON."""
+        """Return each log line that is JSON."""
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
     def wait_state(self, *states: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
@@ -173,40 +175,40 @@ class Daemon:
                 return page
             self.assert_alive()
             time.sleep(0.05)
-        raise AssertionError(f"never {states}, but {self.status()}:\n{self.log()[-4000:]}")
+        raise AssertionError(f"state never in {states}: {self.status()}:\n{self.log()[-4000:]}")
 
     def assert_alive(self) -> None:
-        """Fail, and show the end of its log, when it has ended."""
+        """Fail, with the end of the log, if the process has ended."""
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError(f"cdcd ended with {self.process.returncode}:\n{self.log()[-4000:]}")
 
     def _has_reported_halt(self) -> bool:
-        """Whether the log, which a thread of its own writes, is as far as the status page."""
+        """Return whether the log already has the halt; its own thread writes it later than the status page."""
         known = [
             line["event"] for line in self.lines() if line["event"] in ("started", "streaming", "halted")
         ]
         return known[-1:] == ["halted"]
 
     def wait_exit(self, deadline_s: float = DEADLINE_S) -> int:
-        """Wait until the process has ended by itself; its status."""
+        """Wait until the process ends by itself; return its exit status."""
         assert self.process is not None
         return self.process.wait(deadline_s)
 
 
 def await_received(server: PostgresServer, daemon: Daemon) -> None:
-    """Wait until all that is written has been decoded."""
+    """Wait until the daemon has received all WAL written so far."""
     end_lsn = written_position(server)
-    eventually(lambda: daemon.received_lsn() >= end_lsn, "all of it is received")
+    eventually(lambda: daemon.received_lsn() >= end_lsn, "all WAL is received")
 
 
 def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 120) -> None:
-    """Wait until all that was committed by now is confirmed to the server: it is durable in Kafka."""
+    """Wait until every transaction committed so far is confirmed to the server, and so is durable in Kafka."""
     end_lsn = wal_position(server)
     try:
         eventually(
             lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn,
-            "all of it is confirmed",
+            "every committed transaction is confirmed",
             within_s,
         )
     except AssertionError as error:
@@ -214,7 +216,7 @@ def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 12
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
-    """Put `over` into `under`, mapping by mapping."""
+    """Merge `over` into `under`, also in nested mappings."""
     for key, value in over.items():
         if isinstance(value, dict) and isinstance(under.get(key), dict):
             merge(under[key], value)
@@ -223,7 +225,7 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
 
 
 def memory_high_water_bytes(pid: int) -> int:
-    """The most memory that a process has had resident."""
+    """Return the peak resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -231,5 +233,5 @@ def memory_high_water_bytes(pid: int) -> int:
 
 
 def environment_without_cdcd() -> dict[str, str]:
-    """The environment without cdcd's own variables."""
+    """Return the environment without cdcd's own variables."""
     return {key: value for key, value in os.environ.items() if not key.startswith("CDCD_")}

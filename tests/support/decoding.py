@@ -1,7 +1,7 @@
-"""What cdcd makes of a slot's changes, up to the records, without Kafka: real stream, catalog, assembler and codec.
+"""Decode a slot's changes to records without Kafka: real stream, catalog, assembler and codec.
 
-In: source settings, options, policies.  Out: each record as fastavro reads it, and the error that ended it.
-Invariant: nothing is confirmed, so one slot can be read again and again with other options.
+In: source settings, options, policies.  Out: each record as fastavro reads it, and the error that ended the stream.
+Invariant: nothing is confirmed, so one slot can be read several times with different options.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Decoded:
 
 @dataclass
 class Decoding:
-    """What came of it. `is_streamed`: a transaction came before its commit."""
+    """The result. `is_streamed`: the server sent changes of a transaction before its commit."""
 
     records: list[Decoded] = field(default_factory=list)
     error: CdcdError | None = None
     is_streamed: bool = False
 
     def of(self, table: str) -> list[Decoded]:
-        """The records of one table that are changes."""
+        """Return the records of one table, without tombstones."""
         return [one for one in self.records if one.table == table and one.value is not None]
 
 
@@ -57,7 +57,7 @@ async def decode(
     server_version_num: int,
     **options: Any,
 ) -> Decoding:
-    """Read the slot until `last_table` has a row, or until an error of cdcd."""
+    """Read the slot until `last_table` has a row, or until cdcd raises an error."""
     found = Decoding()
     registry = Schemas()
     catalog = Catalog(settings)
@@ -94,7 +94,7 @@ class _Output:
         self.found.records += [self.registry.read(record) for record in chunk.records]
 
     def idle(self, _commit_position: CommitPosition, *, is_urgent: bool) -> None:
-        """Nobody confirms."""
+        """Do nothing: no position is confirmed."""
 
 
 def _context(info: TransactionInfo) -> TransactionContext:
@@ -119,7 +119,7 @@ class OnePartition:
 
 
 class Schemas:
-    """A registry in memory: an id for each schema of each subject; takes all."""
+    """An in-memory registry that gives each schema of each subject an id, and accepts all."""
 
     def __init__(self) -> None:
         self._by_id: list[dict[str, Any]] = []
@@ -137,7 +137,7 @@ class Schemas:
         return len(self._by_id)
 
     def read(self, record: Record) -> Decoded:
-        """The record as fastavro reads it."""
+        """Return the record as fastavro reads it."""
         table = record.topic.rpartition(".")[2]
         return Decoded(table, self._read(record.key), self._read(record.value))
 

@@ -1,9 +1,9 @@
-"""Proxies in front of the servers: what cdcd is told are their addresses, while the tests themselves go directly.
+"""Proxies in front of the servers: cdcd is configured with their addresses; the tests themselves connect directly.
 
-In: a PostgreSQL server, a broker or a cluster that was not started yet, a registry.
-Out: a proxy each, and the addresses that lead through them.
-Invariant: a client that begins at `KafkaDoors.bootstrap` never reaches a broker but through its proxy: the proxied
-listener advertises the proxies alone (Kafka's clients connect to what is advertised, not to what they were given).
+In: a PostgreSQL server, a broker or a cluster that is not started yet, a registry.
+Out: a proxy for each, and the addresses of the proxies.
+Invariant: a client that bootstraps from `KafkaDoors.bootstrap` reaches each broker only through its proxy: the
+proxied listener advertises only the proxies, and Kafka clients connect to the advertised addresses.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tests.support.proxy import Proxy
 
 
 class KafkaDoors:
-    """One proxy for each broker. Made before the brokers' first start.
+    """One proxy for each broker, created before the brokers' first start.
 
-    `keeps_requests`: and a `LateDoor` in front of each, which can keep one request back.
+    `keeps_requests`: also a `LateDoor` in front of each, which can withhold one request.
     """
 
     def __init__(self, kafka: KafkaBroker | KafkaCluster, *, keeps_requests: bool = False) -> None:
@@ -37,7 +37,7 @@ class KafkaDoors:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses for `bootstrap.servers`."""
+        """The proxies' addresses for `bootstrap.servers`."""
         return ",".join(f"127.0.0.1:{door.port}" for door in self.late or self.proxies)
 
     def __enter__(self) -> KafkaDoors:
@@ -51,10 +51,10 @@ class KafkaDoors:
 
 
 def through(dsn: str, server: PostgresServer, proxy: Proxy) -> str:
-    """The same DSN by way of the proxy."""
+    """Return the DSN with the proxy's address."""
     return dsn.replace(f"{server.host}:{server.port}/", f"127.0.0.1:{proxy.port}/")
 
 
 def registry_through(registry: SchemaRegistry, proxy: Proxy) -> str:
-    """The registry's URL by way of the proxy."""
+    """Return the registry's URL with the proxy's address."""
     return registry.url.replace(f":{registry.port}/", f":{proxy.port}/")

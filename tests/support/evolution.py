@@ -1,7 +1,7 @@
-"""Kinds of DDL, and what follows from each for who reads the topics: the test and the page of evolution use it.
+"""Kinds of DDL and their effect on readers of the topics, for the test and the page about schema evolution.
 
-In: nothing.  Out: `CASES`: a table, a row before, the DDL, a row after; the verdict and what a reader sees.
-Invariant: a verdict is of BACKWARD_TRANSITIVE, the level that cdcd gives to its subjects.
+In: nothing.  Out: `CASES`: a table, a row before, the DDL, a row after; the verdict and the effect on a reader.
+Invariant: a verdict is about BACKWARD_TRANSITIVE, the compatibility level that cdcd sets for its subjects.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SAME, COMPATIBLE, INCOMPATIBLE = "the same schema", "a new version", "incompatib
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of DDL. `{t}` is the table. `before`, `after`: the columns of the rows as they are written.
+    """One kind of DDL. `{t}` is the table. `before`, `after`: the columns of the rows as cdcd writes them.
 
-    `upgraded`: the row before as it reads under the schema after, where that is another.
+    `upgraded`: the row before, read with the schema after, where the result differs.
     """
 
     name: str
@@ -254,6 +254,6 @@ CASES = (
 
 
 def documented() -> str:
-    """The table of docs/evolution.md."""
+    """Return the table of docs/evolution.md."""
     head = "| change | its schema is | what readers see |\n|---|---|---|\n"
     return head + "".join(f"| {case.name} | {case.verdict} | {case.sees} |\n" for case in CASES)

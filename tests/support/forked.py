@@ -1,9 +1,9 @@
-"""Daemons and commands that need no second for Python's imports: a process that has imported all forks one for each.
+"""Start daemons and commands without a second of imports: a process with all modules imported forks each of them.
 
-In: what `Daemon.start` or `Daemon.run` would run; another module, or variables of its own but for the place to crash
-at, is run as a process of its own.  Out: a process like subprocess's.
-Invariant: what is forked has opened nothing and has no thread but the first; from `cdcd.cli.main` on it is a daemon
-like any other. They end with the process that forks them, and that ends with the test.
+In: the command of `Daemon.start` or `Daemon.run`. A command with another module or with other variables than the
+failpoint runs as an ordinary child process.  Out: a process with the interface of `subprocess.Popen`.
+Invariant: a forked process has no open connections and only its main thread; from `cdcd.cli.main` on it is an
+ordinary daemon. The forked processes end with the forking process, which ends with the test session.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.daemon import as_process, environment_without_cdcd, run_as_pr
 
 
 class Forks:
-    """The process that forks; `spawn` is for `Daemon.spawn`. Use as a context manager."""
+    """The forking process; `spawn` is for `Daemon.spawn`. Use as a context manager."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Forks:
         )
 
     def spawn(self, command: list[str], log: IO[bytes], environment: dict[str, str]) -> Any:
-        """Start what `python -m cdcd` with these arguments is; anything else as a process of its own."""
+        """Fork `python -m cdcd` with these arguments; start any other command as a child process."""
         others = {name for name, value in environment.items() if os.environ.get(name) != value}
         if command[1:3] != ["-m", "cdcd"] or others - {failpoints.VARIABLE}:
             return as_process(command, log, environment)
@@ -46,7 +46,7 @@ class Forks:
         return Forked(self, int(self.ask("start", log.name, log.name, crash_at, *command[3:])))
 
     def run(self, command: list[str], folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run `python -m cdcd` with these arguments to its end, with no variable of cdcd's."""
+        """Run `python -m cdcd` with these arguments to its end, without cdcd's environment variables."""
         if command[1:3] != ["-m", "cdcd"] or _environment() != self._begun_with:
             return run_as_process(command, folder, timeout_s)
         number = next(self._numbers)
@@ -60,12 +60,12 @@ class Forks:
         return subprocess.CompletedProcess(command, status, output.read_text(), errors.read_text())
 
     def ask(self, *words: str) -> str:
-        """Ask the process that forks."""
+        """Send a request to the forking process; return its answer."""
         with self._lock:
             assert self._server.stdin is not None
             assert self._server.stdout is not None
             if self._server.stdin.closed:
-                return str(-signal.SIGKILL)  # they have ended with it
+                return str(-signal.SIGKILL)  # all forked processes ended with it
             self._server.stdin.write(json.dumps(words) + "\n")
             self._server.stdin.flush()
             return self._server.stdout.readline().strip()
@@ -78,13 +78,13 @@ class Forks:
 
 
 def _environment() -> dict[str, str]:
-    """What a command sees of this process's environment."""
+    """Return the part of this process's environment that affects a command."""
     of_pytest = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
     return {name: value for name, value in environment_without_cdcd().items() if name not in of_pytest}
 
 
 class Forked:
-    """One daemon, as `subprocess.Popen` has it."""
+    """A forked daemon, with the interface of `subprocess.Popen`."""
 
     def __init__(self, forks: Forks, pid: int) -> None:
         self._forks = forks
@@ -92,16 +92,16 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """Return the exit status, None while the process runs."""
         if self.returncode is None and (answer := self._forks.ask("poll", str(self.pid))):
             self.returncode = int(answer)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, when it has ended."""
+        """Wait until the process ends; return its exit status."""
         if (status := self.poll()) is not None:
             return status
-        ends = os.pidfd_open(self.pid)  # only `poll` lets go of the process
+        ends = os.pidfd_open(self.pid)  # valid until `poll` reaps the process
         try:
             ended = select.poll()
             ended.register(ends, select.POLLIN)
@@ -114,17 +114,17 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it is there."""
+        """Send a signal if the process runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def _serve() -> None:
-    from cdcd.cli import main  # here, where it is wanted ready in every fork
+    from cdcd.cli import main  # imported here, so that each fork has it
     from cdcd.process import main as _whole_daemon  # noqa: F401
 
     ended: dict[int, int | None] = {}
@@ -142,7 +142,7 @@ def _serve() -> None:
             print(pid, flush=True)
             continue
         pid = int(rest[0])
-        if ended[pid] is None:  # who asks twice at once has the same answer
+        if ended[pid] is None:  # two requests at once get the same answer
             found, status = os.waitpid(pid, os.WNOHANG)
             ended[pid] = os.waitstatus_to_exitcode(status) if found else None
         print("" if ended[pid] is None else ended[pid], flush=True)
@@ -152,11 +152,11 @@ def _serve() -> None:
 
 
 def _crash_at(at: str) -> None:
-    """The modules have what the variable said when they were imported, before the fork."""
+    """Set the failpoint in each module: the modules read the variable at import, before the fork."""
     passed, hit = failpoints.hit, failpoints._wanted(at)
     for module in list(sys.modules.values()):
         if getattr(module, "hit", None) is passed:
-            setattr(module, "hit", hit)  # noqa: B010 - no module is known to have it
+            setattr(module, "hit", hit)  # noqa: B010 - mypy knows no module with this attribute
 
 
 def _forget_variables() -> None:
@@ -173,7 +173,7 @@ def _become(main: Any, output: str, errors: str, arguments: list[str]) -> None:
         status = main(arguments)
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:  # noqa: BLE001 - as the interpreter would end
+    except BaseException:  # noqa: BLE001 - end as the interpreter does
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()

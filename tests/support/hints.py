@@ -1,7 +1,7 @@
-"""A hint as an operator reads it: the commands and settings that it names, to be run and set.
+"""Parse a hint as an operator reads it: the commands to run and the settings to change.
 
-In: what cdcd prints of an error, `... -> hint`.  Out: what its words say to do.
-Invariant: nothing is made up: what is not in the text is not returned, and a text that names nothing fails the test.
+In: an error as cdcd prints it, `... -> hint`.  Out: the commands, SQL and settings of the hint.
+Invariant: only parts of the text are returned; a hint that names nothing fails the test.
 """
 
 from __future__ import annotations
@@ -21,39 +21,41 @@ _SETTING = re.compile(
 
 
 def hint_of(reported: str) -> str:
-    """What to do about it."""
+    """Return the hint of a printed error."""
     _, arrow, hint = reported.partition(" -> ")
     assert arrow, f"no hint: {reported}"
     return hint
 
 
 def commands_in(hint: str) -> list[tuple[str, ...]]:
-    """The commands of cdcd that it names, as words for the command line."""
+    """Return the cdcd commands that the hint names, as command-line words."""
     found = [tuple(words.split()) for words in _COMMAND.findall(hint)]
     assert found, f"no command: {hint}"
     return found
 
 
 def sql_in(hint: str) -> list[str]:
-    """The statements of SQL that are to be run, one by one."""
+    """Return the SQL statements that the hint names, one by one."""
     found = [one.strip() for text in _SQL.findall(hint) for one in text.split(";")]
     assert found, f"no SQL: {hint}"
     return found
 
 
 def settings_in(hint: str) -> dict[str, str]:
-    """The settings that are to be changed, with their value where the hint has one, else ""."""
+    """Return the settings that the hint names, with the value in the hint, else ""."""
     found = dict(_SETTING.findall(hint))
     assert found, f"no setting: {hint}"
     return found
 
 
 def apply(config: dict[str, Any], hint: str, name: str, value: Any = None) -> None:
-    """Change the setting as the hint says; to `value` where it says only which one, and up or down."""
-    said = settings_in(hint)
-    assert name in said, f"{name} is not in: {hint}"
-    assert bool(said[name]) != (value is not None), f"either the hint or the operator knows the value: {hint}"
-    changed: Any = _value(said[name]) if value is None else value
+    """Change the setting as the hint says; `value` is used if the hint names the setting without a value."""
+    named = settings_in(hint)
+    assert name in named, f"{name} is not in: {hint}"
+    assert bool(named[name]) != (value is not None), (
+        f"either the hint or the operator gives the value: {hint}"
+    )
+    changed: Any = _value(named[name]) if value is None else value
     for key in reversed(name.split(".")):
         changed = {key: changed}
     merge(config, changed)

@@ -1,7 +1,7 @@
-"""An HTTP server that answers with whatever bytes a test says, for as long as they are taken.
+"""An HTTP server that answers with arbitrary bytes for as long as the client reads them.
 
-In: for each request the pieces of its answer.  Out: an address; how many bytes were taken.
-Invariant: it ends with the `with`, also amid an answer.
+In: for each request the pieces of its answer.  Out: an address; the number of bytes that the client took.
+Invariant: the server ends with its `with` block, even during an answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HostileServer:
         self._listening.close()
 
     def pause(self, seconds: float) -> None:
-        """Wait, no longer than the server lives."""
+        """Wait, at most until the server ends."""
         self._over.wait(seconds)
 
     def _accept(self) -> None:
@@ -88,5 +88,5 @@ class HostileServer:
 
 
 def whole(body: bytes, status: int = 200, headers: bytes = b"") -> bytes:
-    """An answer in one piece."""
+    """Return an answer in one piece."""
     return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n%s\r\n" % (status, len(body), headers) + body

@@ -1,7 +1,7 @@
-"""A C extension and its Python fallback: a test that names both runs on both.
+"""A C extension and its Python fallback: a test that names both runs with both.
 
-In: names of modules.  Out: those to run.
-Invariant: the extension is left out only where it was not built and nobody asked for it (CDCD_EXTENSIONS=compiled).
+In: module names.  Out: the modules to test.
+Invariant: the extension is omitted only if it was not built and CDCD_EXTENSIONS=compiled does not require it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from cdcd.extensions import VARIABLE
 
 
 def implementations(fallback: str, extension: str) -> list[str]:
-    """The modules' names, for `parametrize`."""
+    """Return the module names, for `parametrize`."""
     return [fallback, extension] if is_wanted(extension) else [fallback]
 
 
 def is_wanted(extension: str) -> bool:
-    """Whether the extension is there, or has to be."""
+    """Return whether the extension is built or required."""
     return os.environ.get(VARIABLE) == "compiled" or importlib.util.find_spec(extension) is not None
 
 
 def loaded(name: str) -> ModuleType:
-    """The module; one that has to be there and is not is an error."""
+    """Return the module; raise an error if a required module is missing."""
     return importlib.import_module(name)
 
 

@@ -1,6 +1,6 @@
-"""An issuer of OAuth tokens for a broker that checks no signature: who they are for, and until when they hold.
+"""An issuer of unsigned OAuth tokens, with a subject and an expiry, for a broker that checks no signature.
 
-In: how long a token holds.  Out: a URL that gives tokens to whoever asks with a client's id and secret.
+In: the lifetime of a token.  Out: a token URL for clients with an id and a secret.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Issuer:
-    """`given` counts the tokens; while `is_away` who asks is turned off without an answer."""
+    """`given` counts the issued tokens; while `is_away`, a request gets no answer."""
 
     def __init__(self, lasts_s: float) -> None:
         self.given = 0
@@ -36,7 +36,7 @@ class Issuer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Be quiet."""
+                """Do not log requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Asked)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -50,7 +50,7 @@ class Issuer:
 
     @property
     def url(self) -> str:
-        """Where tokens are given."""
+        """The token endpoint."""
         return f"http://127.0.0.1:{self._server.server_port}/token"
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The ways to define what may be a table's key: statements, what is then done to the rows, the key of its records.
+"""Table definitions with a possible key: the statements, the changes of rows, and the expected key of the records.
 
 In: nothing.  Out: `CASES`; `$t` stands for the table in each statement.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 STEPS = (
-    # with an immediate constraint a swap takes three steps
+    # with an immediate constraint, exchanging two keys takes three steps
     "BEGIN; UPDATE $t SET id = -1 WHERE id = 1; UPDATE $t SET id = 1 WHERE id = 2;"
     "UPDATE $t SET id = 2 WHERE id = -1; COMMIT",
     "BEGIN; DELETE FROM $t WHERE id = 3; INSERT INTO $t (id, v) VALUES (3, 'new'); COMMIT",
@@ -23,7 +23,7 @@ ROWS = "INSERT INTO $t (id, v) VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')"
 
 @dataclass(frozen=True)
 class Case:
-    """`define` are statements, `key` column names, empty for none. `since`: the first major that has it."""
+    """`define`: statements; `key`: column names, empty for none; `since`: the first major version that has it."""
 
     name: str
     define: str
@@ -35,7 +35,7 @@ class Case:
 
 
 def equal(name: str, kind: str, one: str, other: str) -> Case:
-    """Two ways to write a value that PostgreSQL takes for one, whatever bytes they have as a key."""
+    """Two texts that PostgreSQL considers equal although their keys may differ in bytes."""
     steps = (
         f"UPDATE $t SET k = {other} WHERE k = {one}",
         f"UPDATE $t SET v = 'x' WHERE k = {one}",
@@ -46,7 +46,7 @@ def equal(name: str, kind: str, one: str, other: str) -> Case:
     return Case(name, f"CREATE TABLE $t (k {kind} PRIMARY KEY, v text)", "k", steps, rows)
 
 
-# What only a constraint lets through that is checked at the end of the statement, or at commit.
+# Changes that only a constraint checked at the end of the statement, or at commit, allows.
 ROTATIONS = (
     "UPDATE $t SET id = 3 - id WHERE id < 3",
     "UPDATE $t SET id = id % 3 + 1, v = v || '>' WHERE id < 4",
@@ -56,7 +56,7 @@ DUPLICATES = (
     "BEGIN; INSERT INTO $t (id, v) VALUES (1, 'twice'); DELETE FROM $t WHERE id = 1 AND v <> 'twice'; COMMIT",
     "DELETE FROM $t WHERE id = 4",
 )
-# Two rows with the same value in the column, and one of them goes.
+# Two rows with the same value in the column; then one of them is deleted.
 SHARED = (
     "INSERT INTO $t (id, v) VALUES (1, 'shared')",
     "UPDATE $t SET v = v || '+'",
@@ -101,7 +101,7 @@ ONLY_ROOT = f"{ROOT}; ALTER TABLE ONLY $t ADD PRIMARY KEY (id); {LEAVES_FULL}"
 
 
 def deferrable_leaves(unique: str) -> str:
-    """A root whose constraint is not DEFERRABLE, of partitions whose are."""
+    """A root table with an immediate constraint and partitions with DEFERRABLE ones."""
     return (
         "CREATE TABLE $t (id int NOT NULL, v text) PARTITION BY RANGE (id); "
         f"CREATE TABLE $t_low (id int NOT NULL, v text, {unique} DEFERRABLE); "
@@ -131,7 +131,7 @@ CASES = (
         f"CREATE TABLE $t (p serial PRIMARY KEY DEFERRABLE, id int NOT NULL UNIQUE, v text); {BY_INDEX}",
         "id",
     ),
-    # unique at the end of the statement, or at commit
+    # unique only at the end of the statement, or at commit
     Case("deferred", f"{PLAIN.replace('KEY', 'KEY DEFERRABLE INITIALLY DEFERRED')}; {FULL}", "", DUPLICATES),
     Case("at_the_end", f"{PLAIN.replace('KEY', 'KEY DEFERRABLE')}; {FULL}", "", ROTATIONS),
     Case("at_the_end_default", PLAIN.replace("KEY", "KEY DEFERRABLE"), "", ()),
@@ -162,7 +162,7 @@ CASES = (
     Case("overlaps", f"{OVERLAPS})", "r at", OVERLAPS_STEPS, OVERLAPS_ROWS, 18),
     Case("overlaps_full", f"{OVERLAPS}); {FULL}", "r at", OVERLAPS_STEPS, OVERLAPS_ROWS, 18),
     Case("overlaps_at_the_end", f"{OVERLAPS} DEFERRABLE); {FULL}", "", OVERLAPS_STEPS, OVERLAPS_ROWS, 18),
-    # the same to PostgreSQL, and other bytes
+    # values equal for PostgreSQL, with different bytes
     Case("case_blind", CASE_BLIND, "k", CASE_STEPS, CASE_ROWS),
     Case("case_blind_full", f"{CASE_BLIND}; {FULL}", "k", CASE_STEPS, CASE_ROWS),
     equal("scale", "numeric", "1.0", "1.00"),

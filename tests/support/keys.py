@@ -1,6 +1,6 @@
-"""Count the keys of millions of records, by their bytes alone: what decodes each value would take many minutes.
+"""Check the keys of millions of records by their bytes: decoding each value would take many minutes.
 
-In: a broker, a topic whose key is one int.  Out: a failed test when an id is missing or twice.
+In: a broker, a topic whose key is one int.  Out: a failed test if an id is missing or repeated.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 
 def assert_each_key_once(bootstrap: str, topic: str, rows: int) -> None:
-    """Every id from 1 to `rows` is the key of exactly one committed record."""
+    """Assert that each id from 1 to `rows` is the key of exactly one committed record."""
     seen = bytearray(rows + 1)
     consumer = Consumer(
         {
@@ -30,7 +30,7 @@ def assert_each_key_once(bootstrap: str, topic: str, rows: int) -> None:
                     waiting.discard(message.partition())
                     continue
                 number = _avro_int(message.key())
-                assert seen[number] == 0, f"key {number} came twice"
+                assert seen[number] == 0, f"key {number} occurs twice"
                 seen[number] = 1
     finally:
         consumer.close()
@@ -38,7 +38,7 @@ def assert_each_key_once(bootstrap: str, topic: str, rows: int) -> None:
 
 
 def _avro_int(key: bytes) -> int:
-    """The one int of a key: Confluent's five bytes, then Avro's zigzag."""
+    """Return the int of a key: Confluent's five bytes, then an Avro zigzag integer."""
     value = shift = 0
     for byte in key[5:]:
         value |= (byte & 0x7F) << shift

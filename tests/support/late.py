@@ -1,10 +1,10 @@
-"""A link to a broker that keeps one request back and delivers it later, when its client has long gone on without it.
+"""A proxy of a broker that withholds one request and delivers it late, after its client has given it up.
 
-In: where the broker is; which request to keep.  Out: the request as it was sent, and what the broker says to it when
-it comes at last, over the connection on which it was under way.
-Invariant: everything else arrives whole and in order. The client whose request is kept loses its connection at once;
-the broker's end of it stays open, as behind a middlebox that has forgotten one side. An answer can be held back too:
-its client keeps the connection and waits.
+In: the broker's port; the kind of request to withhold.  Out: the request as it was sent, and the broker's answer to
+the late request over its original connection.
+Invariant: all other bytes arrive complete and in order. The client of the withheld request loses its connection at
+once; the connection to the broker stays open, as behind a middlebox that has forgotten one side. An answer can be
+withheld too: its client stays connected and waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ANSWER_WITHIN_S = 20.0
 
 
 class Api(enum.IntEnum):
-    """Kafka's numbers of the requests that a transactional producer sends."""
+    """Kafka's API keys of the requests that a transactional producer sends."""
 
     PRODUCE = 0
     INIT_PRODUCER_ID = 22
@@ -35,7 +35,7 @@ class Api(enum.IntEnum):
 
 @dataclass
 class Kept:
-    """A request that is under way, on a connection whose client has lost it."""
+    """A withheld request; its client has lost the connection."""
 
     api: Api
     frame: bytes
@@ -43,12 +43,12 @@ class Kept:
     answers: queue.Queue[bytes | None]
 
     def deliver(self) -> bytes:
-        """Let it arrive; return the broker's answer behind its length and its correlation id."""
+        """Send the request; return the broker's answer without its length and correlation id."""
         self.to_broker.sendall(self.frame)
         while (answer := self.answers.get(timeout=_ANSWER_WITHIN_S)) is not None:
-            if answer[4:8] == self.frame[8:12]:  # the answers to what came before it are for nobody
+            if answer[4:8] == self.frame[8:12]:  # answers to earlier requests have no reader
                 return answer[8:]
-        raise ConnectionError("the broker has closed the connection of a request that was kept")
+        raise ConnectionError("the broker has closed the connection of a withheld request")
 
 
 @dataclass
@@ -58,11 +58,11 @@ class _Link:
     answers: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
     is_orphaned: bool = False
     held: bytes | None = None
-    """The correlation id of the answer that is held back."""
+    """The correlation id of the withheld answer."""
 
 
 class LateDoor:
-    """A port that leads to a broker. Its methods may be called from any thread."""
+    """A proxy port of a broker. Its methods may be called from any thread."""
 
     def __init__(self, port: int) -> None:
         self.port = free_port()
@@ -78,49 +78,49 @@ class LateDoor:
         threading.Thread(target=self._accept, name="late door", daemon=True).start()
 
     def point_to(self, port: int) -> None:
-        """New connections go to this port."""
+        """Connect new clients to this port."""
         self._target = port
 
     def keep(self, api: Api, is_wanted: Callable[[bytes], bool] | None = None) -> None:
-        """Keep the next request of this kind back, once."""
+        """Withhold the next request of this kind, once."""
         with self._lock:
             self._wanted, self._kept = (api, is_wanted or _any), None
             self._has_kept.clear()
 
     def kept(self, timeout_s: float = 30.0) -> Kept:
-        """Return what was kept back; waits for it."""
+        """Wait for the withheld request and return it."""
         if not self._has_kept.wait(timeout_s):
-            raise TimeoutError("no such request has come")
+            raise TimeoutError("no request to withhold has arrived")
         assert self._kept is not None
         return self._kept
 
     def kept_now(self) -> Kept | None:
-        """Return what was kept back so far, None where nothing was."""
+        """Return the withheld request, None if there is none yet."""
         return self._kept
 
     def hold_answer(self, api: Api) -> None:
-        """Hold the answer to the next request of this kind back, once, until `let_answer_go`."""
+        """Withhold the answer to the next request of this kind, once, until `let_answer_go`."""
         with self._lock:
             self._is_answered.clear()
             self._may_answer.clear()
             self._answer_to = api
 
     def await_answer(self, timeout_s: float = 30.0) -> None:
-        """Wait until the broker has given the answer that is held back."""
+        """Wait until the broker has sent the answer to withhold."""
         if not self._is_answered.wait(timeout_s):
-            raise TimeoutError("no such request was answered")
+            raise TimeoutError("the broker has not sent the answer to withhold")
 
     def let_answer_go(self) -> None:
-        """Give it to its client."""
+        """Send the withheld answer to its client."""
         self._may_answer.set()
 
     def let_through(self) -> None:
-        """Keep nothing back any more."""
+        """Stop withholding requests."""
         with self._lock:
             self._wanted = None, _any
 
     def close(self) -> None:
-        """End all of it."""
+        """Close the port and all connections."""
         self._listener.close()
         for one in list(self._sockets):
             _reset(one)
@@ -146,14 +146,14 @@ class LateDoor:
             while (frame := _frame(link.client)) is not None:
                 if self._is_kept(frame, link):
                     _reset(link.client)
-                    return  # the broker's end stays open
+                    return  # the connection to the broker stays open
                 self._note_held(frame, link)
                 link.broker.sendall(frame)
         _reset(link.client)
         _reset(link.broker)
 
     def _is_kept(self, frame: bytes, link: _Link) -> bool:
-        """A request has its length (4 bytes), its API key (2), version (2) and correlation id (4) in front."""
+        """A request begins with its length (4 bytes), API key (2), version (2) and correlation id (4)."""
         with self._lock:
             api, is_wanted = self._wanted
             if api is None or int.from_bytes(frame[4:6], "big") != api or not is_wanted(frame):
@@ -178,7 +178,7 @@ class LateDoor:
                 if link.is_orphaned:
                     link.answers.put(frame)
                 else:
-                    with contextlib.suppress(OSError):  # the client has just lost it
+                    with contextlib.suppress(OSError):  # the client has just closed the connection
                         link.client.sendall(frame)
         link.answers.put(None)
         _reset(link.client)
@@ -189,7 +189,7 @@ def _any(_frame: bytes) -> bool:
 
 
 def _frame(connection: socket.socket) -> bytes | None:
-    """Read one request or answer with its length, None at the connection's end."""
+    """Read one request or answer with its length; return None at the end of the connection."""
     head = _exactly(connection, 4)
     if head is None:
         return None

@@ -1,8 +1,8 @@
-"""A locale whose money has three fraction digits, made where a server finds it.
+"""Create a locale whose money has three fraction digits, in a folder that a server reads.
 
 In: a folder.  Out: the folder for LOCPATH.
-Invariant: made by the C library's own localedef from the text below alone, because a machine may have no other
-locale than C.
+Invariant: localedef of the C library compiles the text below, which includes no other locale: a machine may have
+only the locale C.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ END LC_MONETARY
 
 
 def make_locale(folder: Path) -> Path:
-    """Make the locale NAME below a new folder, readable for every account."""
+    """Create the locale NAME in a new folder that every account may read."""
     folder.mkdir(mode=0o755)
     source, characters = folder / "source", folder / "characters"
     source.write_text(_SOURCE)
@@ -43,6 +43,6 @@ def make_locale(folder: Path) -> Path:
     head = ["<code_set_name> ANSI_X3.4-1968", "<comment_char> %", "<escape_char> /", "CHARMAP"]
     characters.write_text("\n".join([*head, *lines, "END CHARMAP"]) + "\n")
     command = ["localedef", "-c", "-f", str(characters), "-i", str(source), str(folder / NAME)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # status 1: warnings
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # status 1 means warnings
     assert (folder / NAME / "LC_MONETARY").exists(), done.stderr
     return folder

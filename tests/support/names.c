@@ -1,7 +1,7 @@
-/* getaddrinfo for names that end in ".test": the addresses stand in a file that may change at any time.
+/* getaddrinfo for names that end in ".test": a file has the addresses and may change at any time.
  *
- * To be loaded before libc (LD_PRELOAD), so that libpq, librdkafka and Python ask it alike. NAMES_FILE has a line
- * "name address" for each name that resolves; what does not is written down in NAMES_ASKED and is EAI_NONAME.
+ * Load it before libc (LD_PRELOAD), so that libpq, librdkafka and Python all call it. NAMES_FILE has a line
+ * "name address" for each name that resolves; any other name is logged to NAMES_ASKED and fails with EAI_NONAME.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,8 +1,8 @@
-"""Names of servers that stop to resolve, or resolve to another address, for one process and the libraries in it.
+"""Host names that stop resolving, or resolve to another address, for one process and its libraries.
 
-In: names that end in ".test", their addresses.  Out: the environment of a process that resolves them so.
-Invariant: a process asks libc, as it always does; only libc's answer is this one's, at once for the next question.
-Names that end otherwise are libc's own. A C compiler has to be there, as for cdcd's own extensions.
+In: names that end in ".test", their addresses.  Out: the environment of a process that resolves the names so.
+Invariant: the process calls getaddrinfo as usual; a preloaded library answers, and a change holds from the next call
+on. libc resolves all other names. A C compiler is required, as for cdcd's own extensions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Names:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for the process."""
+        """The environment variables for the process."""
         return {
             "LD_PRELOAD": str(self._library),
             "NAMES_FILE": str(self._file),
@@ -36,17 +36,17 @@ class Names:
         }
 
     def point(self, name: str, address: str) -> None:
-        """It resolves to this from now on."""
+        """Let the name resolve to this address from now on."""
         self._addresses[name] = address
         self._write()
 
     def forget(self, name: str) -> None:
-        """It does not resolve any more."""
+        """Let the name not resolve any more."""
         del self._addresses[name]
         self._write()
 
     def asked_in_vain(self, name: str) -> int:
-        """How often it was looked up while it did not resolve."""
+        """Return how often the name was looked up while it did not resolve."""
         return self._asked.read_text().splitlines().count(name) if self._asked.exists() else 0
 
     def _write(self) -> None:

@@ -1,7 +1,7 @@
-"""The Markdown pages of the project: their links, their anchors, their fenced blocks.
+"""Parse the project's Markdown pages: links, anchors, fenced blocks.
 
-In: a path.  Out: what stands in the page, by the rules that GitHub and the site share.
-Must not: need the site's generator.
+In: a path.  Out: the parts of the page, by the rules that GitHub and the site share.
+Must not: depend on the site's generator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The page's fenced blocks, without their indentation."""
+    """Return the page's fenced blocks, without their indentation."""
     text = page.read_text()
     return [
         Block(
@@ -49,31 +49,31 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The page without its blocks, indented ones included, and without code in its lines."""
+    """Return the page without fenced and indented blocks and without inline code."""
     text = _FENCE.sub("", page.read_text())
     text = re.sub(r"(?m)(?<=\n\n)(?: {4}.*\n)+", "", text)
     return re.sub(r"`[^`\n]*`", "`", text)
 
 
 def links(page: Path) -> list[str]:
-    """What the page links to, but for addresses elsewhere."""
+    """Return the page's link targets, without external URLs."""
     found = _LINK.findall(prose(page))
     return [link for link in found if not re.match(r"[a-z]+:", link)]
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the page's headings."""
+    """Return the anchors of the page's headings."""
     return set(map(slug, _headings(page)))
 
 
 def ambiguous_anchors(page: Path) -> set[str]:
-    """Anchors of several headings, which GitHub and the site number differently."""
+    """Return anchors that several headings have; GitHub and the site number them differently."""
     slugs = [slug(heading) for heading in _headings(page)]
     return {one for one in slugs if slugs.count(one) > 1}
 
 
 def slug(heading: str) -> str:
-    """A heading's anchor."""
+    """Return the anchor of a heading."""
     words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", words).lower().strip().replace(" ", "-")
 

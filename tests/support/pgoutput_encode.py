@@ -1,8 +1,8 @@
-"""Write pgoutput messages: the reader's counterpart, for tests and the simulator.
+"""Encode pgoutput messages: the counterpart of the decoder, for tests and the simulator.
 
-In: messages of `messages`.  Out: payload bytes as a walsender would send them, and RowBatches of row frames.
-Invariant: `decode(encode(m)) == m` under the same session facts.
-Must not: be used by the daemon; a change data capture process never writes these.
+In: messages of `messages`.  Out: payload bytes as a walsender sends them, and RowBatches of row frames.
+Invariant: `decode(encode(m)) == m` with the same session facts.
+Must not: be used by the daemon, which never sends these messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cdcd.pgoutput.messages import (
 def encode(
     message: AnyMessage, *, in_stream: bool, protocol_version: int = 4, streaming_parallel: bool = False
 ) -> bytes:
-    """Return the payload of a message. ValueError where its conditional fields do not suit the session."""
+    """Return the payload of a message. Raise ValueError if its conditional fields do not fit the session."""
     row = FORMAT_OF[type(message)]
     parts = [bytes((row.type_byte,))]
     for one in row.fields:
@@ -73,7 +73,7 @@ def _number(layout: str) -> Callable[[Any], bytes]:
 
 def _write_zero(value: int) -> bytes:
     if value:
-        raise ValueError("unused flags are 0")
+        raise ValueError("unused flags must be 0")
     return b"\0"
 
 
@@ -106,7 +106,7 @@ def _write_tuple(data: TupleData) -> bytes:
     parts = [struct.pack(">H", len(data.columns))]
     for column in data.columns:
         if (column.value is not None) != (column.kind in (b"t", b"b")):
-            raise ValueError(f"a column of kind {column.kind!r} with the wrong kind of value")
+            raise ValueError(f"a column of kind {column.kind!r} has a value of the wrong type")
         parts.append(column.kind)
         if column.value is not None:
             parts.append(_write_content(column.value))

@@ -1,7 +1,7 @@
-"""A libpq that plays what it is told, for the moments that a server cannot be brought to.
+"""A scripted libpq, for situations that a real server cannot be forced into.
 
-In: messages and answers.  Out: functions for `Batch.read`.
-Invariant: every message lies in memory of exactly its size, so that AddressSanitizer sees a byte read behind it.
+In: messages and return values.  Out: functions for `Batch.read`.
+Invariant: each message has memory of exactly its size, so that AddressSanitizer detects a read past its end.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _ConsumeInput = PYFUNCTYPE(c_int, c_void_p)
 
 
 class Played:
-    """A libpq that gives what it is told: each answer of PQgetCopyData a message or what it returns instead, then 0.
+    """A scripted libpq: each call of PQgetCopyData gives the next message or return value, then 0.
 
-    `broken_at`: which call of PQconsumeInput fails, from 1 on. Every message lies in memory of exactly its size.
+    `broken_at`: which call of PQconsumeInput fails, from 1 on. Each message has memory of exactly its size.
     """
 
     def __init__(self, *answers: bytes | int, broken_at: int = 0) -> None:
@@ -40,7 +40,7 @@ class Played:
 
     @property
     def functions(self) -> tuple[Any, Any, Any]:
-        """PQgetCopyData, PQfreemem and PQconsumeInput."""
+        """Return PQgetCopyData, PQfreemem and PQconsumeInput."""
         return self._callbacks
 
     def _get(self, _connection: int, place: int, _is_async: int) -> int:
@@ -55,7 +55,7 @@ class Played:
 
     def _free(self, address: int) -> None:
         self.freed += 1
-        if address in self.given:  # an exception would not leave a callback
+        if address in self.given:  # an exception does not propagate out of a ctypes callback
             self.given.remove(address)
             _libc.free(address)
 

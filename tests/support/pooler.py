@@ -1,8 +1,8 @@
-"""What answers like a connection pooler in front of PostgreSQL: it refuses parameters with PgBouncer's texts.
+"""A connection pooler in front of PostgreSQL that refuses start-up parameters with PgBouncer's texts.
 
-In: the server behind it, which start-up parameters it takes off.  Out: a port.
-Invariant: what it does not refuse goes to the server as it came, but for what was taken off, and comes back byte by
-byte. PgBouncer before 1.23 knows `replication` as little as any other parameter that it does not track.
+In: the server, the start-up parameters to remove silently.  Out: a port.
+Invariant: an accepted connection is forwarded unchanged in both directions, without the removed parameters.
+PgBouncer before 1.23 refuses `replication` like any other parameter that it does not track.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Pooler:
                 writer.write(_error(refused))
                 await writer.drain()
             else:
-                kept = {name: value for name, value in parameters.items() if name not in self._ignores}
+                passed = {name: value for name, value in parameters.items() if name not in self._ignores}
                 far_reader, far_writer = await asyncio.open_connection(*self._target)
-                far_writer.write(_packet(kept))
+                far_writer.write(_packet(passed))
                 await asyncio.gather(_carry(reader, far_writer), _carry(far_reader, writer))
         writer.close()
 

@@ -1,6 +1,6 @@
-"""All that a start looks at on PostgreSQL's side, without Kafka and without a configuration.
+"""Run the checks that a start makes of PostgreSQL, without Kafka and without a configuration.
 
-In: settings, options as the source room takes them.  Out: findings.
+In: settings and options of the package `source`.  Out: findings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def preflight(
     limits_wal: bool = True,
     drops_slot: bool = False,
 ) -> list[Finding]:
-    """What is found; a server that cannot be reached is one finding."""
+    """Return the findings; an unreachable server is one finding."""
     try:
         connection = connect_sql(settings)
     except CdcdError as error:

@@ -1,8 +1,8 @@
-"""A TCP link with faults: bytes between a client and a server, held, lost, delayed, slowed or cut.
+"""A TCP proxy with faults: it holds, loses, delays, slows or cuts the bytes between a client and a server.
 
-In: where the server is, and at which port to be (one on 127.0.0.1).  Out: the faults to put on connections to it.
-Invariant: what was lost in the middle of a connection never lets later bytes through: such a connection is cut when
-the link heals, as nothing else would be TCP. What was only held arrives in order.
+In: the server's address, and the proxy's own port (a free one on 127.0.0.1).  Out: faults for its connections.
+Invariant: after lost bytes a connection passes no later bytes: it is reset when the proxy heals, because TCP has no
+gaps. Held bytes arrive in order.
 Must not: look at the bytes, except through `lose_when`, `hold_when` and `change`.
 """
 
@@ -23,12 +23,12 @@ Way = Literal["up", "down"]
 BOTH: tuple[Way, ...] = ("up", "down")
 T = TypeVar("T")
 _CHUNK_BYTES = 65_536
-_QUEUED_CHUNKS = 4  # little, so that a held sender soon meets a full window
+_QUEUED_CHUNKS = 4  # small, so that a held sender soon has a full window
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no seconds: close sends RST
 
 
 class Proxy:
-    """One link. Its methods may be called from any thread and hold for open and for new connections."""
+    """One proxy. Its methods may be called from any thread and affect open and new connections."""
 
     def __init__(
         self, port: int, host: str = "127.0.0.1", *, at: tuple[str, int | None] = ("127.0.0.1", None)
@@ -46,14 +46,16 @@ class Proxy:
         self._slice_bytes: int | None = None
         self._budget_bytes: dict[Way, int] = {}
         self.passed_bytes: dict[Way, int] = {"up": 0, "down": 0}
-        """What has gone on to the other side, of all connections."""
+        """Bytes forwarded in each direction, of all connections."""
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
-        self.port = at_port or free_port()  # none that an outgoing connection takes while this end refuses
+        self.port = (
+            at_port or free_port()
+        )  # not ephemeral: no outgoing connection takes it while this end refuses
         self.accepted = 0
-        """Connections so far."""
+        """Number of connections accepted so far."""
         self.met = 0
-        """Pieces of bytes and new connections that a hold or a loss has kept back."""
+        """Number of pieces of bytes and new connections that were held or lost."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._do(self._listen())
@@ -66,46 +68,46 @@ class Proxy:
 
     @property
     def open_connections(self) -> int:
-        """Connections that nobody has ended yet."""
+        """The number of open connections."""
         return len(self._links)
 
     # --- faults ---
 
     def hold(self, *ways: Way) -> None:
-        """Let nothing through these ways (both, if none is named) until `heal`; then it arrives."""
+        """Hold all bytes in these directions (default: both) until `heal`; then they arrive."""
         self._set("held", ways or BOTH)
 
     def lose(self, *ways: Way) -> None:
-        """Swallow what comes these ways (both, if none is named), the ends of connections too: a black hole."""
+        """Discard all bytes and connection ends in these directions (default: both): a black hole."""
         self._set("lost", ways or BOTH)
 
     def lose_when(self, is_met: Callable[[Way, bytes], bool] | None) -> None:
-        """Make both ways a black hole from the first piece of bytes on that `is_met` says yes to."""
+        """Lose both directions from the first piece of bytes for which `is_met` is true."""
         self._lose_when = is_met
 
     def hold_when(self, is_met: Callable[[Way, bytes], bool] | None) -> None:
-        """Hold both ways from the first piece of bytes on that `is_met` says yes to: this one waits too."""
+        """Hold both directions from the first piece of bytes for which `is_met` is true, including that piece."""
         self._hold_when = is_met
 
     def change(self, changed: Callable[[Way, bytes], bytes] | None) -> None:
-        """Send on what `changed` makes of each piece: it may only look, corrupt it, or swallow it (b"")."""
+        """Forward the result of `changed` for each piece: the same, corrupted bytes, or b"" to discard it."""
         self._change = changed
 
     def slice(self, size_bytes: int | None) -> None:
-        """Send on at most so many bytes at a time."""
+        """Forward at most `size_bytes` at a time."""
         self._slice_bytes = size_bytes
 
     def cut_after(self, way: Way, size_bytes: int) -> None:
-        """Let so many more bytes through this way, of all connections together; then reset that connection, once."""
+        """Forward `size_bytes` more in this direction, of all connections together; then reset one connection."""
         self._budget_bytes[way] = size_bytes
 
     def has_cut(self, way: Way) -> bool:
-        """Whether what `cut_after` allowed has passed."""
+        """Return whether `cut_after` has reset a connection."""
         return way not in self._budget_bytes
 
     @contextlib.contextmanager
     def flapping(self, up_s: float, down_s: float) -> Iterator[None]:
-        """Refuse and cut for `down_s`, accept for `up_s`, and again, until the block is left."""
+        """Alternately refuse and reset for `down_s` and accept for `up_s`, until the block ends."""
         over = threading.Event()
 
         def flap() -> None:
@@ -124,7 +126,7 @@ class Proxy:
             thread.join()
 
     def heal(self) -> None:
-        """Let everything through again, at full speed and as it is; connections that lost bytes are cut."""
+        """Forward everything unchanged at full speed again; reset the connections that lost bytes."""
         self._delay_s, self._bytes_per_s, self._lose_when = 0.0, None, None
         self._hold_when = self._change = self._slice_bytes = None
         self._budget_bytes = {}
@@ -132,15 +134,15 @@ class Proxy:
         self._do(self._cut(only_torn=True))
 
     def cut(self) -> None:
-        """Reset every connection (RST to both sides); new ones are let in."""
+        """Reset every connection (RST to both sides); accept new ones."""
         self._do(self._cut(only_torn=False))
 
     def slow(self, *, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
-        """Delay each piece, and let no more bytes per second through each way."""
+        """Delay each piece, and limit the bytes per second in each direction."""
         self._delay_s, self._bytes_per_s = delay_s, bytes_per_s
 
     def refuse(self) -> None:
-        """Accept no new connection (refused), and reset those there are, until `accept`."""
+        """Refuse new connections until `accept`, and reset the open ones."""
         self._do(self._unlisten())
         self.cut()
 
@@ -150,15 +152,15 @@ class Proxy:
 
     @property
     def target(self) -> tuple[str, int]:
-        """Where new connections go."""
+        """The server of new connections."""
         return self._target
 
     def point_to(self, port: int, host: str = "127.0.0.1") -> None:
-        """New connections go to this server: a name that has moved."""
+        """Connect new clients to this server, as after a DNS change."""
         self._target = (host, port)
 
     def close(self) -> None:
-        """End all of it."""
+        """Close the port and all connections."""
         if self._loop.is_closed():
             return
         self._do(self._unlisten())
@@ -212,7 +214,7 @@ class Proxy:
 
     async def _carry(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.met += self._mode["up"] != "open"
-        await self._passable("up")  # nobody is behind a black hole
+        await self._passable("up")  # a black hole does not reach the server
         if self._mode["up"] == "lost":
             link.torn.add("up")
             await asyncio.Event().wait()
@@ -223,7 +225,7 @@ class Proxy:
                 group.create_task(self._pump("up", link, reader, far_writer))
                 group.create_task(self._pump("down", link, far_reader, writer))
         except* OSError:
-            link.reset()  # a side broke off, or this side was told to
+            link.reset()  # a side reset the connection, or `cut_after` did
 
     async def _pump(
         self, way: Way, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -244,7 +246,9 @@ class Proxy:
                     link.torn.add(way)
                     if data:
                         continue
-                    await asyncio.Event().wait()  # its end is lost too: half-open, until it is cut
+                    await (
+                        asyncio.Event().wait()
+                    )  # the end of the connection is lost too: half-open until a reset
                 if data is None:
                     link.reset()
                     return
@@ -271,13 +275,13 @@ class Proxy:
             self.passed_bytes[way] += len(piece)
             if is_last:
                 del self._budget_bytes[way]
-                raise ConnectionResetError("as many bytes as allowed have passed")
+                raise ConnectionResetError("the limit of cut_after is reached")
             await asyncio.sleep(0)
 
     async def _receive(
         self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes | None]]
     ) -> None:
-        """Queue what comes with its time; b"" at its end, None when it was reset."""
+        """Queue received bytes with their time; b"" for the end of the stream, None for a reset."""
         while True:
             size = _CHUNK_BYTES if self._bytes_per_s is None else max(1, int(self._bytes_per_s / 20))
             try:
@@ -294,13 +298,13 @@ class Proxy:
 
 
 class _Link:
-    """One connection and its other half."""
+    """A client's connection and the proxy's connection to the server."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writers = [writer]
         self.task: asyncio.Future[None] | None = None
         self.torn: set[Way] = set()
-        """Bytes of these ways were lost, so no more may pass there."""
+        """Directions in which bytes were lost, so that no more may pass."""
         self.ended = asyncio.Event()
 
     def reset(self) -> None:

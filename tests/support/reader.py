@@ -1,6 +1,6 @@
-"""An independent consumer: Confluent's own deserializer with the registry, read_committed; no code of cdcd.
+"""An independent read_committed consumer: Confluent's own deserializer with the registry, without code of cdcd.
 
-In: a broker, a registry, topics.  Out: every committed record, decoded, in the order of its partition.
+In: a broker, a registry, topics.  Out: every committed record, decoded, in the order of each partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOURCE_ONLY = """{"type": "record", "name": "Envelope", "fields": [
         {"name": "timeline", "type": "long"},
         {"name": "commit_lsn", "type": "long"}, {"name": "tx_seq", "type": "long"},
         {"name": "txId", "type": ["null", "long"]}]}}]}"""
-"""A reader's schema for topics whose values Python's own types cannot hold, such as dates before the year 1."""
+"""A reader's schema for topics with values that Python's types cannot represent, such as dates before the year 1."""
 
 
 @dataclass(frozen=True)
@@ -41,36 +41,36 @@ class Event:
 
     @property
     def op(self) -> str | None:
-        """The envelope's op; "m" for a logical message; None for a tombstone."""
+        """The op of the envelope; "m" for a logical message; None for a tombstone."""
         return None if self.value is None else self.value.get("op", "m")
 
     @property
     def sequence(self) -> Sequence | None:
-        """(timeline, commit_lsn, tx_seq); None for a tombstone, a message outside any transaction, a BEGIN or END."""
+        """(timeline, commit_lsn, tx_seq); None for a tombstone, a BEGIN or END, a non-transactional message."""
         if self.value is None or self.source.get("tx_seq") is None:
             return None
         return self.source["timeline"], self.source["commit_lsn"], self.source["tx_seq"]
 
     @property
     def source(self) -> dict[str, Any]:
-        """Where the change comes from; a logical message has these fields in its value itself."""
+        """The source block of the change; a logical message has its fields in the value itself."""
         return dict(self.value.get("source", self.value))
 
 
 class Reader:
-    """Reads topics from their beginning, again and again; topics in `beyond_python` as far as their source."""
+    """Reads topics from their beginning at each call; of topics in `beyond_python` only the source block."""
 
     def __init__(self, bootstrap: str, registry_url: str, beyond_python: Iterable[str] = ()) -> None:
         self._bootstrap = bootstrap
         client = SchemaRegistryClient({"url": registry_url, "timeout": 30})
-        # Its default strategy asks the registry once a record where no such associations exist.
+        # The default strategy queries the registry for each record if the registry has no associations.
         conf = {"subject.name.strategy": topic_subject_name_strategy}
         self._deserialize = AvroDeserializer(client, conf=conf)
         self._source_only = AvroDeserializer(client, SOURCE_ONLY, conf=conf)
         self._beyond_python = frozenset(beyond_python)
 
     def topics(self, prefix: str) -> list[str]:
-        """Topics under a prefix that hold rows."""
+        """Return the topics with this prefix that have rows."""
         consumer = self._consumer()
         try:
             names = consumer.list_topics(timeout=10).topics
@@ -79,11 +79,11 @@ class Reader:
         return sorted(name for name in names if name.startswith(f"{prefix}.") and "__" not in name)
 
     def read(self, *topics: str) -> list[Event]:
-        """Everything committed in these topics now."""
+        """Return all records committed to these topics so far."""
         return list(self.each(*topics))
 
     def each(self, *topics: str) -> Iterator[Event]:
-        """The same one by one."""
+        """Yield all records committed to these topics so far."""
         consumer = self._consumer()
         try:
             partitions = self._partitions(consumer, topics)
@@ -95,7 +95,7 @@ class Reader:
     def wait(
         self, topics: Iterable[str], condition: Callable[[list[Event]], bool], deadline_s: float = DEADLINE_S
     ) -> list[Event]:
-        """Read until the condition holds for everything committed."""
+        """Read until the condition holds for all committed records."""
         names = tuple(topics)
         end_s = time.monotonic() + deadline_s
         while True:
@@ -116,7 +116,7 @@ class Reader:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
-                # An end is told when nothing comes for so long.
+                # The broker reports the end of a partition only after this time.
                 "fetch.wait.max.ms": 20,
             }
         )
@@ -131,7 +131,7 @@ class Reader:
         while waiting:
             message = consumer.poll(1)
             if message is None:
-                assert time.monotonic() < end_s, f"no end of {waiting}"
+                assert time.monotonic() < end_s, f"the end of {waiting} was not reached"
                 continue
             end_s = time.monotonic() + DEADLINE_S
             if message.error() is not None:
@@ -154,7 +154,7 @@ class Reader:
 
 
 def assert_each_once(events: list[Event]) -> None:
-    """Each (timeline, commit_lsn, tx_seq) stands once in its topic (a `t`, `g` once a partition), rising in each."""
+    """Assert: (timeline, commit_lsn, tx_seq) is unique in a topic (of `t`, `g` in a partition) and increases."""
     seen: set[tuple[str, Any]] = set()
     last: dict[tuple[str, int], Sequence] = {}
     for event in events:
@@ -166,7 +166,7 @@ def assert_each_once(events: list[Event]) -> None:
             if event.op in ("t", "g") and event.key is None
             else event.topic
         )
-        assert (where, sequence) not in seen, f"twice: {where} {sequence}"
+        assert (where, sequence) not in seen, f"repeated: {where} {sequence}"
         seen.add((where, sequence))
         before = last.get((event.topic, event.partition))
         assert before is None or before < sequence, f"out of order in {where}: {before}, then {sequence}"
@@ -174,19 +174,19 @@ def assert_each_once(events: list[Event]) -> None:
 
 
 def assert_tombstones_follow_deletes(events: list[Event]) -> None:
-    """The record before a tombstone, in its partition, is the delete of its key."""
+    """Assert that each tombstone follows the delete of its key directly in its partition."""
     before: dict[tuple[str, int], Event] = {}
     for event in events:
         last = before.get((event.topic, event.partition))
         if event.value is None:
             where = f"{event.topic}/{event.partition} at {event.offset}"
-            assert last is not None, f"a tombstone that follows nothing: {where}"
-            assert (last.op, last.key) == ("d", event.key), f"a tombstone that follows no delete: {where}"
+            assert last is not None, f"a tombstone is the first record: {where}"
+            assert (last.op, last.key) == ("d", event.key), f"a tombstone does not follow its delete: {where}"
         before[event.topic, event.partition] = event
 
 
 def assert_metadata_counts(events: list[Event], topic: str) -> None:
-    """Each transaction has one BEGIN and one END in `topic`, and the END counts what the other topics hold of it."""
+    """Assert that `topic` has a BEGIN and an END of each transaction, and that the END counts its records."""
     counted: dict[str, dict[str, set[Any]]] = {}
     for event in events:
         if event.sequence is None or event.op == "r":
@@ -209,14 +209,14 @@ def assert_metadata_counts(events: list[Event], topic: str) -> None:
         transaction: {one["data_collection"]: one["event_count"] for one in end["data_collections"]}
         for transaction, end in ends.items()
     } == {
-        transaction: {name: len(places) for name, places in names.items()}
+        transaction: {name: len(sequences) for name, sequences in names.items()}
         for transaction, names in counted.items()
     }
     assert all(end["event_count"] == sum(map(len, counted[one].values())) for one, end in ends.items())
 
 
 def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any, dict[str, Any]]:
-    """The table that the events leave: rows by key, events taken in sequence."""
+    """Apply the events in order; return the resulting rows by key."""
     rows: dict[Any, dict[str, Any]] = {}
     deleted: dict[str, Any] = {}
     for event in sorted((e for e in events if e.sequence is not None), key=lambda e: e.sequence or BEGINNING):

@@ -1,8 +1,8 @@
-"""A door in front of a real registry: it lets requests through, or answers in its place, and may ask who is there.
+"""A proxy of a real registry: it forwards requests or answers them itself, and may require authentication.
 
-In: the registry's URL.  Out: a URL to use instead, http or https; what was asked, by method and path.
-Invariant: what is let through is changed in nothing but the host. With TLS it takes only clients with a certificate
-of its own authority when `wants_certificate`.
+In: the registry's URL.  Out: a URL to use instead, http or https; the requests, with method and path.
+Invariant: a forwarded request differs only in its host. With `wants_certificate` the TLS server accepts only clients
+with a certificate of its own authority.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cdcd.demo.stack.ports import free_port
 
 @dataclass
 class Asked:
-    """One request that came to the door."""
+    """One request to the proxy."""
 
     method: str
     path: str
@@ -39,19 +39,19 @@ class Asked:
 
 
 class Door:
-    """Use as a context manager. What it does may be changed at any time."""
+    """The proxy. Use as a context manager. Its attributes may be changed at any time."""
 
     def __init__(
         self, registry_url: str, folder: Path | None = None, *, wants_certificate: bool = False
     ) -> None:
         self.registry_url = registry_url
         self.status: int | None = None
-        """RegistryErrorAnswer in the registry's place, None: let through."""
+        """The HTTP status to answer in place of the registry; None: forward the request."""
         self.is_answered_for: Callable[[Asked], bool] = lambda _asked: True
-        """For which requests `status` is answered."""
+        """Selects the requests that `status` applies to."""
         self.delay_s = 0.0
         self.opens_to: str | None = None
-        """The Authorization header that is let in; None: everybody."""
+        """The required Authorization header; None: not required."""
         self.asked: list[Asked] = []
         self.port = free_port()
         self._context = None if folder is None else _server_context(folder, wants_certificate)
@@ -59,12 +59,12 @@ class Door:
 
     @property
     def url(self) -> str:
-        """The registry's, by this door."""
+        """The registry's URL with the proxy's address."""
         scheme = "http" if self._context is None else "https"
         return f"{scheme}://127.0.0.1:{self.port}{urlsplit(self.registry_url).path}"
 
     def open(self) -> Door:
-        """Listen."""
+        """Start listening."""
         door = self
 
         class _Handler(_Asking):
@@ -78,7 +78,7 @@ class Door:
         return self
 
     def shut(self) -> None:
-        """Listen no more: connections are refused."""
+        """Stop listening: connections are refused."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
@@ -132,7 +132,7 @@ class _Asking(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the names that http.server calls
 
     def log_message(self, format: str, *args: object) -> None:
-        """Be quiet."""
+        """Do not log requests."""
 
 
 # --- certificates --------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def _server_context(folder: Path, wants_certificate: bool) -> ssl.SSLContext:
 
 
 def make_certificates(folder: Path, password: bytes = b"of the key") -> None:
-    """Make ca.crt, server.crt and .key for 127.0.0.1, client.crt and .key (encrypted), stranger.crt and .key."""
+    """Create ca.crt, server.crt and .key for 127.0.0.1, client.crt and .key (encrypted), stranger.crt and .key."""
     authority, signed = _issue("the authority", None)
     _write(folder / "ca", authority, signed)
     server, certificate = _issue("the server", (authority, signed))

@@ -1,4 +1,4 @@
-"""A daemon that halts, and the commands with which somebody goes on."""
+"""Helpers for a halted daemon and the commands that resolve the halt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def audited(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The audit line of a command that has gone through."""
+    """Return the audit line of a successful command."""
     assert ran.returncode == 0, (ran.stdout, ran.stderr)
     lines = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
     (line,) = [line for line in lines if line["logger"] == "cdcd.audit"]
@@ -29,14 +29,14 @@ def audited(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def halts_with(daemon: Daemon, code: str) -> str:
-    """Wait for the halt; its reason."""
+    """Wait until the daemon halts with this code; return the reason."""
     reason = str(daemon.wait_state("halted")["reason"])
     assert reason.startswith(code + ":"), reason
     return reason
 
 
 def folded(events: list[Event]) -> dict[Any, Any]:
-    """The rows by key after every event in the order of (timeline, commit_lsn, tx_seq): what a reader has."""
+    """Apply the events in the order of (timeline, commit_lsn, tx_seq); return the resulting rows by key."""
     rows: dict[Any, Any] = {}
     ordered = sorted(
         (one for one in events if one.sequence is not None), key=lambda one: one.sequence or BEGINNING
@@ -53,17 +53,17 @@ def folded(events: list[Event]) -> dict[Any, Any]:
 
 
 def table(server: PostgresServer, dbname: str, name: str = "t") -> dict[int, str]:
-    """What the table has."""
+    """Return the rows of the table."""
     return dict(server.execute(f"SELECT id, body FROM {name}", dbname=dbname))
 
 
 def equals_table(reader: Reader, topic: str, server: PostgresServer, dbname: str) -> list[Event]:
-    """Wait until the folded topic is the table; its events."""
+    """Wait until the folded topic equals the table; return the events."""
     found: list[Event] = []
 
     def is_equal() -> bool:
         found[:] = reader.read(topic)
         return folded(found) == table(server, dbname)
 
-    eventually(is_equal, "the topic is the table")
+    eventually(is_equal, "the topic equals the table")
     return found

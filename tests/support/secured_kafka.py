@@ -1,8 +1,8 @@
-"""A broker that asks who comes: for SCRAM passwords, certificates or OAuth tokens on a listener each; ACLs on all.
+"""A broker with a listener each for SCRAM passwords, certificates and OAuth tokens, and with ACLs.
 
-In: the jars, a folder.  Out: addresses that lead through a proxy each; users, passwords, rights, the broker's own
-certificate, all changed while it runs, by its admin interface.
-Invariant: the test itself comes by the first listener, unnamed, and may do everything.
+In: the jars, a folder.  Out: the addresses of a proxy for each listener; functions that change users, passwords, ACLs
+and the broker's certificate while the broker runs, through its admin API.
+Invariant: the test itself uses the first listener, without authentication and with all permissions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIMEOUT_S = 30
 
 
 class SecuredKafka:
-    """One broker. `sasl`, `tls` and `bearer` are the proxies in front of the listeners that ask."""
+    """One broker. `sasl`, `tls` and `bearer` are the proxies of the listeners that authenticate."""
 
     def __init__(self, folder: Path, cache: Cache) -> None:
         self.folder = folder
@@ -92,38 +92,38 @@ class SecuredKafka:
 
     @cached_property
     def admin(self) -> AdminClient:
-        """The test's own client."""
+        """Return an admin client for the test itself."""
         return AdminClient({"bootstrap.servers": self.broker.bootstrap})
 
     # --- passwords ---
 
     def set_password(self, user: str, password: str) -> None:
-        """Give a user this password in place of any other; who is logged in stays so."""
+        """Set the password of a user; existing connections stay authenticated."""
         secret = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
         self._alter_user(user, UserScramCredentialUpsertion(user, secret, password.encode()))
 
     def drop_user(self, user: str) -> None:
-        """Take the password away."""
+        """Delete the user's password."""
         self._alter_user(user, UserScramCredentialDeletion(user, ScramMechanism.SCRAM_SHA_256))
 
     def _alter_user(self, user: str, change: object) -> None:
         self.admin.alter_user_scram_credentials([change])[user].result(_TIMEOUT_S)
 
-    # --- rights ---
+    # --- ACLs ---
 
     def allow(self, principal: str) -> None:
-        """Let this principal do everything with every topic and transactional id."""
+        """Allow this principal all operations on every topic and transactional id."""
         self._grant(principal, (ResourceType.TOPIC, "*", AclOperation.ALL))
         self._grant(principal, (ResourceType.TRANSACTIONAL_ID, "*", AclOperation.ALL))
         self._grant(principal, (ResourceType.GROUP, "*", AclOperation.ALL))
 
     def deny(self, principal: str, topic: str) -> None:
-        """Forbid this principal to write to one topic, whatever else it may do."""
+        """Deny this principal writes to one topic; a deny overrides every allow."""
         right = (ResourceType.TOPIC, topic, AclOperation.WRITE)
         self._grant(principal, right, AclPermissionType.DENY)
 
     def give_back(self, principal: str, topic: str) -> None:
-        """Take back what `deny` has done."""
+        """Delete the ACL that `deny` created."""
         refused = AclBindingFilter(
             ResourceType.TOPIC,
             topic,
@@ -150,15 +150,15 @@ class SecuredKafka:
     # --- certificates ---
 
     def show(self, made: Path) -> None:
-        """Have the broker's certificate be this authority's."""
+        """Let the broker use a certificate of this authority."""
         self._store("ssl.keystore", made / "server.key", made / "server.crt")
 
     def trust(self, *authorities: Path) -> None:
-        """Have the broker take clients of these authorities."""
+        """Let the broker accept client certificates of these authorities."""
         self._store("ssl.truststore", *(made / "ca.crt" for made in authorities))
 
     def _store(self, name: str, *parts: Path) -> None:
-        """Put files together for the broker, under a new name: it looks again when its configuration changes."""
+        """Concatenate files under a new name: the broker reloads them when its configuration changes."""
         target = self.folder / f"{name}-{next(self._numbers)}.pem"
         target.write_text("".join(part.read_text() for part in parts))
         self._stores |= {f"{name}.type": "PEM", f"{name}.location": str(target)}

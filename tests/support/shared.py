@@ -1,11 +1,11 @@
-"""The servers that pytest's workers share: one broker and one registry for the whole run.
+"""The servers that the workers of pytest-xdist share: one broker and one registry for the whole run.
 
-In: a worker's question, over a socket of this machine.  Out: the server's address; the first question starts it.
-The broker has a listener for each worker, which advertises the port of a proxy that the worker opens: a worker breaks
-the link of its own tests alone.
-Invariant: a shared server runs until the session ends. No test stops, pauses or configures it: one that has to is
-marked `own_broker`, and gets a broker of its worker's.
-Tests are kept apart by names: each has topics, subjects and transactional ids that no other test has.
+In: a worker's request, over a local socket.  Out: the server's address; the first request starts the server.
+The broker has a listener for each worker, which advertises the port of a proxy that the worker opens, so a worker
+can break only the connections of its own tests.
+Invariant: a shared server runs until the session ends. No test stops, pauses or configures it; a test that must is
+marked `own_broker` and uses its worker's own broker.
+Names isolate the tests: each test has its own topics, subjects and transactional ids.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from cdcd.demo.stack.registry import SchemaRegistry
 
 _INPUT = "shared_servers"
 BROKER_SETTINGS = {
-    # A transaction that is over its time is looked for every 10 s otherwise.
+    # The default interval of the search for timed-out transactions is 10 s.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"
 }
 ROOMY_JVM = ("-Xmx768m", *SMALL_JVM[1:])
-"""The shared broker has the topics of all workers."""
+"""More memory, because the shared broker has the topics of all workers."""
 
 
 class Address(NamedTuple):
-    """Where a shared server is, and which of the broker's other listeners is the worker's own."""
+    """The address of a shared server, and the worker's own listener of the broker."""
 
     port: int
     proxied_port: int = 0
-    """Where the broker listens for what comes through the worker's proxy."""
+    """The broker's listener behind the worker's proxy."""
     door_port: int = 0
-    """Where that proxy has to be."""
+    """The port that this proxy must use."""
 
 
 class SharedServers:
-    """A plugin of the process whose workers run the tests. `folder` makes the folder that they live in."""
+    """A plugin of the process that controls the workers. `folder` creates the servers' folder."""
 
     def __init__(self, workers: int, folder: Callable[[], Path]) -> None:
         self._key = secrets.token_bytes(16)
@@ -64,11 +64,11 @@ class SharedServers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker where to ask."""
+        """Pass the address of this plugin's socket to a worker."""
         node.workerinput[_INPUT] = (self._listener.address, self._key)
 
     def pytest_unconfigure(self) -> None:
-        """Stop what was started."""
+        """Stop the servers and remove their folders."""
         self._listener.close()
         with self._lock:
             for server in self._running.values():
@@ -87,7 +87,7 @@ class SharedServers:
             name = connection.recv()
             try:
                 connection.send(self._address_of(name))
-            except Exception as failure:  # noqa: BLE001 - the worker raises it
+            except Exception as failure:  # noqa: BLE001 - the worker raises the error
                 connection.send(f"{type(failure).__name__}: {failure}")
 
     def _address_of(self, name: str) -> Address:
@@ -100,7 +100,7 @@ class SharedServers:
 
     def _start_kafka(self, folder: Path) -> KafkaBroker:
         broker = KafkaBroker(folder / "kafka", settings=BROKER_SETTINGS, jvm_flags=ROOMY_JVM)
-        # Where a worker has crashed another one takes its place.
+        # A new worker replaces one that has crashed, and needs a listener of its own.
         self._doors = [(free_port(), free_port()) for _ in range(2 * self._workers)]
         for number, (port, door_port) in enumerate(self._doors):
             broker.add_listener(f"PROXIED{number}", port, advertised_port=door_port)
@@ -114,7 +114,7 @@ class SharedServers:
 
 
 def shared_address(config: pytest.Config, name: str) -> Address | None:
-    """Return where a shared server is, None in a session without workers. A worker asks once."""
+    """Return the address of a shared server, None in a session without workers. Call once for each worker."""
     where = getattr(config, "workerinput", {}).get(_INPUT)
     if where is None:
         return None
@@ -139,7 +139,7 @@ class SharedBroker(KafkaBroker):
         self.port = port
 
     def start(self) -> None:
-        """It runs."""
+        """Do nothing: the broker runs already."""
 
     launch = stop = kill = wait_ready = add_listener = join = _refuse
     pid = property(_refuse)
@@ -153,7 +153,7 @@ class SharedRegistry(SchemaRegistry):
         self.port = port
 
     def start(self) -> None:
-        """It runs."""
+        """Do nothing: the registry runs already."""
 
     launch = stop = kill = wait_ready = _refuse
     pid = property(_refuse)

@@ -1,6 +1,6 @@
-"""The sink without a daemon, as a session makes it: settings, topics to write to, positions to commit.
+"""Use the sink without a daemon, as a session does: settings, topics to write to, positions to commit.
 
-In: a broker's address.  Out: settings and positions of a slot that no other test has.
+In: a broker's address.  Out: settings and positions of a slot that no other test uses.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.support.topics import create_topic, new_name
 
 
 def progress(slot: str, end_lsn: int = 0x200) -> Progress:
-    """The position behind a transaction that ends at `end_lsn`."""
+    """Return the position after a transaction that ends at `end_lsn`."""
     identity = SourceIdentity("7412345678901234567", 1, "shop", slot)
     return Progress(identity, "streaming", end_lsn - 0x30, end_lsn, 1_700_000_000_000_000)
 
 
 def sink_settings(bootstrap: str, **changes: Any) -> SinkSettings:
-    """Exactly once, for a new slot; `changes` are fields of the settings."""
+    """Return settings for exactly-once delivery and a new slot; `changes` are fields of the settings."""
     slot = changes.pop("slot", None) or new_name("slot")
     settings = SinkSettings(
         bootstrap_servers=bootstrap,
@@ -38,7 +38,7 @@ def sink_settings(bootstrap: str, **changes: Any) -> SinkSettings:
 
 
 def make_topics(settings: SinkSettings, copies: int = 1) -> str:
-    """The progress topic, and one for rows, of one partition: its name."""
+    """Create the progress topic and a topic for rows with one partition; return the name of the latter."""
     topic = new_name("rows")
     create_topic(settings.bootstrap_servers, topic, copies=copies)
     Topics(settings, TopicSettings(True, 1, copies)).ensure_progress(settings.progress_topic)
@@ -46,7 +46,7 @@ def make_topics(settings: SinkSettings, copies: int = 1) -> str:
 
 
 def opened(sink: KafkaSink) -> tuple[Progress | None] | None:
-    """What `open` returns, in a tuple; None while the broker cannot be reached."""
+    """Return the result of `open` in a tuple; None while the broker is unreachable."""
     try:
         return (sink.open(),)
     except SinkUnavailable:

@@ -1,7 +1,7 @@
-"""Tables, rows and batches by chance, to compare the C extensions with their Python fallbacks.
+"""Random tables, rows and batches, to compare the C extensions with their Python fallbacks.
 
-In: a `random.Random`.  Out: a table with its plan, batches of rows that fit it, and others that do not quite.
-Invariant: the same seed, the same bytes. Most values are what the server writes, some are not of their type at all.
+In: a `random.Random`.  Out: a table with its plan, batches of rows of that table, and slightly damaged ones.
+Invariant: the same seed gives the same bytes. Most values are as the server writes them; a few are invalid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMERIC_38_10 = (38 << 16 | 10) + 4
 
 @dataclass(frozen=True)
 class Kind:
-    """A type: what its text is like, and what its send format is like."""
+    """A type, with generators of its text format and of its binary format."""
 
     oid: int
     typmod: int
@@ -118,7 +118,7 @@ def _float(chance: random.Random) -> bytes:
 
 
 def _digits(chance: random.Random) -> bytes:
-    """As many as a double holds, or a few more, with a point somewhere: also where no number has one."""
+    """Return about as many digits as a double has, with a decimal point at any position, even an invalid one."""
     digits = str(chance.choice((chance.getrandbits(chance.randint(1, 70)), 2**53 + chance.randint(-3, 3))))
     point = chance.randint(0, len(digits) + 1)
     return (
@@ -215,7 +215,7 @@ class Cell:
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """The bytes with one thing changed."""
+    """Return the bytes with one random change."""
     at = chance.randrange(len(data) + 1)
     match chance.randrange(4):
         case 0:
@@ -229,7 +229,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 class Table:
-    """A table by chance: columns, identity, key, format, policies; its plan; its rows."""
+    """A random table: columns, identity, key, format, policies; its plan; its rows."""
 
     def __init__(self, chance: random.Random, relid: int = 7) -> None:
         self.relid = relid
@@ -267,7 +267,7 @@ class Table:
     def tuple_data(self, chance: random.Random, *, only_key: bool = False) -> bytes:
         out = struct.pack(">H", len(self.cells))
         for n, cell in enumerate(self.cells):
-            # The identity of a partition may have more columns than its root's key (F78).
+            # The replica identity of a partition may have more columns than the root's key (F78).
             is_null = only_key and n not in self._keys and chance.random() < 0.95
             letter = "n" if is_null else chance.choice(self._letters)
             if n in self._keys and letter in "nu" and chance.random() < 0.995:
@@ -318,7 +318,7 @@ def _policies(chance: random.Random) -> Policies:
 
 
 def context(chance: random.Random, *, snapshot: bool = False, has_block: bool = False) -> TransactionContext:
-    """A transaction's constants by chance."""
+    """Return random transaction constants."""
     info = TransactionInfo(
         xid=chance.choice((0, 750, 2**32 - 1)),
         commit_lsn=chance.choice((1, LSN, 2**63 - 1)),
@@ -339,12 +339,12 @@ def context(chance: random.Random, *, snapshot: bool = False, has_block: bool = 
 
 
 def frame(payload: bytes, lsn: int = LSN) -> bytes:
-    """A payload as it is in a batch."""
+    """Return the frame of a payload in a batch."""
     return struct.pack(">IQ", len(payload), lsn) + payload
 
 
 def row_batch_of(tables: list[Table], chance: random.Random) -> RowBatch:
-    """A batch of rows of these tables; seldom one that is not well formed."""
+    """Return a batch of rows of these tables; a few batches are malformed."""
     xid = chance.choice((None, None, 777))
     count = chance.choice((1, 2, 3, 8))
     payloads = [chance.choice(tables).message(chance, xid) for _ in range(count)]
@@ -360,7 +360,7 @@ def row_batch_of(tables: list[Table], chance: random.Random) -> RowBatch:
 
 
 def transactions_of(tables: list[Table], chance: random.Random) -> TransactionBatch:
-    """Whole transactions of these tables' rows."""
+    """Return a batch of complete transactions of these tables' rows."""
     count = chance.choice((1, 2, 5))
     lsn = LSN
     frames = b""
@@ -378,8 +378,8 @@ def transactions_of(tables: list[Table], chance: random.Random) -> TransactionBa
 
 
 def outcome(work: Callable[..., Any], *args: Any) -> Any:
-    """What it returns, or the error with all that it says."""
+    """Return the result of the call, or the type, text and context of its error."""
     try:
         return work(*args)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the fallback has to raise the same
+    except Exception as error:  # noqa: BLE001 - the fallback must raise the same error
         return type(error), str(error), getattr(error, "context", None)

@@ -1,7 +1,7 @@
-"""Source rooms for tests: a database with tables, its settings, and streams read until a condition holds.
+"""Use the package `source` in tests: a database with tables, its settings, and streams to read until a condition.
 
 In: a running server.  Out: `SourceSettings`, items.
-Invariant: everything waits for a condition with a deadline, nothing for a time.
+Invariant: every wait is for a condition with a deadline, never for a fixed time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEADLINE_S = 90
 
 @contextlib.contextmanager
 def source_database(server: PostgresServer, *statements: str, **session: str) -> Iterator[SourceSettings]:
-    """A new database with these statements run in it; `session` are settings of the DSN's `options`."""
+    """Create a database, run these statements, return its DSN; `session` has settings for the DSN's `options`."""
     name = new_database_name()
     server.create_database(name)
     try:
@@ -37,7 +37,7 @@ def source_database(server: PostgresServer, *statements: str, **session: str) ->
 
 
 def settings_for(server: PostgresServer, dbname: str, **session: str) -> SourceSettings:
-    """Settings for this database; its slot has the database's name, its publication is `pub`."""
+    """Return settings for this database; the slot has the database's name, the publication is `pub`."""
     options = quote(" ".join(f"-c {key}={value}" for key, value in session.items()), safe="")
     return SourceSettings(
         dsn=server.dsn(dbname) + (f"?options={options}" if options else ""),
@@ -49,12 +49,12 @@ def settings_for(server: PostgresServer, dbname: str, **session: str) -> SourceS
 
 
 def plain(settings: SourceSettings) -> str:
-    """The DSN without its options: an ordinary client of the same database."""
+    """Return the DSN without its options, for an ordinary client of the same database."""
     return settings.dsn.partition("?")[0]
 
 
 def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
-    """What a server of this version grants of these wishes; raises SourceSetup for one it cannot."""
+    """Return the stream options that this server version supports; raise SourceSetup for an unsupported one."""
     return granted(server_version_num, wanted_options(server_version_num, **wanted))
 
 
@@ -62,7 +62,7 @@ def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
 async def streaming(
     settings: SourceSettings, start_lsn: int = 0, *, server_version_num: int = 140_000, **options: object
 ) -> AsyncIterator[ReplicationStream]:
-    """An open stream, closed at the end."""
+    """Open a stream, and close it at the end."""
     chosen = choose_options(server_version_num, **options)
     stream = await open_stream(settings, chosen, start_lsn)
     try:
@@ -72,7 +72,7 @@ async def streaming(
 
 
 def make_slot(settings: SourceSettings) -> int:
-    """Create the slot; its consistent point."""
+    """Create the slot; return its consistent point."""
     with create_slot(settings, export_snapshot=False) as slot:
         return slot.consistent_point
 
@@ -80,7 +80,7 @@ def make_slot(settings: SourceSettings) -> int:
 async def read_until(
     stream: ReplicationStream, condition: Callable[[list[Item]], bool], deadline_s: float = DEADLINE_S
 ) -> list[Item]:
-    """Everything read until the condition holds for all of it."""
+    """Read until the condition holds for all items read; return them."""
     items: list[Item] = []
     async with asyncio.timeout(deadline_s):
         while not condition(items):
@@ -89,23 +89,23 @@ async def read_until(
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    """`eventually` beside a running loop."""
+    """Run `eventually` without blocking the event loop."""
     await asyncio.to_thread(eventually, condition, what)
 
 
 def commits(items: list[Item]) -> int:
-    """How many Commit messages there are."""
+    """Return the number of Commit messages."""
     return sum(isinstance(item, Control) and item.payload[:1] == b"C" for item in items)
 
 
 def end_lsns(items: list[Item]) -> list[int]:
-    """The end LSN of each Commit message, read from the bytes."""
+    """Return the end LSN of each Commit message, read from the bytes."""
     found = [item.payload for item in items if isinstance(item, Control) and item.payload[:1] == b"C"]
     return [int.from_bytes(payload[10:18], "big") for payload in found]
 
 
 def row_payloads(items: list[Item]) -> list[bytes]:
-    """The pgoutput message of each row."""
+    """Return the pgoutput message of each row."""
     payloads: list[bytes] = []
     for batch in items:
         if isinstance(batch, RowBatch):
@@ -118,7 +118,7 @@ def row_payloads(items: list[Item]) -> list[bytes]:
 
 
 def texts(payload: bytes) -> list[str]:
-    """The text values of an Insert message, outside a stream."""
+    """Return the text values of an Insert message outside a stream segment."""
     assert payload[:1] == b"I"
     assert payload[5:6] == b"N"
     values, rest = [], payload[8:]
@@ -131,7 +131,7 @@ def texts(payload: bytes) -> list[str]:
 
 
 def shape(items: list[Item]) -> list[str]:
-    """The items as type letters, a batch as its rows' letters, keepalives left out."""
+    """Return the items as type letters, a batch as the letters of its rows, without keepalives."""
     letters: list[str] = []
     for item in items:
         if isinstance(item, RowBatch):
@@ -143,5 +143,5 @@ def shape(items: list[Item]) -> list[str]:
 
 
 def with_slot(settings: SourceSettings, slot: str) -> SourceSettings:
-    """The same source with another slot."""
+    """Return the settings with another slot."""
     return replace(settings, slot=slot)

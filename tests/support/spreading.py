@@ -1,9 +1,9 @@
-"""How tests are spread over pytest's workers: by file, and the files that need the same costly servers on one worker.
+"""Distribute tests over the workers of pytest-xdist: by file, with files that use the same costly servers together.
 
-In: node ids, and what their files say.  Out: the scope of each; what has one scope runs on one worker, one after
-another. The scopes of costly servers come first: they take longest as a whole.
-Why: each Spark wants all processors and a gigabyte. A broker takes seconds of a processor to start, and then takes
-some until the session ends.
+In: node ids and the text of their files.  Out: the scope of each; one worker runs all tests of a scope in sequence.
+The scopes of costly servers come first, because they take the longest.
+Why: each Spark session uses all processors and a gigabyte. A broker uses seconds of CPU time to start, and more until
+the session ends.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ COSTLY = {
     "own brokers": ("own_broker", "kafka_cluster"),
     "secured broker": ("secured_kafka", "by_password", "by_certificate"),
 }
-"""What a file says that needs these servers. The first that fits is its scope."""
+"""Words in files that use these servers. The first scope with such a word is the scope of the file."""
 ORDER = ["spark", *COSTLY, None]
 
 
 @cache
 def costly_scope(file: str, root: Path) -> str | None:
-    """The scope that this file shares with others, None where it is one of its own."""
+    """Return the scope that this file shares with others, None if the file is a scope of its own."""
     if file.startswith(WITH_SPARK):
         return "spark"
     text = (root / file).read_text()
@@ -46,12 +46,12 @@ class Spreading:
     """A plugin for pytest."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """What takes longest as a whole comes first."""
+        """Sort the scopes that take longest to the front."""
         items.sort(
             key=lambda item: ORDER.index(costly_scope(item.nodeid.split("::")[0], item.config.rootpath))
         )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByServers | None:
-        """Another way of spreading that somebody asks for is left as it is."""
+        """Return the scheduler for `--dist loadfile`; leave other distributions unchanged."""
         return ByServers(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -1,7 +1,7 @@
-"""The servers of a test session: PostgreSQL of each major, started when first asked for, stopped at the end.
+"""The servers of a test session: PostgreSQL of each major version, started at the first use, stopped at the end.
 
 In: a cache of artefacts, a folder for the session.  Out: running servers.
-Invariant: an artefact that is missing is fetched; one that cannot be had is an error, never a skipped test.
+Invariant: a missing artefact is downloaded; an unavailable one is an error, never a skipped test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Stack:
-    """One server of each kind, and a folder for what else comes up."""
+    """One server of each kind, and a folder for other files."""
 
     postgres: PostgresServer
     kafka: KafkaBroker
@@ -40,15 +40,15 @@ class Stack:
 
 
 class PostgresServers:
-    """One server per major, shared by the whole session. Calling it gives the running server."""
+    """One server per major version, shared by the whole session. A call returns the running server."""
 
     def __init__(self, cache: Cache, folder: Path) -> None:
         self._folder = folder
-        self._programs = lru_cache(partial(programs_from_npm, cache=cache))  # each look reads them all
+        self._programs = lru_cache(partial(programs_from_npm, cache=cache))  # each call reads all programs
         self._running: dict[int, PostgresServer] = {}
 
     def __call__(self, major: int) -> PostgresServer:
-        """The session's server of this major; started again if a test has stopped it."""
+        """Return the session's server of this major version; start it again if a test has stopped it."""
         if major not in self._running:
             self._running[major] = self.fresh(major)
         server = self._running[major]
@@ -56,12 +56,12 @@ class PostgresServers:
         return server
 
     def fresh(self, major: int, **options: Any) -> PostgresServer:
-        """A server of one's own, not yet started; the test that asks for it stops it."""
+        """Return a new server for one test, not started yet; that test stops the server."""
         folder = self._folder / f"postgres-{major}-{next(_numbers)}"
         return PostgresServer(major, self._programs(major), folder, **options)
 
     def stop(self) -> None:
-        """Stop all of them; a walsender that a test left behind does not hold this up."""
+        """Stop all servers, without waiting for walsenders that a test left behind."""
         for server in self._running.values():
             server.stop("immediate")
 
@@ -71,24 +71,24 @@ SLOT_OWNER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s A
 
 
 def new_database_name() -> str:
-    """A database name that no other test has."""
+    """Return a database name that no other test uses."""
     return f"test_{os.getpid()}_{next(_numbers)}"
 
 
 def drop_database(server: PostgresServer, name: str) -> None:
-    """Drop a database with the slots and connections that a test left in it."""
+    """Drop a database, with the slots and connections that a test left in it."""
     server.start()
     server.drop_database(name)
 
 
 def run(server: PostgresServer, database: str, *statements: str) -> None:
-    """Run statements one after another as the superuser, each over a connection of its own."""
+    """Run statements in sequence as the superuser, each in its own connection."""
     for statement in statements:
         server.execute(statement, dbname=database)
 
 
 def run_script(dsn: str, *statements: str) -> None:
-    """Run statements one after another, each committed by itself."""
+    """Run statements in sequence, each in its own transaction."""
     connection = psycopg2.connect(dsn)
     try:
         connection.autocommit = True
@@ -105,20 +105,20 @@ def prepare(dsn: str, gid: str, *statements: str) -> None:
 
 
 def in_one_transaction(dsn: str, *statements: str) -> int:
-    """Run statements in one transaction and commit; the transaction's id (32 bits, as pgoutput says it)."""
+    """Run statements in one transaction and commit; return its transaction id (32 bits, as in pgoutput)."""
     return _committed(dsn, statements, "SELECT txid_current() % (1::bigint << 32)")
 
 
 def commit_behind(server: PostgresServer, database: str, *statements: str) -> int:
-    """Run statements in one transaction; a position before its commit, and behind whatever else was written by then.
+    """Run statements in one transaction; return a position before its commit and after all other WAL written by then.
 
-    A slot that has confirmed no more than this has not confirmed the transaction.
+    A slot that has confirmed at most this position has not confirmed the transaction.
     """
     return _committed(server.dsn(database), statements, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
 
 
 def _committed(dsn: str, statements: Sequence[str], last: str) -> int:
-    """Run statements in one transaction, `last` as its last one, and commit; the number that `last` gave."""
+    """Run statements in one transaction, then `last`, and commit; return the number that `last` selects."""
     connection = psycopg2.connect(dsn)
     try:
         with connection, connection.cursor() as cursor:
@@ -132,7 +132,7 @@ def _committed(dsn: str, statements: Sequence[str], last: str) -> int:
 
 
 def rows_as_text(dsn: str, table: str, order_by: str) -> list[tuple[str | None, ...]]:
-    """All rows of a table with every value as PostgreSQL's own text."""
+    """Return all rows of a table, with every value in PostgreSQL's text format."""
     connection = psycopg2.connect(dsn)
     try:
         with connection.cursor() as cursor:
@@ -151,21 +151,21 @@ def rows_as_text(dsn: str, table: str, order_by: str) -> list[tuple[str | None, 
 
 
 def wal_position(server: PostgresServer) -> int:
-    """The server's current write position as a number."""
+    """Return the server's current WAL write position as a number."""
     return int(server.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
 
 
 def written_position(server: PostgresServer) -> int:
-    """Where the server's WAL ends, with all that open transactions have written.
+    """Return the end of the server's WAL, including the records of open transactions.
 
-    A commit of its own makes the server write out what they have left in its buffers.
+    A commit first makes the server write out the records in its WAL buffers.
     """
     position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
     return int(position[0][1])
 
 
 def confirmed_position(server: PostgresServer, slot: str) -> int | None:
-    """The slot's confirmed_flush_lsn as a number; None when there is no such slot."""
+    """Return the slot's confirmed_flush_lsn as a number; None if the slot does not exist."""
     rows = server.execute(
         "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", slot
     )
@@ -173,5 +173,5 @@ def confirmed_position(server: PostgresServer, slot: str) -> int | None:
 
 
 def slot_is_active(server: PostgresServer, slot: str) -> bool:
-    """Whether a walsender holds the slot."""
+    """Return whether a walsender uses the slot."""
     return bool(server.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", slot))

@@ -1,8 +1,8 @@
-"""A physical standby: made from a running primary, followed, promoted.
+"""Create a physical standby from a running primary, let it follow, promote it.
 
-In: a running primary of one's own.  Out: a `PostgresServer` in recovery, with the primary's slots synchronised (17+).
-Invariant: the copy is made between the two functions of a low-level backup while the primary runs: these servers
-come without pg_basebackup.
+In: a running primary of the test.  Out: a `PostgresServer` in recovery, with synchronized slots (17 and later).
+Invariant: the data is copied with the low-level backup functions while the primary runs, because these servers have
+no pg_basebackup.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LEFT_OUT = {"postmaster.pid", "postmaster.opts", "pg_replslot", "pg_wal"}
 
 
 def make_standby(primary: PostgresServer, standby: PostgresServer, *, is_synchronised: bool = True) -> None:
-    """Make `standby`, not started yet, a standby of `primary` and start it.
+    """Make `standby`, which is not started yet, a standby of `primary`, and start it.
 
-    `is_synchronised`: the primary's failover slots come along, and it sends nothing of them that the standby lacks.
+    `is_synchronised`: the standby synchronizes the primary's failover slots; their walsenders wait for it.
     """
     copy_of(primary, standby)
     conninfo = f"host={primary.host} port={primary.port} user={primary.superuser} dbname=postgres"
@@ -47,19 +47,19 @@ def make_standby(primary: PostgresServer, standby: PostgresServer, *, is_synchro
 
 
 def copy_of(server: PostgresServer, other: PostgresServer) -> None:
-    """Give `other`, not started yet, the data of the running `server`: its own history from here on."""
+    """Copy the data of the running `server` to `other`, which is not started yet; their histories then diverge."""
     is_old = server.major < 15
     start = "pg_start_backup('copy', true, false)" if is_old else "pg_backup_start('copy', true)"
     stop = "pg_stop_backup(false, false)" if is_old else "pg_backup_stop(false)"
     other.folder.mkdir(parents=True, exist_ok=True)
-    # The backup belongs to its session.
+    # The backup ends with the session that began it.
     with contextlib.closing(psycopg2.connect(server.dsn())) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(f"SELECT {start}")
         _copy_folder(server.data_folder, other.data_folder)
         cursor.execute(f"SELECT labelfile FROM {stop}")
         ((label,),) = cursor.fetchall()
-    # The WAL after the data: all that the copy needs has been written by now.
+    # Copy the WAL after the data: all WAL that the copy needs has been written by then.
     shutil.copytree(server.data_folder / "pg_wal", other.data_folder / "pg_wal")
     (other.data_folder / "pg_replslot").mkdir(mode=0o700)
     (other.data_folder / "backup_label").write_text(label)
@@ -70,25 +70,25 @@ def copy_of(server: PostgresServer, other: PostgresServer) -> None:
 
 
 def promote(standby: PostgresServer) -> None:
-    """Promote and wait until it takes writes."""
+    """Promote the server and wait until it accepts writes."""
     standby.execute("SELECT pg_promote()")
     eventually(lambda: standby.execute("SELECT pg_is_in_recovery()") == [(False,)], "it is promoted")
 
 
 def await_slot(standby: PostgresServer, slot: str) -> None:
-    """Wait until the standby's copy of the slot would outlive a promotion (F57)."""
+    """Wait until the standby's copy of the slot would survive a promotion (F57)."""
     usable = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot}' AND synced AND NOT temporary"
     eventually(lambda: standby.execute(usable), "the slot is synchronised", 60)
 
 
 def hosts_dsn(dbname: str, *servers: PostgresServer) -> str:
-    """A DSN of several servers that leads to the one that takes writes."""
+    """Return a DSN with several servers that connects to the one that accepts writes."""
     places = ",".join(f"{server.host}:{server.port}" for server in servers)
     return f"postgresql://{servers[0].superuser}@{places}/{dbname}?target_session_attrs=read-write"
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copy while the server writes: a file that goes away meanwhile is no loss, the WAL has what became of it."""
+    """Copy a folder while the server writes: a file may disappear meanwhile; WAL replay restores the state."""
     target.mkdir(mode=0o700)
     for folder, folders, files in os.walk(source):
         here = target / Path(folder).relative_to(source)
@@ -102,6 +102,6 @@ def _copy_folder(source: Path, target: Path) -> None:
 
 
 def _append(server: PostgresServer, *lines: str) -> None:
-    # Not postgresql.conf: what ALTER SYSTEM has set on the primary came along with the copy and would win.
+    # Not postgresql.conf: the copied settings of the primary's ALTER SYSTEM would override it.
     with (server.data_folder / "postgresql.auto.conf").open("a") as file:
         file.write("\n".join(["", *lines, ""]))

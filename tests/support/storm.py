@@ -1,9 +1,9 @@
-"""A storm of compatible DDL under load: sessions that change rows, and one that changes the tables.
+"""A storm of compatible DDL under load: sessions that change rows, and a session that changes the tables.
 
-In: tables, a seed.  Out: threads, each with a connection of its own.
-Invariant: transactions commit, roll back, or roll back to a savepoint, with DDL between and among rows; a deadlock is
-one more rollback. A session learns the columns under a lock, so that what it writes is right at that moment. Writers
-and storm wait for each other's progress, never for a time.
+In: tables, a seed.  Out: threads, each with its own connection.
+Invariant: transactions commit, roll back, or roll back to a savepoint, with DDL and rows mixed; a deadlock counts as
+a rollback. A session reads the columns under a lock, so that its rows fit the table at that moment. The writers and
+the storm wait for each other's progress, never for a fixed time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tests.support.storm_tables import Cursor, Tables
 EXPECTED = (
     psycopg2.errors.DeadlockDetected,
     psycopg2.errors.LockNotAvailable,
-    psycopg2.errors.SerializationFailure,  # the row went to another partition
+    psycopg2.errors.SerializationFailure,  # the row moved to another partition
 )
 
 
 class Pace:
-    """Keeps the writers and the storm together: each waits for the other's progress, not for a time."""
+    """Synchronizes the writers and the storm: each waits for the other's progress, not for a fixed time."""
 
     def __init__(self, writes_per_change: int) -> None:
         self._writes_per_change = writes_per_change
@@ -38,7 +38,7 @@ class Pace:
         self.is_over = False
 
     def wrote(self) -> bool:
-        """A writer's transaction more. False when there is nothing left to write beside."""
+        """Count a writer's transaction; wait for the storm. Return False when the storm is over."""
         with self._changed:
             self._writes += 1
             self._changed.notify_all()
@@ -48,7 +48,7 @@ class Pace:
             return not self.is_over
 
     def wait_for_writes(self) -> None:
-        """The storm's side: until there were rows since the last change."""
+        """Let the storm wait until the writers have changed rows since the last DDL."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self.is_over or self._writes >= self._changes * self._writes_per_change
@@ -57,14 +57,14 @@ class Pace:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Let go of everybody."""
+        """Release all waiting threads."""
         with self._changed:
             self.is_over = True
             self._changed.notify_all()
 
 
 class Session:
-    """A connection of its own; `run` is for a thread."""
+    """A session with its own connection; `run` is the target of a thread."""
 
     def __init__(self, tables: Tables, pace: Pace, seed: str) -> None:
         self.tables, self.pace = tables, pace
@@ -72,7 +72,7 @@ class Session:
         self.done: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Work until it is over; a failure ends all."""
+        """Work until the storm is over; a failure ends all sessions."""
         try:
             with closing(psycopg2.connect(self.tables.dsn)) as connection, connection.cursor() as cursor:
                 cursor.execute("SET deadlock_timeout = '100ms'; SET lock_timeout = '5s'")
@@ -82,11 +82,11 @@ class Session:
             self.pace.end()
 
     def work(self, connection: Any, cursor: Cursor) -> None:
-        """What the session is for."""
+        """Do the session's work."""
         raise NotImplementedError
 
     def rows(self, cursor: Cursor, table: str, count: int) -> None:
-        """Change rows of a table whose columns stay as they are meanwhile."""
+        """Change rows of a table under a lock that prevents DDL."""
         cursor.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
         for _ in range(count):
             self.tables.change_row(self.dice, cursor, table)
@@ -96,7 +96,7 @@ class Writer(Session):
     """Changes rows of several tables in a transaction; some roll back, as a whole or to a savepoint."""
 
     def work(self, connection: Any, cursor: Cursor) -> None:
-        """Transaction after transaction."""
+        """Run transactions until the storm is over."""
         while self.pace.wrote():
             try:
                 for table in self.dice.sample(self.tables.names, self.dice.randrange(1, 4)):
@@ -114,7 +114,7 @@ class Writer(Session):
 
 
 class Storm(Session):
-    """Changes tables: each kind of DDL `rounds` times, in any order. `between(turn)` is called before each turn."""
+    """Changes tables: each kind of DDL `rounds` times, in random order. Calls `between(turn)` before each turn."""
 
     def __init__(
         self, tables: Tables, pace: Pace, seed: str, rounds: int, between: Callable[[int], None]
@@ -125,11 +125,11 @@ class Storm(Session):
 
     @property
     def turns_left(self) -> int:
-        """How many changes are to be made yet."""
+        """The number of changes still to be made."""
         return len(self._left)
 
     def work(self, connection: Any, cursor: Cursor) -> None:
-        """One transaction after another until all kinds had their turns."""
+        """Run transactions until each kind of DDL was applied `rounds` times."""
         turn = 0
         while self._left and not self.pace.is_over:
             self._between(turn)
@@ -154,7 +154,7 @@ class Storm(Session):
                     self._left.remove(kind)
 
     def _change(self, cursor: Cursor, kind: str) -> bool:
-        """Make one change, with rows around it. False where the table has nothing for it yet: another time."""
+        """Make one change, with rows before and after it. Return False if it does not apply to the table yet."""
         table = self.dice.choice(meant_for(kind, self.tables))
         cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         if self.dice.random() < 0.6:

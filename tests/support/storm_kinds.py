@@ -1,9 +1,9 @@
-"""The kinds of compatible DDL that a storm is made of.
+"""The kinds of compatible DDL of a storm.
 
-In: a table that the session has locked.  Out: DDL, and what has to be written with it.
-Invariant: a value that PostgreSQL gives to a row without sending the row is written once more in the transaction of
-its DDL: values under a new name, a default, the null of a column that was dropped and added again unseen. All else is
-not written again, so that rows of before each change are compared as they are. A name is never used for another type.
+In: a table that the session has locked.  Out: DDL, and the writes that must follow it.
+Invariant: DDL can change values of rows that PostgreSQL does not send again: values under a new name, a default, the
+null of a column that was dropped and added again. The transaction of the DDL writes such values explicitly. It writes
+no other values, so that the test also compares rows from before the change. A name never gets another type.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Kind = Callable[[random.Random, Cursor, Tables, str], bool]
 
 
 def meant_for(kind: str, tables: Tables) -> list[str]:
-    """The tables that may get such a change."""
+    """Return the tables that this kind of change may be applied to."""
     if kind in ("default", "rename", "unseen"):
-        # Of rows that are there twice, nothing tells the one that was sent with its new value from the other.
+        # Duplicate rows cannot be distinguished, so the test could not match the row that was sent again.
         return [name for name in tables.names if name != "twice"]
     if kind == "jsonb":
         return [name for name in tables.names if name not in KEYLESS]
@@ -50,19 +50,19 @@ def _new_name(tables: Tables, prefix: str = "c") -> str:
 
 
 def _add(cursor: Cursor, tables: Tables, table: str, kind: str) -> None:
-    """A column without a default."""
+    """Add a column without a default."""
     cursor.execute(f"ALTER TABLE {table} ADD {_new_name(tables)} {kind}")
 
 
 def _write_again(cursor: Cursor, table: str, name: str) -> None:
-    """Write a column's own value to every row, again where it is stored out of line."""
+    """Update every row with the column's own value; force a new value where TOAST would leave it unchanged."""
     kind = next(one.type for one in columns_of(cursor, table) if one.name == name)
     again = {"text": f"{name} || ''", "jsonb": f"{name}::text::jsonb"}.get(kind, name)
     cursor.execute(f"UPDATE {table} SET {name} = {again}")
 
 
 def _chosen(dice: random.Random, cursor: Cursor, table: str) -> Column | None:
-    """A column other than the first, where there are some to spare."""
+    """Return a random column other than the first, None if the table has too few."""
     others = columns_of(cursor, table)[1:]
     return dice.choice(others) if len(others) > 1 else None
 
@@ -103,7 +103,7 @@ def _rename(dice: random.Random, cursor: Cursor, tables: Tables, table: str) -> 
 
 
 def _again_seen(dice: random.Random, cursor: Cursor, tables: Tables, table: str) -> bool:
-    """Drop a column, write a row, add the column again: the row tells that it was away."""
+    """Drop a column, write a row, add the column again: the row shows cdcd that the column was missing."""
     column = _chosen(dice, cursor, table)
     if column is None:
         return False
@@ -114,7 +114,7 @@ def _again_seen(dice: random.Random, cursor: Cursor, tables: Tables, table: str)
 
 
 def _again_unseen(dice: random.Random, cursor: Cursor, tables: Tables, table: str) -> bool:
-    """The same without a row between; without a key a row could not even be found any more."""
+    """Drop and add a column without a row in between; not for keyless tables, whose rows could not be matched."""
     column = _chosen(dice, cursor, table)
     if column is None or table in KEYLESS:
         return False
@@ -124,7 +124,7 @@ def _again_unseen(dice: random.Random, cursor: Cursor, tables: Tables, table: st
 
 
 def _sent_row(dice: random.Random, cursor: Cursor, tables: Tables, table: str) -> None:
-    """A row more, in each partition where there are some: each has a topic of its own."""
+    """Insert a row into the table, or into each partition, because each partition has its own topic."""
     for leaf in tables.leaves():
         if leaf == table or (table == "parts" and leaf.startswith("parts_")):
             tables.insert(dice, cursor, leaf)

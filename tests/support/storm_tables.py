@@ -1,8 +1,8 @@
-"""The tables of a DDL storm, and rows for them whatever columns they have at the moment.
+"""The tables of a DDL storm, and rows that fit their current columns.
 
 In: a seeded generator, a cursor that holds a lock on the table.  Out: INSERT, UPDATE and DELETE.
-Invariant: columns come from the catalog, so a row fits the table as it is now. A name that begins with j holds JSON,
-as text or jsonb.
+Invariant: columns come from the catalog, so a row fits the current table. A column whose name begins with j has
+JSON, as text or jsonb.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBERS = ("NaN", "Infinity", "-Infinity", "-0", "0.1", "3.4028235e+38", "1e-40"
 
 @dataclass(frozen=True)
 class Column:
-    """A column as the catalog has it now."""
+    """A column as in the current catalog."""
 
     name: str
     type: str
@@ -44,7 +44,7 @@ class Column:
 
 
 def columns_of(cursor: Cursor, table: str) -> list[Column]:
-    """The columns, the one that names a row first."""
+    """Return the columns; the first one identifies a row."""
     cursor.execute(
         "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute"
         " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
@@ -54,7 +54,7 @@ def columns_of(cursor: Cursor, table: str) -> list[Column]:
 
 
 def value(dice: random.Random, column: Column, labels: list[str]) -> str | None:
-    """A literal of the column's type, often an odd one. `labels` are those of the enum."""
+    """Return a literal of the column's type, often an edge case. `labels` are those of the enum."""
     if not column.is_not_null and dice.random() < 0.15:
         return None
     kind = column.type.partition("(")[0]
@@ -68,7 +68,7 @@ def value(dice: random.Random, column: Column, labels: list[str]) -> str | None:
             "NaN" if dice.random() < 0.1 else f"{dice.randrange(-999_999, 999_999)}.{dice.randrange(100):02d}"
         )
     if kind == "text" and dice.random() < 0.2:
-        return dice.randbytes(5000).hex()  # out of line
+        return dice.randbytes(5000).hex()  # large enough to be stored out of line
     others: dict[str, Callable[[], object]] = {
         "integer": lambda: dice.randrange(-(2**31), 2**31),
         "bigint": lambda: dice.randrange(-(2**63), 2**63),
@@ -82,9 +82,9 @@ def value(dice: random.Random, column: Column, labels: list[str]) -> str | None:
 
 
 class Tables:
-    """What there is to write to, as far as it is committed. `parts` is the number of partitions.
+    """The committed tables, labels and partitions. `parts` is the number of partitions.
 
-    `coming`: what the storm's open transaction adds.
+    `coming`: the objects that the storm's open transaction has created.
     """
 
     def __init__(self, dsn: str, rows: int) -> None:
@@ -104,21 +104,21 @@ class Tables:
                     self.insert(random.Random(table), cursor, table)
 
     def partition(self, number: int) -> str:
-        """The DDL of a partition."""
+        """Return the DDL of a partition."""
         ids = f"FROM ({number * PARTITION_IDS}) TO ({(number + 1) * PARTITION_IDS})"
         return f"CREATE TABLE parts_{number} PARTITION OF parts FOR VALUES {ids}"
 
     def partitions(self) -> list[str]:
-        """The partitions, with those that are coming."""
+        """Return the partitions, including those of the open transaction."""
         coming = [name for what, name in self.coming if what == "partition"]
         return [f"parts_{number}" for number in range(self.parts)] + coming
 
     def leaves(self) -> list[str]:
-        """The tables that have rows of their own: each has a topic."""
+        """Return the tables that store rows; each has a topic."""
         return [name for name in self.names if name != "parts"] + self.partitions()
 
     def ended(self, *, is_committed: bool) -> None:
-        """Take over what the storm's transaction added, or forget it."""
+        """Add the objects of the storm's transaction if it is committed, else discard them."""
         for what, name in self.coming if is_committed else ():
             self.names += [name] if what == "table" else []
             self.labels += [name] if what == "label" else []
@@ -126,34 +126,34 @@ class Tables:
         self.coming = []
 
     def value(self, dice: random.Random, column: Column) -> str | None:
-        """A literal for a column."""
+        """Return a literal for a column."""
         return value(dice, column, self.labels)
 
     def number(self) -> int:
-        """A number that no session got before."""
+        """Return a number that no session has received before."""
         with self._lock:
             self._next += 1
             return self._next
 
     def new_name(self, dice: random.Random, table: str) -> str:
-        """What names a new row; in `twice` it does not name it alone."""
+        """Return the identifier of a new row; in the table `twice` it is not unique."""
         if table == "twice":
             return str(dice.randrange(20))
         number = self.number()
         if table.startswith("parts"):
-            place = table.removeprefix("parts").removeprefix("_") or dice.randrange(self.parts)
-            return str(int(place) * PARTITION_IDS + number)
+            partition = table.removeprefix("parts").removeprefix("_") or dice.randrange(self.parts)
+            return str(int(partition) * PARTITION_IDS + number)
         return str(number)
 
     def insert(self, dice: random.Random, cursor: Cursor, table: str) -> None:
-        """A row more, all of its columns given."""
+        """Insert a row with a value for each column."""
         first, *others = columns_of(cursor, table)
         values = [self.new_name(dice, table), *(self.value(dice, one) for one in others)]
         names = ", ".join(one.name for one in (first, *others))
         cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join(['%s'] * len(values))})", values)
 
     def change_row(self, dice: random.Random, cursor: Cursor, table: str) -> None:
-        """Insert a row, update some columns or the key of one, or delete one."""
+        """Insert a row, update some columns or the key of a row, or delete a row."""
         kind = dice.choices(("insert", "update", "key", "delete"), (4, 5, 1, 1))[0]
         if kind == "insert":
             return self.insert(dice, cursor, table)

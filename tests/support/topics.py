@@ -1,4 +1,4 @@
-"""Kafka as a test sees it: topics made, records written in transactions, committed records read back."""
+"""Kafka helpers for tests: create topics, write records in transactions, read committed records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _numbers = itertools.count(1)
 
 
 def new_name(prefix: str = "topic") -> str:
-    """A topic or transactional id that no other test has."""
+    """Return a name for a topic or transactional id that no other test uses."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
 
 
 def create_topic(
     bootstrap: str, topic: str, partitions: int = 1, copies: int = 1, config: Mapping[str, str] | None = None
 ) -> None:
-    """Create a topic and wait until the broker has it."""
+    """Create a topic and wait until the broker lists it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, partitions, copies, config=dict(config or {}))
     admin.create_topics([wanted], operation_timeout=30)[topic].result(30)
@@ -39,7 +39,7 @@ def create_topic(
 
 
 def transactional_producer(bootstrap: str, transactional_id: str) -> Producer:
-    """A producer ready for its first transaction."""
+    """Return a producer ready for its first transaction."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
     producer.init_transactions(60)
     return producer
@@ -63,10 +63,10 @@ def produce_all(producer: Producer, topic: str, values: Iterable[bytes]) -> None
 def committed_records(
     bootstrap: str, topic: str, at_least: int = 0, deadline_s: float = 120
 ) -> list[Message]:
-    """Every committed record of a topic, by partition and offset. Open transactions hide what follows them.
+    """Return every committed record of a topic, by partition and offset. Open transactions hide later records.
 
-    A commit is answered before its markers are in the partitions, so a reader can be a moment behind it:
-    `at_least` says how many records have been committed for sure and are waited for.
+    The broker answers a commit before its markers are in the partitions, so a reader may lag behind it:
+    `at_least` is the number of records that are surely committed and waited for.
     """
     give_up = time.monotonic() + deadline_s
     consumer = Consumer(
@@ -77,7 +77,7 @@ def committed_records(
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            # An end is told when nothing comes for so long: also while some are being written.
+            # The broker reports the end of a partition only after this time.
             "fetch.wait.max.ms": 20,
         }
     )
@@ -105,7 +105,7 @@ def _until_every_end(
         if error is None:
             found.append(message)
             at_end.discard(message.partition())
-        elif error.code() == KafkaError._PARTITION_EOF:  # for read_committed: at the last stable offset
+        elif error.code() == KafkaError._PARTITION_EOF:  # with read_committed, this is the last stable offset
             at_end.add(message.partition())
         elif error.fatal():
             raise KafkaException(error)
@@ -113,12 +113,12 @@ def _until_every_end(
 
 
 def committed_values(bootstrap: str, topic: str, at_least: int = 0) -> list[bytes | None]:
-    """The values of every committed record, by partition and offset; see `committed_records`."""
+    """Return the value of every committed record, by partition and offset; see `committed_records`."""
     return [message.value() for message in committed_records(bootstrap, topic, at_least)]
 
 
 def set_topic_config(bootstrap: str, topic: str, name: str, value: str) -> None:
-    """Set one of a topic's configurations."""
+    """Set one configuration of a topic."""
     entry = ConfigEntry(
         name,
         value,

@@ -1,5 +1,5 @@
-"""Whole transactions, for who judges them: how they are encoded in one go, which is one after the other, by the row
-codec's fallback; and what gathering may take away."""
+"""Expected results for batches of complete transactions: the records, encoded one transaction at a time by the Python
+fallback, and the keepalives that batching may drop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one_by_one(
     new_context: Callable[[int, int, int], TransactionContext],
     written_commit_lsn: int,
 ) -> tuple[object, ...]:
-    """What `encode_transaction_batch` returns: each transaction by itself, with the fallback."""
+    """Return the result of `encode_transaction_batch`, computed for each transaction with the fallback."""
     records: list[Record] = []
     operations: dict[tuple[int, int], int] = {}
     times: list[int] = []
@@ -64,7 +64,7 @@ def one_by_one(
 
 
 def gathered_back(items: Sequence[Item]) -> list[PlainItem]:
-    """The items as if nothing were gathered, without the time of sending, which what is gathered does not know."""
+    """Return the items with each batch expanded, and without the send time, which a batch does not have."""
     plain = (
         one for item in items for one in (expanded(item) if isinstance(item, TransactionBatch) else [item])
     )
@@ -72,10 +72,10 @@ def gathered_back(items: Sequence[Item]) -> list[PlainItem]:
 
 
 def without_needless(plain: Sequence[PlainItem], kept: Sequence[PlainItem]) -> list[PlainItem]:
-    """`plain` without those keepalives that `kept` does not have and may do without (F11): they ask for no answer,
-    behind a Commit, and what follows is a keepalive that says as much, or a Begin that commits no earlier."""
+    """Return `plain` without the keepalives that `kept` lacks and may lack (F11): such a keepalive requests no reply,
+    follows a Commit or a keepalive, and precedes a keepalive or a Begin with at least its position."""
     found: list[PlainItem] = []
-    for at in reversed(range(len(plain))):  # of equal ones the last is kept
+    for at in reversed(range(len(plain))):  # of equal keepalives the last one remains
         is_kept = len(found) < len(kept) and kept[-1 - len(found)] == plain[at]
         if is_kept or not (0 < at < len(plain) - 1 and _may_go(*plain[at - 1 : at + 2])):
             found.append(plain[at])

@@ -1,6 +1,6 @@
-"""What each base type becomes: the golden table that the walk through pg_type and the documentation are held to.
+"""The expected Avro type of each base type: the golden table for the test of pg_type and for the documentation.
 
-Names are pg_type.typname; what a type becomes is its Avro type, without a modifier and under the default policy.
+Names are pg_type.typname; Avro types are those without a modifier and with the default policy.
 """
 
 from __future__ import annotations

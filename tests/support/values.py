@@ -1,6 +1,6 @@
-"""Values of every base type of PostgreSQL, as literals: the limits by hand, and more by chance (with a seed).
+"""Literals of every base type of PostgreSQL: hand-written limits, and random values from a fixed seed.
 
-In: a type's name.  Out: literals that its input function takes.
+In: a type's name.  Out: literals that its input function accepts.
 Invariant: the same values in each run.
 """
 
@@ -159,7 +159,7 @@ VECTORS: dict[str, list[str]] = {
 
 
 def random_literals(type_name: str, count: int = 200) -> list[str]:
-    """Return literals by chance; none for a type that has no generator."""
+    """Return random literals; none for a type without a generator."""
     make = _BY_CHANCE.get(type_name)
     dice = random.Random(type_name)
     return [] if make is None else [make(dice) for _ in range(count)]
@@ -387,7 +387,7 @@ def _quoted(dice: random.Random) -> str:
 
 
 def literals(major: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield (declared type, literals) of every type that this major can be asked to keep a value of."""
+    """Yield (declared type, literals) for every type that a column of this major version can have."""
     more = SINCE_14 if major >= 14 else {}
     names = dict.fromkeys((*BY_HAND, *more))
     for name in names:

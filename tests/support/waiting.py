@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Wait for a condition, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], what: str, deadline_s: float = 120, pause_s: float = 0.05) -> T:
-    """The first true answer of `condition`; at the deadline the test fails and says what was waited for."""
+    """Return the first true result of `condition`; at the deadline fail the test and name the condition."""
     give_up = time.monotonic() + deadline_s
     while not (answer := condition()):
         if time.monotonic() > give_up:

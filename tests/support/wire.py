@@ -1,9 +1,9 @@
-"""A relay between a client and PostgreSQL that writes down what the replication protocol carries, both ways.
+"""A relay between a client and PostgreSQL that records the replication protocol in both directions.
 
-In: the server's port.  Out: a port to connect to instead, and `heard`: the positions in the order of the wire.
-Reads the frames by the protocol's own description (CopyData with w, k and r inside) and shares no code with
-cdcd. Connections have to be without TLS.
-Invariant: not a byte is changed; what the server sent is noted only after the client has been given it.
+In: the server's port.  Out: a port to connect to instead, and `heard`: the positions in wire order.
+It parses the frames by PostgreSQL's documentation (CopyData with w, k and r inside) and shares no code with cdcd.
+Connections must be without TLS.
+Invariant: no byte is changed; a message of the server is recorded only after it was sent to the client.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Heard:
 
 
 class WalsenderTap:
-    """Use as a context manager. `bytes_per_second` slows what the server sends; it may be set at any time.
+    """Use as a context manager. `bytes_per_second` limits the server's output; it may be set at any time.
 
-    `piece_bytes`: how much is passed on at a time at most.
+    `piece_bytes`: the most bytes forwarded at a time.
     """
 
     def __init__(self, server_port: int, *, piece_bytes: int = PIECE_BYTES) -> None:
@@ -53,13 +53,13 @@ class WalsenderTap:
             one.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # the listener was closed
+        with suppress(OSError):  # the listener is closed
             while True:
                 client, _ = self._listener.accept()
                 server = socket.socket()
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE_BYTES)
                 server.connect(("127.0.0.1", self._server_port))
-                for one in (client, server):  # so that small pieces arrive as they are
+                for one in (client, server):  # small pieces arrive unmerged
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += [client, server]
                 for source, target, frames, is_slowed in (
@@ -98,7 +98,7 @@ class WalsenderTap:
 
 
 class _Frames:
-    """Cuts a stream of bytes into messages: a type byte (not for the startup message), then the length."""
+    """Divides a byte stream into messages: a type byte (not in the startup message), then the length."""
 
     def __init__(self, note: Callable[[bytes, bytes], None], *, has_startup: bool) -> None:
         self._note = note

@@ -1,8 +1,8 @@
-"""An independent witness of what was committed: PostgreSQL's own test_decoding on a slot of its own.
+"""An independent record of committed changes: PostgreSQL's own test_decoding, with a separate slot.
 
-In: a DSN whose role may replicate; later, the events that an independent consumer has read.
-Out: nothing, or an AssertionError that names the transaction and table that differ.
-Shares no code with cdcd: the plugin's text is read line by line.
+In: a DSN whose role has REPLICATION; later, the events that an independent consumer has read.
+Out: nothing, or an AssertionError that names the transaction and the table that differ.
+It shares no code with cdcd: it parses the plugin's text line by line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MESSAGES = "message"
 
 
 class Witness:
-    """Sees every transaction that is committed after it was made."""
+    """Records every transaction that commits after the witness was created."""
 
     def __init__(self, dsn: str, password: str | None = None) -> None:
         self._dsn, self._password = dsn, password
@@ -35,7 +35,7 @@ class Witness:
         self.from_lsn = int(row[0][0])
 
     def read(self) -> dict[Place, Counter[str]]:
-        """How many of each verb each transaction did to each table. Drops the slot."""
+        """Return the number of each verb for each transaction and table. Drop the slot."""
         seen: dict[Place, Counter[str]] = defaultdict(Counter)
         xid = 0
         for (line,) in self._rows("SELECT data FROM pg_logical_slot_get_changes(%s, NULL, NULL)"):
@@ -47,7 +47,7 @@ class Witness:
                 for table in found["tables"].split(", "):
                     seen[xid, PARTITION.sub("events", table.removeprefix("public."))][found["verb"]] += 1
             else:
-                assert line.startswith(("COMMIT", "message: transactional: 0 ")), "a line of an unknown kind"
+                assert line.startswith(("COMMIT", "message: transactional: 0 ")), "an unknown kind of line"
         self._rows("SELECT pg_drop_replication_slot(%s)")
         return seen
 
@@ -64,9 +64,9 @@ class Witness:
 def changes_of(
     events: list[Event], from_lsn: int, topics: str, message_topic: str
 ) -> dict[Place, Counter[str]]:
-    """How many of each op each transaction from `from_lsn` on has in each topic; a truncate counts once.
+    """Return the number of each op for each transaction from `from_lsn` on and topic; a truncate counts once.
 
-    `topics` is what the tables' topics begin with, before the table's own name.
+    `topics` is the prefix of the tables' topics, before the table's name.
     """
     seen: dict[Place, Counter[str]] = defaultdict(Counter)
     truncates = set()
@@ -84,8 +84,8 @@ def changes_of(
 
 
 def assert_same_changes(witnessed: dict[Place, Counter[str]], read: dict[Place, Counter[str]]) -> None:
-    """Every transaction has the same changes of each table; an UPDATE of a key is a `d` and a `c`."""
-    assert witnessed, "the witness saw nothing"
+    """Assert that each transaction has the same changes of each table; an UPDATE of a key is a `d` and a `c`."""
+    assert witnessed, "the witness has no transactions"
     for place in sorted(set(witnessed) | set(read)):
         done, ops = witnessed.get(place, Counter()), read.get(place, Counter())
         moved = ops["c"] - done["INSERT"]
