@@ -1,4 +1,4 @@
-"""Groups of whole transactions: when one ends, what waits, and the one position that may be confirmed."""
+"""Groups of complete transactions: when a group ends, what waits, and which position may be confirmed."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_an_idle_position_behind_records_moves_the_groups_position() -> None:
 
 
 def test_an_idle_position_is_gone_when_a_transaction_has_begun() -> None:
-    """F6: what is inside a transaction makes nothing safe."""
+    """F6: a position inside a transaction confirms nothing."""
     one = group(end(10, transactions=0), rows())
     take_all(one)
     assert one.idle_position is None
@@ -180,7 +180,7 @@ def test_an_empty_chunk_without_a_commit_position_changes_nothing() -> None:
     assert one.commit_position == commit_position(10)
 
 
-# --- hurry and stop (F69) ---
+# --- flush and stop (F69) ---
 
 
 def test_in_a_hurry_complete_transactions_are_ready_at_once() -> None:
@@ -254,7 +254,7 @@ def large(**limits: object) -> Group:
 
 
 def some(tx_seq: int, count: int = 1, size_bytes: int = 10) -> Chunk:
-    """Rows of the transaction at 50, up to this number."""
+    """Return rows of the transaction at LSN 50, up to this sequence number."""
     return Chunk([RECORD] * count, size_bytes, reached=PartPosition(50, tx_seq))
 
 
@@ -266,7 +266,7 @@ def some(tx_seq: int, count: int = 1, size_bytes: int = 10) -> Chunk:
 def test_a_part_is_committed_with_the_position_before_its_transaction(
     limits: dict[str, int], now_us: int
 ) -> None:
-    """What may be confirmed stays; the part is named besides."""
+    """The position to confirm does not move; the progress record also names the part."""
     one = large(**limits)
     for chunk in (some(2, 2, 20), some(3), some(4)):
         one.add(chunk)
@@ -288,7 +288,7 @@ def test_complete_transactions_are_committed_along_with_the_part_behind_them() -
 
 
 def test_the_end_of_a_transaction_whose_parts_are_written_is_committed_at_once() -> None:
-    """Nothing is left to write, but readers wait for the record that makes it whole."""
+    """No record is left to write, but readers wait for the progress record that completes the transaction."""
     one = large(max_rows=1)
     one.add(some(1))
     take_all(one)
@@ -314,7 +314,7 @@ def test_an_idle_position_while_the_rest_is_awaited_keeps_the_part_and_does_not_
 
 
 def test_an_older_idle_position_does_not_move_a_part_back() -> None:
-    """F4: a slot may stand behind what is durable."""
+    """F4: a slot may be behind the durable position."""
     one = large(max_rows=1)
     one.begin_at(commit_position(40))
     one.add(end(30))
@@ -329,7 +329,7 @@ def test_an_older_idle_position_does_not_move_a_part_back() -> None:
         ({"max_rows": 2}, 0, "rows"),
         ({"max_bytes": 20}, 0, "bytes"),
         ({"max_time_us": 500}, 0, "time"),
-        ({"max_time_us": 500}, 300, None),  # Kafka was away: the transaction is not to blame
+        ({"max_time_us": 500}, 300, None),  # the outage of Kafka does not count
         ({"max_rows": 3}, 0, None),
         ({}, 0, None),
     ],
@@ -344,11 +344,11 @@ def test_where_parts_are_not_wanted_it_is_refused(
     assert one.refused(700, stalled_us) == refused
     one.add(end(50))
     take_all(one)
-    assert one.refused(700, 0) is None, "it is complete"
+    assert one.refused(700, 0) is None, "a complete transaction is not refused"
 
 
 def test_what_cannot_be_cut_is_refused_also_where_parts_are_wanted() -> None:
-    """Rows of a snapshot have no number that a replay could be told by."""
+    """Rows of a snapshot have no sequence number by which a replay could be recognized."""
     one = large(max_rows=1)
     one.add(rows())
     take_all(one)
@@ -363,7 +363,7 @@ def test_the_wait_ends_where_the_time_of_a_part_does() -> None:
 
 
 def test_who_may_go_on_for_as_long_as_kafka_was_away_is_waited_for_that_much_longer() -> None:
-    """Else the writer would look without a pause until then."""
+    """Otherwise the writer would poll without a pause until then."""
     one = large(max_time_us=500, allows_parts=False)
     one.add(some(1))
     one.take(100)
@@ -376,7 +376,7 @@ def test_who_may_go_on_for_as_long_as_kafka_was_away_is_waited_for_that_much_lon
 def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_it(
     limits: dict[str, int],
 ) -> None:
-    """More small ones than the limit are no large one."""
+    """Small transactions that exceed the limit together are not one large transaction."""
     one = large(allows_parts=False, **limits)
     one.add(Chunk([RECORD] * 4, 40, commit_position(40)))
     one.add(some(1))
@@ -386,7 +386,7 @@ def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_i
     assert one.refused(0, 0) is None
     one.add(some(3, count=2, size_bytes=20))
     assert one.take(0) is not None
-    assert one.refused(0, 0) is not None, "and it alone reaches it"
+    assert one.refused(0, 0) is not None, "the transaction alone reaches the limit"
 
 
 def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
@@ -402,7 +402,7 @@ def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
 
 @pytest.mark.parametrize("max_wait_us", [0, 30])
 def test_in_a_backlog_a_group_does_not_wait_for_more_than_enough(max_wait_us: int) -> None:
-    """What the configuration asks for is waited for all the same."""
+    """The configured wait still applies."""
     one = group(rows(LINGER_MAX_ROWS - 1), end(10), max_rows=10**9, max_bytes=10**9, max_wait_us=max_wait_us)
     one.wait_by(WaitPolicy(linger_us=50))
     take_all(one)
@@ -421,7 +421,7 @@ def seen_early(*chunks: Chunk, **limits: int) -> Group:
 
 
 def test_a_position_waits_for_more_and_not_longer_although_more_waits() -> None:
-    """What is seen and not confirmed comes again after a crash: there is no end of it under load otherwise."""
+    """Visible but unconfirmed records come again after a crash; without a limit they accumulate under load."""
     one = seen_early(rows(), end(10), max_wait_us=0)
     take_all(one, 0)
     assert not one.ready(49)
@@ -439,7 +439,7 @@ def test_a_position_waits_for_more_and_not_longer_although_more_waits() -> None:
 
 @pytest.mark.parametrize("max_wait_us", [0, 1000])
 def test_a_position_does_not_wait_while_a_part_of_a_transaction_comes_in(max_wait_us: int) -> None:
-    """F7: what is complete would be confirmed only with the end of a transaction that may take an hour."""
+    """F7: complete transactions would be confirmed only at the end of a transaction that may take an hour."""
     one = seen_early(rows(), end(10), max_wait_us=max_wait_us)
     take_all(one, 0)
     one.add(rows(1))
@@ -504,7 +504,7 @@ def test_what_waits_long_is_not_soon_committed(join_wait_us: int) -> None:
 
 
 def test_a_backlog_that_comes_behind_does_not_let_a_part_into_what_is_expected() -> None:
-    """Who reads the progress topic at a start would wait for the end of a transaction that may take an hour."""
+    """A start that reads the progress topic would wait for the end of a transaction that may take an hour."""
     one = joined_late(rows(), end(10), max_wait_us=0)
     take_all(one, 0)
     one.announce_commit()

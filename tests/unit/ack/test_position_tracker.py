@@ -1,4 +1,4 @@
-"""What may be confirmed goes forward only, and not past an undecided PREPARE; a replay is told apart all the same."""
+"""The position to confirm only advances, and not past an undecided PREPARE; a replay is still recognized."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_undecided_prepare_holds_back_what_is_confirmed_and_nothing_else() ->
     tracker.committed(200, 208, 5)
     held = position(tracker, prepared_lsn=150)
     assert (held.commit_lsn, held.end_lsn, held.covered_lsn) == (200, 150, 208)
-    assert position(tracker).end_lsn == 208, "once it is decided"
+    assert position(tracker).end_lsn == 208, "without an undecided PREPARE"
 
 
 def test_a_prepare_from_before_two_phase_does_not_move_it_back() -> None:

@@ -1,4 +1,4 @@
-"""A server that shuts down asks again and again; one that only asks is not left."""
+"""A server that shuts down requests replies repeatedly; other requests for a reply do not count as a shutdown."""
 
 from __future__ import annotations
 

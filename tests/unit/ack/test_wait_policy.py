@@ -1,4 +1,4 @@
-"""One policy at a time: by the rate of the stream, what readers see, and what came together last."""
+"""The wait policy of the next groups follows from the stream's rate, the delivery and the last group."""
 
 from __future__ import annotations
 

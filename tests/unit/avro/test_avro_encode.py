@@ -1,4 +1,4 @@
-"""Rows in, records out: envelope, keys, numbering, TOAST, truncate. The judge of the bytes is fastavro."""
+"""Rows become records: envelope, keys, sequence numbers, TOAST, truncate. fastavro checks the bytes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from cdcd.model import Column, Record, Relation, ReplicaIdentity, RowBatch, Tran
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 
 LSN, COMMIT_LSN = 0x1_6B374D848, 0x1_6B374E000
-TIMELINE = 2**32 - 1  # the highest that PostgreSQL counts to
+TIMELINE = 2**32 - 1  # the highest timeline of PostgreSQL
 COMMIT_PG_US = 820_454_400_123_456  # 2026-01-01 00:00:00.123456 UTC
 COMMIT_US = 1_767_139_200_123_456
 U = object()
 
 
 def tuple_data(values: list[Any]) -> bytes:
-    """`U` unchanged, None null, str text, bytes binary."""
+    """Return tuple data: `U` unchanged, None null, str text, bytes binary."""
     out = struct.pack(">H", len(values))
     for value in values:
         if value is U:
@@ -85,7 +85,7 @@ def relation(identity: ReplicaIdentity = ReplicaIdentity.DEFAULT) -> Relation:
 
 
 class Table:
-    """A relation with its plan, and fastavro as its reader."""
+    """A relation with its plan, and fastavro as the reader of its records."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ def test_snapshot_rows_are_reads_and_origins_are_named() -> None:
 
 @pytest.mark.parametrize("origin_lsn", [(1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_an_origins_lsn_that_a_long_cannot_hold_is_null(origin_lsn: int) -> None:
-    """pg_replication_origin_xact_setup takes any LSN: the origin may be no PostgreSQL at all."""
+    """pg_replication_origin_xact_setup accepts any LSN: the origin need not be PostgreSQL."""
     table = Table(relation())
     info = TransactionInfo(771, COMMIT_LSN, COMMIT_PG_US, "east", origin_lsn)
     tx = TransactionContext(
@@ -203,7 +203,7 @@ def test_an_origins_lsn_that_a_long_cannot_hold_is_null(origin_lsn: int) -> None
 
 @pytest.mark.parametrize("commit_pg_us", [COMMIT_PG_US, 10**16, (1 << 63) - 1])
 def test_a_commit_time_that_a_long_cannot_hold_is_null(commit_pg_us: int) -> None:
-    """pg_replication_origin_xact_setup takes any time: nanoseconds end in 2262, microseconds in 294247."""
+    """pg_replication_origin_xact_setup accepts any time: nanoseconds end in 2262, microseconds in 294247."""
     table = Table(relation())
     info = TransactionInfo(771, COMMIT_LSN, commit_pg_us, "east", 99)
     tx = TransactionContext(
@@ -257,7 +257,7 @@ def test_changes_are_numbered_over_runs_and_a_tombstone_takes_no_number() -> Non
 
 
 def test_a_delete_by_key_carries_the_key_and_then_a_tombstone() -> None:
-    """F45: the other columns of a K tuple are not NULLs but nothing."""
+    """F45: the other columns of a K tuple are absent, not NULL."""
     table = Table(relation())
     gone, tombstone = table.encode(("D", delete(key=["5", None, None, None])))
     value = table.value(gone)
@@ -282,7 +282,7 @@ def test_an_update_of_the_key_is_a_delete_then_a_create() -> None:
 
 
 def test_an_unchanged_toast_is_marked_where_the_old_value_is_not_there() -> None:
-    """F46: never a null that reads as NULL."""
+    """F46: never as a null that readers take for NULL."""
     table = Table(relation())
     (record,) = table.encode(("U", update(["5", None, U, None])))
     value = table.value(record)
@@ -562,7 +562,7 @@ def test_murmur2_is_the_java_clients(text: bytes, expected: int) -> None:
 
 @pytest.mark.parametrize("writes_timeline", [True, False])
 def test_readers_go_on_over_the_record_that_first_has_a_timeline(writes_timeline: bool) -> None:
-    """Old records under the new schema are of timeline 0, and old readers pass over it."""
+    """The new schema reads old records with timeline 0, and old readers ignore the field."""
     table = Table(relation())
     now = table.schemas.value
     before = copy.deepcopy(now)

@@ -1,4 +1,4 @@
-"""What a column's policy does to a row: special values, values that are too long, TOASTed values not sent."""
+"""The effect of a column's policy on a row: special values, oversized values, TOASTed values that were not sent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tuple_data(values: dict[str, Any]) -> bytes:
 
 
 def written(policies: Policies, new: dict[str, Any], old: dict[str, Any] | None = None) -> Any:
-    """The envelope of an insert, or of an update with the whole old row, as fastavro reads it."""
+    """Return the envelope of an insert, or of an update with the full old row, as fastavro reads it."""
     described = relation(ReplicaIdentity.DEFAULT if old is None else ReplicaIdentity.FULL)
     schemas = relation_schemas(described, TYPES, ("id",), "shop", policies)
     plan = compile_plan(
@@ -112,7 +112,7 @@ def test_halt_names_the_place_and_never_the_value() -> None:
 
 @pytest.mark.parametrize("text", ["{{\udcff}}", "[0:0]={a\udcc3}"])
 def test_special_text_that_is_not_utf_8_halts_with_its_place(text: str) -> None:
-    """Bytes that a database in SQL_ASCII, or "char" before PostgreSQL 15, can have: they are no Avro string."""
+    """A database in SQL_ASCII, or "char" before PostgreSQL 15, can have bytes that are not an Avro string."""
     with pytest.raises(ValueUnencodable, match="UTF-8") as caught:
         written(every(), {"id": "1", "notes": text})
     context = caught.value.context
@@ -150,7 +150,7 @@ def test_a_value_that_is_too_long_halts_with_its_size() -> None:
 
 
 def test_or_is_left_out_under_a_name_that_no_value_has() -> None:
-    """Field names have no dot, so `after.note.omitted_bytes` is no column's special value. The size is the text's."""
+    """Field names have no dot, so `after.note.omitted_bytes` is unambiguous. The size is that of the text."""
     policies = every(max_value_bytes=10, oversized="omit")
     row = {"id": "1", "note": "x" * 11, "data": "\\x" + "00" * 5, "doc": "{}"}
     value = written(policies, row, {"id": "1", "note": "ü" * 9, "day": "infinity"})
@@ -171,7 +171,7 @@ def test_a_key_is_never_left_out(choice: str) -> None:
 
 
 def test_the_placeholder_stands_in_string_and_bytes_columns() -> None:
-    """F46: the column is in `unchanged` all the same."""
+    """F46: `unchanged` still lists the column."""
     unsent = dict.fromkeys(("note", "data", "doc", "days", "tag"), UNCHANGED)
     value = written(every(placeholder="__unchanged ☕"), {"id": "1", **unsent})
     assert value["after"] == {

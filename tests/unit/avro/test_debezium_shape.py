@@ -1,7 +1,7 @@
-"""The envelope as readers of Debezium's Avro expect it. What they expect is listed here by hand, field by field.
+"""The envelope has the fields that readers of Debezium's Avro expect; this file lists them by hand.
 
-Reader's schemas stand for the engines: each names the fields that it takes, strictly by name and type, and fastavro
-resolves what cdcd has written against it, as their Avro libraries do.
+Reader schemas represent the engines: each lists the fields that the engine reads, by name and type, and fastavro
+resolves cdcd's records to that schema, as the engines' Avro libraries do.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def enveloped() -> Table:
 
 
 def plain(avro: Any) -> Any:
-    """A type without its properties: a named or logical type is its base."""
+    """Return a type without its properties; of a named or logical type, the base type."""
     if isinstance(avro, list):
         return [plain(branch) for branch in avro]
     return avro["type"] if isinstance(avro, dict) else avro

@@ -1,4 +1,4 @@
-"""docs/records.md has each field of each schema, in order, with its type, and the options of a TRUNCATE."""
+"""docs/records.md lists each field of each schema, in order, with its type, and the options of a TRUNCATE."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def section(title: str) -> str:
 
 
 def documented(title: str) -> list[tuple[str, str]]:
-    """Names and types of the section's table."""
+    """Return names and types from the section's table."""
     return re.findall(r"(?m)^\| `(\w+)` \| ([\w ]+) \|", section(title))
 
 
 def spoken(avro: Any) -> str:
-    """A type in the words of the document."""
+    """Return the document's name of a type."""
     if isinstance(avro, list):
         (kind,) = [one for one in avro if one != "null"]
         return f"{spoken(kind)} or null"

@@ -1,4 +1,4 @@
-"""The C extension of the row codec against its Python fallback: the same records or error on any bytes."""
+"""The C extension of the row codec and its Python fallback give the same records or error for any bytes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_run_becomes_the_same_records_or_the_same_error(first: int) -> None:
                 encoded += 1
                 assert (other.tx_seq, other.counts) == (one.tx_seq, one.counts), seed
                 tx = one
-    assert encoded > 200, "most runs are good ones"
+    assert encoded > 200, "most batches are valid"
 
 
 @needs_extension
@@ -83,7 +83,7 @@ def test_whole_transactions_become_what_they_become_one_by_one(first: int) -> No
         gone += 1
         assert not isinstance(found, int)
         assert found == one_by_one(transactions, plans, _context, WRITTEN), seed
-    assert gone > 100, "most go this way"
+    assert gone > 100, "most batches are encoded in one call"
 
 
 @needs_extension
@@ -120,7 +120,7 @@ def _one_row(text: str) -> RowBatch:
 
 @needs_extension
 def test_two_relations_of_one_name_are_counted_together() -> None:
-    """The tables "a.b"."c" and "a"."b.c" are told by one name."""
+    """The tables "a.b"."c" and "a"."b.c" have one name in the metrics."""
     for seed in range(50):
         chance = random.Random(seed)
         tables = [Table(chance, relid) for relid in (7, 8)]
@@ -141,7 +141,7 @@ def test_two_relations_of_one_name_are_counted_together() -> None:
 def test_what_the_extension_leaves_to_python_is_counted(
     type_oid: int, text: str, tally: tuple[int, int]
 ) -> None:
-    """A column of a rare type, or a row with a value that is not native."""
+    """A column of a rare type, or a row with a value that the extension does not encode."""
     take_fallback_counts()
     assert len(encode_batch(_one_row(text), _one_column(type_oid), context(random.Random(1)))) == 1
     assert take_fallback_counts() == tally
@@ -149,12 +149,12 @@ def test_what_the_extension_leaves_to_python_is_counted(
 
 
 def _float_texts(chance: random.Random, count: int) -> list[str]:
-    """What PostgreSQL writes (the shortest text of a double), and numbers beside the middle between two doubles."""
+    """Return doubles as PostgreSQL writes them (the shortest text), and numbers near the middle of two doubles."""
     written = [repr(chance.choice((1, -1)) * 10 ** chance.uniform(-4, 15)) for _ in range(count)]
     middles = []
     for _ in range(count):
         bits = chance.randint(54, 63)
-        middle = (chance.getrandbits(52) | 1 << 52) << 1 | 1  # 54 bits, of which a double has 53
+        middle = (chance.getrandbits(52) | 1 << 52) << 1 | 1  # 54 bits; a double has 53
         digits = str((middle << (bits - 54)) + chance.choice((-1, 0, 0, 1)))
         point = chance.randint(1, len(digits))
         middles += [digits, digits[:point] + "." + digits[point:]]
@@ -162,7 +162,7 @@ def _float_texts(chance: random.Random, count: int) -> list[str]:
 
 
 def test_a_text_becomes_the_nearest_double() -> None:
-    """Python's own `float`, which is correctly rounded, is the judge, of the extension and of its fallback."""
+    """The extension and its fallback must equal Python's `float`, which rounds correctly."""
     plans = _one_column(FLOAT8)
     tx = context(random.Random(1))
     texts = _float_texts(random.Random(2), 4000)
@@ -170,4 +170,4 @@ def test_a_text_becomes_the_nearest_double() -> None:
         (record,) = encode_batch(_one_row(text), plans, tx)
         assert record.value is not None
         assert b"\x02" + struct.pack("<d", float(text)) in record.value, text
-    assert sum(len(text.strip("-").replace(".", "")) >= 17 for text in texts) > 4000, "most are hard ones"
+    assert sum(len(text.strip("-").replace(".", "")) >= 17 for text in texts) > 4000, "most have 17 digits"

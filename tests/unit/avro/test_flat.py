@@ -1,4 +1,4 @@
-"""The flat value: the row with what became of it, and keys that may be null. The judge of the bytes is fastavro."""
+"""The flat value: the row with its operation, and keys that may be null. fastavro checks the bytes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_key_that_changes_ends_one_row_and_begins_another() -> None:
 
 
 def test_what_the_row_cannot_hold_is_said_in_it() -> None:
-    """F46 and F54: neither NaN nor an unchanged TOASTed value is the same as NULL."""
+    """F46 and F54: NaN and an unchanged TOASTed value must be distinguishable from NULL."""
     ((_, value),) = Table(ORDERS, ("id",)).encode("U", b"N" + row("1", "NaN", U))
     assert (value["price"], value["note"]) == (None, None)
     assert (value["__special"], value["__unchanged"]) == ({"price": "NaN"}, ["note"])

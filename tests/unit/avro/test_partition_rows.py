@@ -1,4 +1,4 @@
-"""F78: what is made of an old tuple that a partition's identity formed, while the letter before it is the root's."""
+"""F78: an old tuple has the columns of the partition's replica identity, but its type letter is the root's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def table(identity: ReplicaIdentity, key: tuple[str, ...] = ("id",), old: OldTup
 
 
 def story(one: Table, *messages: tuple[str, bytes]) -> list[Any]:
-    """Per record: op, before, after, special, unchanged."""
+    """Return of each record: op, before, after, special, unchanged."""
     values = [one.value(record) for record in one.encode(*messages)]
     return [
         (
@@ -61,7 +61,7 @@ MARKS = {"before.v.not_logged": "true", "before.w.not_logged": "true"}
 
 @pytest.mark.parametrize(("letter", "marks"), [("key", None), ("old", MARKS)])
 def test_an_unchanged_value_is_not_filled_from_a_null(letter: str, marks: dict[str, str] | None) -> None:
-    """The first example: the root is FULL, the partition is not, the key changes."""
+    """The root is FULL, the partition is not, the key changes."""
     old = old_tuples([PartitionIdentity(LEAF, False, frozenset({"id"}))], ("id",))
     one = table(FULL, old=old)
     assert story(one, ("U", update(["2", U, "1"], **{letter: ["1", None, None]}))) == [
@@ -72,14 +72,14 @@ def test_an_unchanged_value_is_not_filled_from_a_null(letter: str, marks: dict[s
 
 @pytest.mark.parametrize("letter", ["key", "old"])
 def test_each_column_that_is_there_is_used(letter: str) -> None:
-    """A partition may be FULL, or have a larger key, where its root is and has not."""
+    """A partition may be FULL, or have a larger key, although its root is not and has not."""
     assert story(table(DEFAULT), ("U", update(["1", U, None], **{letter: ["1", "long", "5"]}))) == [
         ("u", row(1, "long", 5), row(1, "long", None), None, [])
     ]
 
 
 def test_a_table_without_a_key_has_what_the_partition_logged() -> None:
-    """The second example."""
+    """The partition logs its key columns; the root has no key."""
     old = old_tuples([PartitionIdentity(LEAF, False, frozenset({"id"}))], ())
     assert old == OldTuples(frozenset({ID_ONLY}), (LEAF,))
     one = table(DEFAULT, (), old)
@@ -151,7 +151,7 @@ def test_what_old_tuples_may_lack(
 
 @pytest.mark.parametrize(
     "partitions", ["", "full", "none", "full none"]
-)  # PostgreSQL refuses UPDATE without any
+)  # without an identity PostgreSQL refuses UPDATE
 def test_nothing_is_missing_where_all_partitions_are_full(partitions: str) -> None:
     assert old_tuples([IDENTITIES[name] for name in partitions.split()], ("id",)) is None
 

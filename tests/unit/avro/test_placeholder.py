@@ -1,4 +1,4 @@
-"""The placeholder of a row that is too large (F65). The judge of the bytes is fastavro."""
+"""The placeholder of a row that is too large (F65). fastavro checks the bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tuple_data(values: list[Any]) -> bytes:
 
 
 class Table:
-    """A relation with a column of each kind that Avro has, by fields or flat."""
+    """A relation with a column of each kind of Avro type, with an envelope or flat."""
 
     def __init__(self, *, is_flat: bool = False, identity: ReplicaIdentity = ReplicaIdentity.DEFAULT) -> None:
         self.relation = Relation(7, "public", "orders", identity, COLUMNS)

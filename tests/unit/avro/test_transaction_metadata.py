@@ -1,4 +1,4 @@
-"""BEGIN and END, decoded by fastavro: one id, and counts that are those of the numbers given out."""
+"""BEGIN and END, decoded by fastavro: one id, and counts that match the sequence numbers."""
 
 from __future__ import annotations
 

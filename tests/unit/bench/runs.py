@@ -1,4 +1,4 @@
-"""Runs as the benchmark writes them."""
+"""Sample runs in the benchmark's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of cases, and what is written for them."""
+"""The table of benchmark cases, and the rows written for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wanted beside what was measured."""
+"""Targets next to measured figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_rate_is_wanted_of_each_neighbour_that_took_part() -> None:
     assert found["insert-1000: rate of `unix`"] == (0.95, True)
     assert found["insert-1000: rate of `debezium_tuned`"] == (4.0, False)
     assert found["insert-1000: CPU of the daemon, us/row"] == (3.5, False)
-    assert not any("tcp" in name for name in found), "it did not take part"
+    assert not any("tcp" in name for name in found), "tcp did not take part"
 
 
 def test_what_a_column_and_a_table_cost_is_a_difference_and_a_ratio() -> None:

@@ -1,4 +1,4 @@
-"""Rows that arrive at a rate."""
+"""Rows that arrive at a fixed rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was committed when, what was read when, and what lies between."""
+"""Latency: the time from the commit of a row to its read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's figures are made of, and when it is repeated."""
+"""The sources of a run's figures, and when a run is repeated."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ def test_a_disturbed_run_is_repeated_so_many_times(
     each: Iterator[float] = iter(shares)
     run = undisturbed(lambda: of_share(next(each)), 2)
     assert (run.others_share, run.repeats) == (chosen, repeats)
-    assert next(each, None) is None, "no more runs than needed, and no fewer"
+    assert next(each, None) is None, "exactly as many runs as needed"

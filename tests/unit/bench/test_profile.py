@@ -1,4 +1,4 @@
-"""What a profile tells."""
+"""The report of a profile."""
 
 from __future__ import annotations
 

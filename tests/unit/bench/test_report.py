@@ -1,4 +1,4 @@
-"""The document that is made of measured runs."""
+"""The report of measured runs."""
 
 from __future__ import annotations
 

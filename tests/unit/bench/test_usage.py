@@ -1,4 +1,4 @@
-"""What is read of /proc."""
+"""CPU and memory figures from /proc."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_process_is_read_while_it_lives_and_its_children_count_after_their_end
 
 
 def test_a_child_that_ends_while_it_is_looked_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its time, a whole core's for a walsender, is said to be somebody else's."""
+    """Otherwise its CPU time, a full core of a walsender, would count as that of other processes."""
     before = usage.family_of(os.getpid())
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     children_of = usage.children_of

@@ -1,4 +1,4 @@
-"""How findings are shown: aligned, with what mends them, counted."""
+"""Findings are shown aligned, with hints and a count."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_endpoint_is_tried_though_none_answers(tmp_path: Path) -> None:
 
 
 def test_the_json_of_a_check_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line break between its parts stays one; one inside a name is an escape of JSON's own."""
+    """A line break between the parts stays a line break; one inside a name is escaped in the JSON."""
     path = tmp_path / "prod.yaml"
     text = GOOD.replace("db.example.com", "127.0.0.1:1").replace("kafka:9092", "127.0.0.1:1")
     path.write_text(text.replace("registry:8081", "127.0.0.1:1"))

@@ -1,4 +1,4 @@
-"""`cdcd decode`: what is printed for each message, where an error says it is, how a stream's xids are read."""
+"""`cdcd decode`: the output for each message, the location of an error, the xids of a stream."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def xlog(payload: bytes) -> bytes:
 
 
 class Cdcd:
-    """The command in this process, standard input given as text."""
+    """Runs the command in this process, with standard input from a text."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch = monkeypatch
         self._capsys = capsys
 
     def decode(self, *words: str, given: str = "") -> tuple[int, list[dict[str, Any]], str]:
-        """Exit status, the printed lines, standard error."""
+        """Return exit status, output lines, standard error."""
         self._monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
         status = main(["decode", *words])
         printed = self._capsys.readouterr()
@@ -256,7 +256,7 @@ def test_a_file_that_is_cut_is_shown_up_to_there(cdcd: Cdcd, tmp_path: Path) -> 
 
 
 def header_line(**over: object) -> bytes:
-    """A header with a field that is wrong."""
+    """Return a header with a wrong field."""
     fields: dict[str, object] = {
         "format": "cdcd-capture", "format_version": 1, "server_version_num": 180000, "system_identifier": "1",
         "timeline": 1, "database": "d", "start_lsn": "0/0", "publication_names": ["p"], "proto_version": 4,

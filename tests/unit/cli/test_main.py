@@ -1,4 +1,4 @@
-"""The `cdcd` command as a process: what it prints where, and its exit status."""
+"""The `cdcd` command as a process: its output, standard error and exit status."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ main()
 def test_a_signal_while_it_is_being_loaded_is_in_order(
     tmp_path: Path, sent: tuple[signal.Signals, ...], status: int
 ) -> None:
-    """Nothing is begun by then."""
+    """The process has not started any work by then."""
     path = tmp_path / "cdcd.yaml"
     path.write_text(sample_yaml())
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The settings with which a command asks Kafka: the client's own log is quiet unless it was asked for."""
+"""The settings of a command's Kafka client: its log is off unless the configuration sets its level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ways on need of the machine that they are run on."""
+"""The use of the local host by the commands that resolve a halt."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
 
 
-@pytest.mark.parametrize("error", [KeyError, OSError])  # before Python 3.13, and since
+@pytest.mark.parametrize("error", [KeyError, OSError])  # before Python 3.13, and from 3.13 on
 def test_who_decides_has_a_name_also_where_the_user_is_a_number(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """A container's user is often in no passwd file: cdcd's own image has one of these."""
+    """A container's user is often not in the passwd file, as in cdcd's own image."""
 
     def nobody(uid: int) -> object:
         raise error
@@ -34,7 +34,7 @@ def test_who_decides_has_a_name_also_where_the_user_is_a_number(
 
 
 def test_who_listens_on_every_address_is_asked_at_the_machines_own() -> None:
-    """Whoever listens on :: does not listen on 127.0.0.1."""
+    """A socket that listens on :: need not listen on 127.0.0.1."""
     assert [here(host) for host in ("::", "::1", "0.0.0.0")] == ["::1", "::1", "127.0.0.1"]
 
 

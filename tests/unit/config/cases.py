@@ -1,4 +1,4 @@
-"""Wrong configurations, each with the one line that it must give. `prod.yaml` is what the file is called."""
+"""Invalid configurations, each with the line that it must give. The file is named `prod.yaml`."""
 
 # ruff: noqa: E501 - a line that cdcd prints is one line here
 
@@ -17,7 +17,7 @@ registry: {url: "http://registry:8081"}
 
 @dataclass(frozen=True)
 class Wrong:
-    """One mistake: the file's text, variables, and the lines expected."""
+    """One mistake: the file's text, the environment variables, and the expected lines."""
 
     name: str
     text: str
@@ -26,7 +26,7 @@ class Wrong:
 
 
 def _with(line: str) -> str:
-    """Return the good file with `line` instead of the one with the same first key, or after it."""
+    """Return the valid file with `line` in place of the line with the same first key, or after that line."""
     key = line.partition(":")[0]
     lines = [line if old.partition(":")[0] == key else old for old in GOOD.splitlines()]
     return "\n".join(lines if line in lines else [*lines, line]) + "\n"

@@ -1,4 +1,4 @@
-"""The DSN is taken apart as libpq does it; libpq itself is the judge."""
+"""The DSN is parsed as libpq parses it; the tests compare with libpq itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a valid file and environment become: precedence, derived names, kinds of value, the rooms' settings."""
+"""Loading a valid file and environment: precedence, derived names, kinds of values, settings of the packages."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ def test_slot_publication_and_transactional_id_are_named_after_name(tmp_path: Pa
     assert config.source.publication.names == ("cdcd_shop_2_eu",)
     assert config.sink.transactional_id == "cdcd-cdcd_shop_2_eu"
     assert config.progress_topic == "shop_2_eu.__progress"
-    assert config.dead_letter_topic is None, "a row that is too large halts"
+    assert config.dead_letter_topic is None, "without dead letters a row that is too large halts"
 
 
 NAMES = ("shop_eu", "shop-eu", "shop.eu", "Shop_EU", "shop__eu", "s" * 58, "s" * 59, "s" * 60)
 
 
 def test_no_two_names_give_one_slot_publication_or_transactional_id(tmp_path: Path) -> None:
-    """F80: what a slot's name cannot tell apart is refused, and may be given."""
+    """F80: a name is refused if another could derive the same slot name; slot and publication may be configured."""
     derived = set()
     for name in NAMES:
         text = GOOD.replace("name: shop", f"name: {name}")
@@ -113,7 +113,9 @@ def test_no_two_names_give_one_slot_publication_or_transactional_id(tmp_path: Pa
             assert config_of(tmp_path, text, environ=given).sink.transactional_id == "cdcd-mine"
             continue
         names = (config.source.slot.name, *config.source.publication.names, config.sink.transactional_id)
-        assert names == (f"cdcd_{name}", f"cdcd_{name}", f"cdcd-cdcd_{name}"), "as earlier versions had it"
+        assert names == (f"cdcd_{name}", f"cdcd_{name}", f"cdcd-cdcd_{name}"), (
+            "the same names as in earlier versions"
+        )
         assert derived.isdisjoint(names)
         derived |= set(names)
     assert len(derived) == 2 * 3, "shop_eu, shop__eu and 58 letters"

@@ -1,4 +1,4 @@
-"""The files in config/ equal what the models say, load, and satisfy the schema."""
+"""The files in config/ match the models, load, and satisfy the schema."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_each_sample_loads(name: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("x")
     environ = {}
-    if name == "prod.yaml":  # its secrets are where the chart mounts them
+    if name == "prod.yaml":  # its paths of secrets are those of the chart's mounts
         environ = {
             "CDCD_SOURCE__PASSWORD_FILE": str(secret),
             "CDCD_REGISTRY__PASSWORD_FILE": str(secret),
@@ -52,7 +52,7 @@ def test_each_sample_loads(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_each_sample_satisfies_the_schema(name: str, validator: jsonschema.Draft202012Validator) -> None:
-    # with cdcd's own reading of YAML and with that of other tools
+    # parsed by cdcd's own YAML reader and by an ordinary one
     validator.validate(read_document(FOLDER / name).tree)
     validator.validate(yaml.safe_load((FOLDER / name).read_text()))
 
@@ -77,7 +77,7 @@ def test_uncommenting_the_samples_options_makes_no_unknown_key() -> None:
 
 
 def with_unknown_keys(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the tree once for each mapping in it, with a key that no option has added there."""
+    """Return one copy of the tree for each of its mappings, with an unknown key in that mapping."""
     found = [{**tree, "unknown_key": 1}]
     for key, value in tree.items():
         if isinstance(value, dict) and key not in ("properties", "secret_files"):
@@ -124,7 +124,7 @@ BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 def test_each_way_to_the_registry_on_its_page_is_valid(
     block: str, tmp_path: Path, validator: jsonschema.Draft202012Validator
 ) -> None:
-    """And the client takes the properties that come of it."""
+    """The client accepts the resulting properties."""
     make_certificates(tmp_path)
     for name in ("registry-password", "registry-token", "registry-client-secret"):
         (tmp_path / name).write_text("canary")

@@ -1,4 +1,4 @@
-"""Planted canaries are never shown: not in a repr, a dump, an error or `config show`."""
+"""Planted secrets are never shown: not in a repr, a dump, an error or `config show`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_properties_that_hold_secrets_are_known_by_their_names(name: str, is_sec
 
 
 def test_every_secret_that_was_read_is_struck_out_of_any_text(tmp_path: Path) -> None:
-    """Whoever repeats one: a server's error, a client library."""
+    """A server's error or a client library may repeat a secret."""
     named = ("dsn", "sslpassword", "ssl_file", "sasl", "key", "pem", "oauth", "keystore", "registry", "token")
     secrets = {name: f"canary-{name}-5f3a91" for name in named}
     files = {name: tmp_path / name for name in ("ssl_file", "keystore", "token")}

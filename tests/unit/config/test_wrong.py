@@ -1,4 +1,4 @@
-"""Every mistake gives its one line: the key's path, what is wrong, where it came from, what to write."""
+"""Each mistake gives one line: the key's path, the problem, its origin, and the correction."""
 
 from __future__ import annotations
 

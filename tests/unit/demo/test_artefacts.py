@@ -1,4 +1,4 @@
-"""The artefact cache: what is fetched is complete, verified, and fetched once."""
+"""The artefact cache: an artefact is complete, verified, and fetched once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdcd.errors import StackError
 
 
 class Source:
-    """An artefact whose fetches are counted in a file, so that other processes count too."""
+    """An artefact that counts its fetches in a file, so that fetches by other processes count too."""
 
     def __init__(self, folder: Path, *, working: bool = True) -> None:
         self.log = folder / "fetches"

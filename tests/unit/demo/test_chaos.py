@@ -1,4 +1,4 @@
-"""What strikes in a demo with --chaos: by the seed, and never for longer than the strikes last."""
+"""The faults of a demo with --chaos: the seed selects them, and none outlasts the chaos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdcd.demo.world import World
 
 
 class Struck:
-    """In place of the world: what was done to it."""
+    """A substitute for the demo's world that records the faults."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

@@ -1,4 +1,4 @@
-"""What the demo can be told, and what it works out by itself."""
+"""The options of the demo, and the values that it derives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workload is decided by its seed alone, and has everything in it that a change stream can get wrong."""
+"""The seed alone determines the workload, which has each kind of change that a change stream can get wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow values become text that PostgreSQL reads back: the exact forms, also outside Python's calendar."""
+"""Arrow values become text that PostgreSQL reads back: the exact forms, also outside the range of Python's dates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cdcd.demo.render import NotComparable, column_texts, date_text, time_text, 
         (2_932_896, "9999-12-31"),
         (2_932_897, "10000-01-01"),
         (-2_440_588, "4714-11-24 BC"),  # PostgreSQL's first day, Julian day 0
-        (2_145_042_905, "5874897-12-31"),  # and its last
+        (2_145_042_905, "5874897-12-31"),  # PostgreSQL's last day
     ],
 )
 def test_dates_by_their_day_number(days: int, text: str) -> None:

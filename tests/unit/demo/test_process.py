@@ -1,4 +1,4 @@
-"""Child processes of the stack: waited for with an eye on them, ended with all they started."""
+"""Child processes of the stack: a wait notices their end, and a stop also ends their own children."""
 
 from __future__ import annotations
 

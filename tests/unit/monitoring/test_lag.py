@@ -1,4 +1,4 @@
-"""How far behind cdcd is in time: one line a case, and a made-up server whose truth is known."""
+"""The lag in time: a table of cases, and a simulated server whose true lag is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S = 1_000_000
 
 
 class Clock:
-    """The server's clock is `ahead_us` ahead of cdcd's, which began at 0."""
+    """A clock of cdcd that starts at 0; the server's clock is `ahead_us` ahead."""
 
     now_us = 0
     ahead_us = 0
@@ -48,7 +48,7 @@ def received(lag: LagTracker, end_lsn: int, commit_us: int) -> None:
 def test_before_anything_is_known_there_is_no_lag_and_not_0(lag: LagTracker, clock: Clock) -> None:
     assert lag.lag_us() is None
     look(lag, clock, 100)
-    assert lag.lag_us() is None, "where the server stands says nothing of what Kafka has"
+    assert lag.lag_us() is None, "the server's position does not show what Kafka has"
 
 
 def test_it_grows_from_the_last_time_that_everything_was_received(lag: LagTracker, clock: Clock) -> None:
@@ -57,13 +57,13 @@ def test_it_grows_from_the_last_time_that_everything_was_received(lag: LagTracke
     look(lag, clock, 100)
     assert lag.lag_us() == 0
     clock.now_us = 6 * S
-    assert lag.lag_us() == S, "nobody has looked since"
+    assert lag.lag_us() == S, "no reading since then"
     look(lag, clock, 150)
     clock.now_us = 25 * S
     look(lag, clock, 170)
     assert lag.lag_us() == 20 * S
     lag.received(160)
-    assert lag.lag_us() == 19 * S, "what was there at the look 19 s ago has come"
+    assert lag.lag_us() == 19 * S, "the WAL of the reading 19 s ago has been received"
     lag.received(170)
     assert lag.lag_us() == 0
     clock.now_us += FRESH_US + 1
@@ -84,9 +84,9 @@ def test_what_comes_behind_the_durable_one_counts_from_its_commit(lag: LagTracke
     lag.streams(HERE, 100, 0)
     clock.now_us = 10 * S
     received(lag, 150, 4 * S)
-    lag.began(7 * S)  # a long one: its rows are still coming
+    lag.began(7 * S)  # a long transaction, whose rows still arrive
     lag.durable(150, 4 * S)
-    assert lag.lag_us() == 6 * S, "received until 4 s"
+    assert lag.lag_us() == 6 * S, "everything committed until 4 s is received"
     lag.ended(200, is_empty=False)
     assert lag.lag_us() == 3 * S
     lag.durable(200, 7 * S)
@@ -95,7 +95,7 @@ def test_what_comes_behind_the_durable_one_counts_from_its_commit(lag: LagTracke
 
 
 def test_an_empty_transaction_counts_only_behind_others(lag: LagTracker, clock: Clock) -> None:
-    """F7: nothing of it has to become durable."""
+    """F7: an empty transaction has no record that must become durable."""
     lag.streams(HERE, 10, 0)
     clock.now_us = 9 * S
     lag.began(5 * S)
@@ -112,13 +112,13 @@ def test_an_empty_transaction_counts_only_behind_others(lag: LagTracker, clock: 
 
 
 def test_a_backlog_is_as_old_as_what_comes_of_it(lag: LagTracker, clock: Clock) -> None:
-    """A server that decodes what is an hour old says where it is: what it sends then is an hour old."""
+    """A server that decodes WAL from an hour ago sends its position: the next changes are an hour old too."""
     clock.now_us = 4_000 * S
     lag.streams(HERE, 100, 300 * S)
     look(lag, clock, 10_000)
     assert lag.lag_us() == 3_700 * S
     received(lag, 200, 400 * S)
-    lag.durable(100, None)  # a position alone
+    lag.durable(100, None)  # a position without a transaction
     assert lag.lag_us() == 3_600 * S
     lag.durable(200, 400 * S)
     assert lag.lag_us() == 3_600 * S
@@ -127,7 +127,7 @@ def test_a_backlog_is_as_old_as_what_comes_of_it(lag: LagTracker, clock: Clock) 
 
 
 def test_wal_of_others_is_no_lag_once_it_is_received(lag: LagTracker, clock: Clock) -> None:
-    """F11: a keepalive's WAL end is other databases' WAL too, and waits for nothing but the next idle position."""
+    """F11: a keepalive's WAL end includes the WAL of other databases, which only waits for the next idle position."""
     lag.streams(HERE, 100, 0)
     received(lag, 150, 0)
     lag.durable(150, 0)
@@ -139,13 +139,13 @@ def test_wal_of_others_is_no_lag_once_it_is_received(lag: LagTracker, clock: Clo
 @pytest.mark.parametrize(
     ("start_lsn", "durable_us", "expected_us"),
     [
-        (100, 0, 6 * S),  # nothing of it is durable: it comes again
-        (150, 4 * S, 6 * S),  # the first of it: what is left committed later than that
+        (100, 0, 6 * S),  # no transaction is durable: both are sent again
+        (150, 4 * S, 6 * S),  # the first transaction is durable: the other committed later
         (
             200,
             7 * S,
             2 * S,
-        ),  # all of it, by a commit that nobody answered (F76): received until the look at 8 s
+        ),  # both are durable, by a commit without a reply (F76): received until the reading at 8 s
     ],
 )
 def test_what_a_session_has_left_counts_until_it_is_durable(
@@ -156,12 +156,12 @@ def test_what_a_session_has_left_counts_until_it_is_durable(
     received(lag, 150, 4 * S)
     received(lag, 200, 7 * S)
     look(lag, clock, 200)
-    for _ in range(3):  # sessions that end before anything comes
+    for _ in range(3):  # sessions that end before they receive anything
         clock.now_us = 10 * S
         lag.streams(HERE, start_lsn, durable_us)
         look(lag, clock, 210)
         assert lag.lag_us() == expected_us
-    lag.durable(start_lsn, None)  # an idle position is no transaction
+    lag.durable(start_lsn, None)  # an idle position is not a transaction
     assert lag.lag_us() == expected_us
     lag.received(210)
     assert lag.lag_us() == 0
@@ -184,7 +184,7 @@ def test_a_progress_record_says_until_when_everything_is_durable(lag: LagTracker
     assert lag.lag_us() == 60 * S
     clock.now_us = 101 * S
     look(lag, clock, 500)
-    assert lag.lag_us() == 0, "the server has nothing that the record has not"
+    assert lag.lag_us() == 0, "the server has no WAL after the record"
 
 
 def test_a_snapshot_counts_from_before_its_slot(lag: LagTracker, clock: Clock) -> None:
@@ -196,13 +196,13 @@ def test_a_snapshot_counts_from_before_its_slot(lag: LagTracker, clock: Clock) -
     lag.streams(HERE, 490, 100 * S)
     assert lag.lag_us() == 60 * S
     lag.received(500)
-    assert lag.lag_us() == 60 * S, "that look was as old"
+    assert lag.lag_us() == 60 * S, "that reading is 60 s old"
     look(lag, clock, 500)
     assert lag.lag_us() == 0
 
 
 def test_another_servers_wal_says_nothing(lag: LagTracker, clock: Clock) -> None:
-    """F59: a name that has moved leads the look elsewhere, while the stream hangs."""
+    """F59: after a DNS change the query reaches another server, while the stream hangs."""
     lag.streams(HERE, 500, 0)
     look(lag, clock, 500)
     clock.now_us = 30 * S
@@ -212,7 +212,7 @@ def test_another_servers_wal_says_nothing(lag: LagTracker, clock: Clock) -> None
 
 
 def test_after_a_promotion_what_was_received_is_received_anew(lag: LagTracker, clock: Clock) -> None:
-    """F58: its LSNs may be given out again."""
+    """F58: the new timeline may use the same LSNs again."""
     lag.streams(HERE, 500, 0)
     received(lag, 900, 0)
     clock.now_us = 20 * S
@@ -225,7 +225,7 @@ def test_after_a_promotion_what_was_received_is_received_anew(lag: LagTracker, c
 
 @pytest.mark.parametrize("ahead_s", [-3600, 3600])
 def test_the_servers_clock_may_be_another(lag: LagTracker, clock: Clock, ahead_s: int) -> None:
-    """F70: the lag is the server's, and no stalled stream hides behind a clock that is ahead."""
+    """F70: the lag uses the server's clock, and a clock that is ahead does not hide a stalled stream."""
     clock.ahead_us = ahead_s * S
     lag.streams(HERE, 100, 0)
     look(lag, clock, 100)
@@ -280,7 +280,7 @@ def test_a_commit_time_of_an_origin_ahead_does_not_hide_what_follows(lag: LagTra
 def test_what_is_not_durable_counts_also_by_an_origin_whose_clock_is_ahead(
     lag: LagTracker, clock: Clock
 ) -> None:
-    """Kafka takes nothing: it was 0 until the origin's time had come."""
+    """Kafka accepts no records; the lag was 0 until the origin's commit time had passed."""
     lag.streams(HERE, 100, 0)
     look(lag, clock, 100)
     clock.now_us = 10 * S
@@ -289,7 +289,7 @@ def test_what_is_not_durable_counts_also_by_an_origin_whose_clock_is_ahead(
     look(lag, clock, 150)
     clock.now_us = 70 * S
     look(lag, clock, 150)
-    assert lag.lag_us() == 70 * S, "nobody knows when it committed, but behind the look at 0"
+    assert lag.lag_us() == 70 * S, "its commit time is unknown, but after the reading at 0"
     received(lag, 200, 3700 * S)
     lag.durable(150, 3600 * S)
     look(lag, clock, 200)
@@ -301,7 +301,7 @@ def test_what_is_not_durable_counts_also_by_an_origin_whose_clock_is_ahead(
 def test_a_copy_of_the_server_that_lacks_what_was_received_says_nothing(
     lag: LagTracker, clock: Clock
 ) -> None:
-    """F62: it has the server's identifier and timeline; what it commits is in no topic."""
+    """F62: the copy has the server's system identifier and timeline, but its own commits are in no topic."""
     lag.recorded(HERE, 100, 0)
     look(lag, clock, 100)
     clock.now_us = 50 * S
@@ -314,7 +314,7 @@ def test_a_copy_of_the_server_that_lacks_what_was_received_says_nothing(
 def test_a_snapshot_that_is_begun_anew_counts_from_when_it_was_first_behind(
     lag: LagTracker, clock: Clock
 ) -> None:
-    """Of what was committed since, nothing is in Kafka before the copy is complete."""
+    """No later commit is in Kafka before the copy is complete."""
     lag.streams(HERE, 100, 0)
     look(lag, clock, 100)
     clock.now_us = 10 * S
@@ -368,7 +368,7 @@ def test_looks_are_bounded_while_nothing_comes(lag: LagTracker, clock: Clock) ->
 
 
 class MadeUp:
-    """A server with commits, a stream that lags behind and breaks, a Kafka that lags behind the stream."""
+    """A server with commits, a stream that lags and breaks, and a Kafka that lags behind the stream."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -377,7 +377,11 @@ class MadeUp:
         self.clock.ahead_us = self.random.choice((0, -5 * S, 5 * S))
         self.lag = LagTracker(self.clock, self.clock.server_us)
         self.commits = [(100, self.clock.server_us())]  # (end LSN, commit time)
-        self.wal_lsn, self.at, self.durable = 100, 0, 0  # `at`, `durable`: the last of commits that is
+        self.wal_lsn, self.at, self.durable = (
+            100,
+            0,
+            0,
+        )  # `at`, `durable`: index of the last commit received, durable
         self.is_open = False
 
     def step(self) -> None:
@@ -430,7 +434,7 @@ class MadeUp:
             self.lag = LagTracker(self.clock, self.clock.server_us)  # another process
             self.lag.recorded(HERE, start_lsn, durable_us)
         self.lag.streams(HERE, start_lsn, durable_us)
-        # What is durable may be sent again.
+        # The server may resend durable transactions.
         self.at, self.is_open = self.random.randint(max(0, self.durable - 2), self.durable), True
 
     def truth_us(self) -> int:

@@ -1,4 +1,4 @@
-"""What halts, and what somebody who goes on after a halt has accepted: that and nothing else (F39, F42)."""
+"""Which publication changes halt; a resume accepts exactly the changes that the halt named (F39, F42)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NAMES = {1: "public.s", 2: "public.t", 3: "public.u"}
 
 
 def pub(tables: dict[int, int], oid: int = 10) -> Published:
-    """The publication as it is with these tables, and the oids of their entries."""
+    """Return a publication with these tables and the oids of their entries."""
     by_oid = {relid: PublicationEntry(NAMES[relid], entry=entry) for relid, entry in tables.items()}
     return {"pub": Publication(oid, "insert", tables=by_oid)}
 
 
 class Watched:
-    """A watch that is shown one state after the other; every table exists all the time."""
+    """A monitor that reads the given states in sequence; every table exists all the time."""
 
     def __init__(self, first: Published) -> None:
         self.watch = PublicationMonitor(("pub",), Metrics("0", with_process=False), halts_at_removal=True)
@@ -58,21 +58,21 @@ HALT, RESUME = True, "resume"
 @pytest.mark.parametrize(
     ("first", "steps"),
     [
-        # A second removal is another one, although the publication is as it was after the first.
+        # A second removal is a new change, although the publication equals that after the first removal.
         (pub(BOTH), [(pub(S), HALT), RESUME, pub(S), pub({1: 100, 2: 102}), (pub(S), HALT)]),
-        # The same where no entry tells them apart: a partition that is detached, attached, and detached again.
+        # The same without distinguishing entries: a partition that is detached, attached, and detached again.
         (pub({1: 100, 2: 0}), [(pub(S), HALT), RESUME, pub(S), pub({1: 100, 2: 0}), (pub(S), HALT)]),
         (pub({1: 100, 2: 0}), [(pub(S), HALT), RESUME, pub({1: 100, 2: 0}), (pub(S), HALT)]),
-        # What comes and goes beside it between the halt and the resume makes no second halt.
+        # An unrelated change between the halt and the resume does not cause a second halt.
         (pub(BOTH), [(pub(S), HALT), RESUME, pub({1: 100, 3: 103})]),
         (pub(S), [(pub(S, 11), HALT), RESUME, pub(BOTH, 11)]),
         (pub(BOTH), [(pub({2: 105}, 11), HALT), RESUME, pub({1: 104, 2: 105}, 11)]),
-        # What halts beside it does.
+        # Another change that halts by itself does.
         (pub(BOTH), [(pub(S), HALT), RESUME, (pub({}), HALT), RESUME, pub({})]),
         (pub(S), [(pub(S, 11), HALT), RESUME, (pub(S, 12), HALT), RESUME, pub(S, 12)]),
         (pub(BOTH), [(pub(S), HALT), RESUME, (pub({1: 100, 2: 102}), HALT), RESUME, pub({1: 100, 2: 102})]),
         (pub(BOTH), [(pub({1: 100, 2: 102}), HALT), RESUME, (pub({1: 100, 2: 103}), HALT)]),
-        # Half of it is put right: the other half was accepted.
+        # One of two removals is undone: the other one was accepted.
         (pub(BOTH), [(pub({}), HALT), RESUME, (pub(S | {1: 104}), HALT)]),
         (pub({1: 0, 2: 101}), [(pub({}), HALT), RESUME, pub({1: 0})]),
     ],
@@ -88,7 +88,7 @@ def test_who_goes_on_accepts_what_the_halt_named(first: Published, steps: list[o
 
 
 def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_first() -> None:
-    """The monitor looks before a session has read what is kept: that look compares with nothing."""
+    """The monitor queries before a session has read the stored state, so the first result is not compared."""
     identities = TopicIdentities()
     identities.publish(dump(pub(BOTH)))
     metrics = Metrics("0", with_process=False)
@@ -102,7 +102,7 @@ def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_
 
 
 def test_what_was_accepted_stays_so_until_it_is_kept() -> None:
-    """A session that ended before its first transaction leaves the record as it was: nobody is asked again."""
+    """A session that ends before its first transaction leaves the record unchanged, but causes no second halt."""
     watched = Watched(pub(BOTH | {3: 103}))
     first = watched.identities.dump()
     for now in (pub({1: 100, 3: 103}), pub(S)):

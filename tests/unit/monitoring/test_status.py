@@ -1,4 +1,4 @@
-"""What the daemon knows of itself."""
+"""The daemon's status: states, positions, lag and counters."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_open_transactions_and_waiting_rows_share_a_gauge(status: Status) -> Non
     status.spill(usage)
     status.writing(SimpleNamespace(waiting_bytes=20))
     status.spilled(transactions=1, size_bytes=7)
-    usage.memory_bytes = 100  # as they are when they are asked for
+    usage.memory_bytes = 100  # read at the time of the snapshot
     seen = status.metrics.snapshot()
     assert seen["cdcd_buffer_bytes"] == 120
     names = (
@@ -138,7 +138,7 @@ def test_the_page_shows_what_is_durable_and_what_was_received(status: Status) ->
 
 
 def test_what_is_prepared_is_shown_until_the_stream_ends(status: Status) -> None:
-    """F33; a stream that is away is not asked, so it holds nothing that is known."""
+    """F33; without a stream the prepared transactions are unknown."""
     now_pg_us = int(time.time() * 1e6) - POSTGRES_EPOCH_US
     begin_streaming(status, two_phase=True)
     status.turned([Keepalive(1, 0, False)], 0)
@@ -164,7 +164,7 @@ def test_without_two_phase_nobody_sees_what_is_prepared(status: Status) -> None:
 
 
 def test_before_it_has_confirmed_anything_the_lag_is_the_slots(status: Status) -> None:
-    """A process that has just begun is behind by what the one before it has left, not by all WAL there ever was."""
+    """A new process is behind by the backlog of the previous one, not by all WAL ever written."""
     status.slot(SlotReading(True, confirmed_flush_lsn=1_000), looked(1_500))
     samples = status.metrics.snapshot()
     assert (samples["cdcd_replication_lag_bytes"], samples["cdcd_received_lag_bytes"]) == (500, 500)
@@ -183,7 +183,7 @@ def test_a_lag_in_bytes_that_nobody_can_look_up_is_not_told_as_it_was(status: St
     status.slot(None)
     assert not any(name in status.metrics.snapshot() for name in names)
     status.slot(SlotReading(True), looked(1_500))
-    assert not any(name in status.metrics.snapshot() for name in names), "a slot that is just being made"
+    assert not any(name in status.metrics.snapshot() for name in names), "the slot is being created"
 
 
 def test_what_a_look_saw_and_the_stream_has_brought_meanwhile_is_not_missing(status: Status) -> None:
@@ -205,7 +205,7 @@ def test_the_lag_is_that_of_the_flow(status: Status) -> None:
     status.began(now_us - 9_000_000)
     status.ended(108, is_empty=False)
     assert 9 <= status.metrics.snapshot()[LAG] < 60
-    # What a PREPARE holds back is durable, although it is not confirmed (F33).
+    # Changes behind an undecided PREPARE are durable, although not confirmed (F33).
     commit_position = CommitPosition(100, 60, now_us - 9_000_000, covered_lsn=108)
     status.committed(commit_position, rows=1, transactions=1, seconds=0.1)
     status.slot(None, looked(108))
@@ -224,9 +224,9 @@ def test_a_progress_record_is_known_before_anything_comes(status: Status) -> Non
 @pytest.mark.parametrize(
     ("fields", "has_lag"),
     [
-        ({"slot_lsn": 101}, True),  # a copy that is complete: no transaction has followed
+        ({"slot_lsn": 101}, True),  # a complete copy without a later transaction
         ({"commit_us": 0}, False),
-        ({"phase": "snapshot"}, True),  # nothing that committed since it was asked for, or begun, is durable
+        ({"phase": "snapshot"}, True),  # no commit since the snapshot was requested or begun is durable
     ],
 )
 def test_a_record_without_a_transaction_has_no_last_commit(
@@ -242,9 +242,9 @@ def test_a_record_without_a_transaction_has_no_last_commit(
     ("phase", "rows", "transactions", "is_counted"),
     [
         ("streaming", 3, 1, True),
-        ("streaming", 3, 0, False),  # a part of a large one, or the end of the copy
-        ("streaming", 0, 0, False),  # a position
-        ("streaming", 0, 2, False),  # empty ones
+        ("streaming", 3, 0, False),  # a part of a large transaction, or the end of the copy
+        ("streaming", 0, 0, False),  # an idle position
+        ("streaming", 0, 2, False),  # empty transactions
         ("snapshot", 3, 0, False),
     ],
 )
@@ -297,7 +297,7 @@ def test_a_process_that_goes_on_with_a_stream_has_nothing_to_copy(status: Status
 def test_open_transactions_are_known_while_there_is_a_stream(status: Status) -> None:
     assert "cdcd_open_transactions" not in status.metrics.snapshot()
     begin_streaming(status)
-    assert status.metrics.snapshot()["cdcd_open_transactions"] == 0, "none of this stream"
+    assert status.metrics.snapshot()["cdcd_open_transactions"] == 0, "a new stream has no open transactions"
     status.turned([Keepalive(1, 0, False)], 3)
     assert status.metrics.snapshot()["cdcd_open_transactions"] == 3
     status.source_closed()

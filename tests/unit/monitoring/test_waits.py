@@ -1,4 +1,4 @@
-"""When a wait is shown, said and over: by a clock of the test's own."""
+"""When a wait is shown, logged and over, by a simulated clock."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ A, B = Blocker("pid 1", pid=1), Blocker("pid 2", pid=2)
 
 
 class Clocked:
-    """Waits with a clock that is set."""
+    """Waits with a simulated clock."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.waits = Waits(lambda: self.now_s)
 
     def after(self, seconds: float) -> list[dict[str, Any]]:
-        """What a turn says so much later."""
+        """Advance the clock and return the logged events."""
         self.now_s += seconds
         with capture_logs() as lines:
             self.waits.turn()
@@ -79,7 +79,7 @@ def test_other_blockers_are_said_but_not_by_the_second() -> None:
         assert clocked.after(1) == []
         assert [one.who for one in clocked.waits.shown()[0].blockers] == ["pid 2"]
         assert "pid 2" in clocked.after(OTHER_BLOCKERS_AFTER_S)[0]["held_by"]
-        report(None)  # a look that has failed: nobody is shown who may be gone
+        report(None)  # a failed query: no blocker is shown, because it may have ended
         assert clocked.waits.shown()[0].blockers == ()
 
 

@@ -1,4 +1,4 @@
-"""The WAL guard's decisions: the whole table of cases (F21, F22, F23)."""
+"""The WAL guard's decisions: the table of all cases (F21, F22, F23)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def reading(retained_mib: int | None, **more: object) -> SlotReading:
         (SIZES, reading(200), Level.CRITICAL),
         (SIZES, reading(299), Level.CRITICAL),
         (SIZES, reading(300), Level.DROP_SLOT),
-        (Sizes(100 * MIB, 200 * MIB), reading(10_000), Level.CRITICAL),  # never by itself
+        (Sizes(100 * MIB, 200 * MIB), reading(10_000), Level.CRITICAL),  # not without drop_slot
         (NEVER, reading(10_000), Level.OK),
-        # max_slot_wal_keep_size: what is left counts, whatever the sizes say
+        # max_slot_wal_keep_size: the remaining WAL counts, for any configured sizes
         (NEVER, reading(49, safe_wal_bytes=51 * MIB), Level.OK),
         (NEVER, reading(50, safe_wal_bytes=50 * MIB), Level.WARN),
         (NEVER, reading(80, safe_wal_bytes=20 * MIB), Level.CRITICAL),
@@ -40,7 +40,7 @@ def reading(retained_mib: int | None, **more: object) -> SlotReading:
         (NEVER, reading(1, catalog_xmin_age=199_999_999), Level.OK),
         (NEVER, reading(1, catalog_xmin_age=200_000_000), Level.WARN),
         (NEVER, reading(1, catalog_xmin_age=1_000_000_000), Level.CRITICAL),
-        # neither an age nor the server's own limit gives a slot up
+        # neither an age nor the server's own limit drops the slot
         (SIZES, reading(1, catalog_xmin_age=2_000_000_000, wal_status="unreserved"), Level.CRITICAL),
     ],
 )

@@ -1,4 +1,4 @@
-"""The admin port, asked over a real socket."""
+"""The admin port, queried over a real socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdcd.ops.health import Verdict
 
 
 class Reported:
-    """What the server is told; tests change it."""
+    """The state that the server shows; tests change it."""
 
     def __init__(self) -> None:
         self.verdicts = {name: Verdict(True, "fine") for name in ("livez", "readyz", "startupz")}
@@ -116,8 +116,8 @@ async def test_an_address_that_is_taken_is_an_error(url: str) -> None:
         ({RESUME_HEADER: "1"}, 200),
         ({RESUME_HEADER: "1", "Host": "localhost:1"}, 200),
         ({RESUME_HEADER: "1", "Host": "cdcd"}, 403),
-        ({}, 403),  # a form in a page sends none of its own
-        ({RESUME_HEADER: "1", "Host": "elsewhere.example"}, 421),  # a name that was made to lead here
+        ({}, 403),  # an HTML form cannot send the header
+        ({RESUME_HEADER: "1", "Host": "elsewhere.example"}, 421),  # DNS rebinding
     ],
 )
 async def test_only_a_command_on_this_machine_tells_it_to_look_again(
@@ -137,7 +137,7 @@ async def test_only_a_command_on_this_machine_tells_it_to_look_again(
 async def test_who_means_another_daemon_tells_this_one_nothing(
     url: str, reported: Reported, named: str, status: int
 ) -> None:
-    """To go on after a halt may be to accept something, and another one may have the port of who is meant."""
+    """A resume may accept a loss, and another daemon may have the port of the intended one."""
     reported.page = {"name": "shop", "state": "halted"}
     headers = {RESUME_HEADER: "1"}
     async with (
@@ -151,7 +151,7 @@ async def test_who_means_another_daemon_tells_this_one_nothing(
 async def test_a_request_without_a_host_asks_no_name_server(
     url: str, reported: Reported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F14: a name server that does not answer would hold up the status updates to PostgreSQL."""
+    """F14: a name server that does not answer would delay the status updates to PostgreSQL."""
     monkeypatch.setattr(socket, "getfqdn", lambda: pytest.fail("asked"))
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
     writer.write(f"POST /resume HTTP/1.0\r\n{RESUME_HEADER}: 1\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""The admin port against clients that say half of something, nothing, too much, or take no answer."""
+"""The admin port and clients that send half a request, nothing or too much, or do not read the answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHIN_S = 20.0
 
 @pytest.fixture
 def log() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """The lines that are logged."""
+    """The logged lines."""
     root = logging.getLogger()
     handlers, level, stream = root.handlers[:], root.level, io.StringIO()
     configure("info", "json", stream)
@@ -39,7 +39,7 @@ def log() -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
 
 def refused(lines: list[dict[str, Any]]) -> dict[str, int]:
-    """What was counted, all lines together. Nothing else was logged."""
+    """Return the sum of the counts in all lines; assert that nothing else was logged."""
     assert {line["event"] for line in lines} <= {"admin_requests_refused"}, lines
     found: dict[str, int] = {}
     for line in lines:
@@ -51,7 +51,7 @@ def refused(lines: list[dict[str, Any]]) -> dict[str, int]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All limits of time, a hundredth."""
+    """Divide all time limits by 100."""
     for name in ("FIRST_REQUEST_S", "NEXT_REQUEST_S", "ANSWER_S", "_LOG_EVERY_S"):
         monkeypatch.setattr(connections, name, getattr(connections, name) / 20)
 
@@ -163,7 +163,7 @@ MALFORMED = {
 async def test_what_is_no_request_is_counted(
     kind: str, server: AdminServer, log: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """A hundred of them are two lines, without a traceback, and the probe is answered."""
+    """A hundred invalid requests give two log lines without a traceback, and the probe is answered."""
     for _ in range(100):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(MALFORMED[kind])
@@ -194,7 +194,7 @@ async def test_a_name_of_others_reads_nothing(
 async def test_a_probe_is_answered_whoever_else_has_connections(
     server: AdminServer, log: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """1,500 half requests: the oldest make room."""
+    """1,500 half requests: the oldest connections are closed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8_192, hard), hard))
     try:

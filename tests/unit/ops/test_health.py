@@ -1,4 +1,4 @@
-"""The verdicts of the probes, one line a case."""
+"""The answers of the probes: a table of cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under which names the admin port answers: what probes send, and nothing that others can own."""
+"""The host names that the admin port answers to: those that probes send, and none that an attacker can own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdcd.ops.hosts import HostNames
 @pytest.mark.parametrize(
     ("headers", "is_answered"),
     [
-        ([], True),  # HTTP/1.0: HAProxy's health check, and no browser
+        ([], True),  # HTTP/1.0: HAProxy's health check; no browser
         (["10.1.2.3:8080"], True),  # Kubernetes' probes and Prometheus: the pod's address
         (["127.0.0.1"], True),
         (["[::1]:8080"], True),
@@ -20,7 +20,7 @@ from cdcd.ops.hosts import HostNames
         (["localhost:8080"], True),
         (["LocalHost."], True),
         (["grafana.localhost"], True),
-        (["cdcd:8080"], True),  # compose: a name without a dot
+        (["cdcd:8080"], True),  # Docker Compose: a name without a dot
         (["cdcd.shop.svc:8080"], True),
         (["cdcd.shop.svc.cluster.local"], True),
         (["cdcd.example.com:8080"], True),  # configured

@@ -1,4 +1,4 @@
-"""Logs are one line an event and never hold a password."""
+"""Each event is one log line, and no line has a password."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _only_what_is_said_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that other tests have left behind in this process log at any time."""
+    """Exclude lines of clients that other tests left in this process: they may log at any time."""
     handle = logging.Logger.handle
 
     def handled(logger: logging.Logger, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""A line that comes again is counted; the first is never late, and no count is lost."""
+"""Repeated lines are counted; the first is logged at once, and no count is lost."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def test_the_end_of_the_process_says_what_was_counted() -> None:
             lines.say(logging.INFO, "again")
         flush_counts()
         flush_counts()
-    # What other tests have counted in this process is said as well.
+    # Counts of other tests in this process are logged as well.
     assert [one.get("repeated") for one in said if one["event"] == "again"] == [None, 1]

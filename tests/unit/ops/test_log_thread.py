@@ -1,4 +1,4 @@
-"""A log that nobody reads holds up nothing; what was lost is told once somebody reads again."""
+"""A log without a reader blocks nothing; the number of lost lines is logged when a reader returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITING: list[TextIO] = []
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, TextIO]]:
-    """The reading end as a number, the writing end as a stream."""
+    """A pipe: the file descriptor of its reading end, the stream of its writing end."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "w")
     _WRITING.append(stream)
@@ -63,14 +63,14 @@ def test_a_full_pipe_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> N
 
     def reported() -> bool:
         said(handler, "again")
-        pieces.append(os.read(reading, 1 << 20))  # it may end amid a line
+        pieces.append(os.read(reading, 1 << 20))  # the data may end inside a line
         lines = b"".join(pieces).decode().splitlines()
         counts = [
             line.removeprefix("log_lines_lost: ") for line in lines if line.startswith("log_lines_lost: ")
         ]
-        return sum(map(int, filter(None, counts))) == handler.lost  # a slow writer tells it in parts
+        return sum(map(int, filter(None, counts))) == handler.lost  # a slow writer logs the count in parts
 
-    eventually(reported, "the whole loss is told")
+    eventually(reported, "all lost lines are reported")
 
 
 def test_a_reader_that_has_gone_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> None:

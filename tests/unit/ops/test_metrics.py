@@ -1,4 +1,4 @@
-"""Metrics: final names, series that exist from the start, nothing stale."""
+"""Metrics: stable names, series that exist from the start, no stale values."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_backpressure_seconds_are_those_between_on_and_off(metrics: Metrics, clo
 
     metrics.backpressure(True)
     clock.now_s += 3
-    assert seconds() == pytest.approx(3), "a stop that goes on counts"
+    assert seconds() == pytest.approx(3), "back-pressure that still lasts counts"
     metrics.backpressure(True, "spill")
     clock.now_s += 2
     metrics.backpressure(False)

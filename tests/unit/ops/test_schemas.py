@@ -1,4 +1,4 @@
-"""The schemas' end-points against questions that are none: an error of the API, never a failure of the page."""
+"""Invalid requests to the schema endpoints give an error of the API, never a failure of the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.bombs import gzip_bomb
 
 
 class Source:
-    """A book with one schema."""
+    """A schema index with one schema."""
 
     compatibility = "BACKWARD"
 

@@ -1,4 +1,4 @@
-"""What libraries write to stderr by themselves is a line of the log, and the log itself goes where stderr went."""
+"""Output of libraries to stderr becomes log lines, and the log itself goes to the original stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """What stands for stderr: its reading end and its number."""
+    """A pipe in place of stderr: its reading end and its file descriptor."""
     reading, writing = os.pipe()
     yield reading, writing
     os.close(reading)

@@ -1,4 +1,4 @@
-"""Each message as bytes, written by hand in the documents' field order: the judge of reader and writer."""
+"""Each message as hand-written bytes, in the field order of PostgreSQL's documentation."""
 
 from __future__ import annotations
 

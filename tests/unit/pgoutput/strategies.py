@@ -44,7 +44,7 @@ def _value(one: FieldFormat, session: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def messages_and_sessions(draw: st.DrawFn) -> tuple[m.AnyMessage, dict[str, Any]]:
-    """Any message together with facts of a session in which it exists."""
+    """Generate any message, together with facts of a session in which it exists."""
     row = draw(st.sampled_from(m.ROWS))
     session = {
         "in_stream": draw(st.booleans()),

@@ -1,4 +1,4 @@
-"""Each message whole, cut at every length, and with bytes too many; and no bytes do worse than that."""
+"""Each message complete, cut at every length, and with extra bytes; no bytes cause more than a protocol error."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_message_cut_anywhere_names_itself_and_the_field(golden: Golden) -> No
         assert row.name in str(caught.value)
         assert field in str(caught.value)
     if row.cls is messages.Truncate:
-        fields.remove("options")  # the count before it is not believed without the relids behind it
-    assert list(dict.fromkeys(named)) == fields  # each field, while bytes of it are missing
+        fields.remove("options")  # the count before it is refused first: the relids after it are missing
+    assert list(dict.fromkeys(named)) == fields  # the error names each field while its bytes are missing
 
 
 @every_message

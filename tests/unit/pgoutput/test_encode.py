@@ -1,4 +1,4 @@
-"""The writer makes the golden bytes, and whatever it writes is read back equal."""
+"""The encoder writes the golden bytes, and each encoded message decodes to an equal one."""
 
 from __future__ import annotations
 
