@@ -1,6 +1,6 @@
-"""pgoutput: the bytes of PostgreSQL's logical replication messages, read.
+"""Decode PostgreSQL's logical replication messages (pgoutput).
 
 In: the payload of one XLogData message.  Out: one frozen message object, in wire form.
-Invariant: `messages` is the one table; `decode` derives from it, and so does the writer that tests use.
-Must not: know the order of messages, keep state, look anything up. That is `cdcd.txn` and beyond.
+Invariant: `messages` is the only message table; `decode` and the writer of the tests are derived from it.
+Must not: know the order of messages, have state, look anything up; `cdcd.txn` and its callers do.
 """

@@ -1,9 +1,9 @@
-"""Read one pgoutput message from its bytes, strictly.
+"""Decode one pgoutput message from its bytes, strictly.
 
-In: a payload (type byte and fields), and the three facts of the session that change the layout.
+In: a payload (type byte and fields), and the three session properties that change the layout.
 Out: one message of `messages`.
-Invariant: every byte is read exactly once; a count or length is compared with the bytes left before anything
-is allocated for it; whatever the documents do not allow raises a ProtocolError that names message and field.
+Invariant: every byte is read exactly once. A count or length is compared with the remaining bytes before memory is
+allocated for it. Bytes that PostgreSQL's documentation does not allow raise a ProtocolError with message and field.
 Must not: put bytes of a value into an error.
 """
 
@@ -41,9 +41,9 @@ _RELID_BYTES = 4
 def decode(
     payload: bytes, *, in_stream: bool, protocol_version: int, streaming_parallel: bool = False
 ) -> AnyMessage:
-    """Return the message that `payload` is, all of it.
+    """Return the message that the complete `payload` encodes.
 
-    `in_stream`: the message lies between Stream Start and Stream Stop, so that contents carry an xid.
+    `in_stream`: the message is between Stream Start and Stream Stop, so that contents have an xid.
     Raises MessageUnknown, MessageTruncated, MessageTrailing, or ProtocolError for a name that is not UTF-8.
     """
     row = format_of(payload, protocol_version)
@@ -64,12 +64,12 @@ def decode(
 
 
 def format_of(payload: bytes, protocol_version: int = 4) -> MessageFormat:
-    """Return the table's row for a payload; MessageUnknown for a type that this version does not have."""
+    """Return the table's row for a payload. Raises MessageUnknown for a type that this version does not have."""
     if not payload:
         raise MessageTruncated("a message without a type byte", field="type")
     row = MESSAGES.get(payload[0])
     if row is None:
-        raise MessageUnknown(f"message type 0x{payload[0]:02x} is not known")
+        raise MessageUnknown(f"unknown message type 0x{payload[0]:02x}")
     if row.since_version > protocol_version:
         raise MessageUnknown(f"{row.name} does not exist in protocol version {protocol_version}")
     return row
@@ -114,7 +114,7 @@ class _Cursor:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            # client_encoding is UTF8 (F53), so this is a database whose own encoding is not enforced.
+            # client_encoding is UTF8 (F53), so the database's own encoding is not enforced (SQL_ASCII).
             raise ProtocolError(
                 f"{self._row.name}: {field} is not UTF-8", message_name=self._row.name, field=field
             ) from None
@@ -135,9 +135,9 @@ class _Cursor:
         )
 
     def unknown(self, field: str) -> MessageUnknown:
-        # Not the byte itself: in a message read askew it may be one of a row's value.
+        # Without the byte itself: in a malformed message it may be part of a row's value.
         return MessageUnknown(
-            f"{self._row.name}: {field} has a value that the protocol does not know",
+            f"{self._row.name}: {field} has a value that the protocol does not define",
             message_name=self._row.name,
             field=field,
             offset=self._at - 1,

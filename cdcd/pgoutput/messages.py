@@ -1,7 +1,7 @@
 """The message table of pgoutput, protocol versions 1 to 4.
 
-Each message is a dataclass whose annotations say, in wire order, the wire kind of every field after the type
-byte; each row of `MESSAGES` adds the type byte, the documents' name and the first protocol version.
+Each message is a dataclass whose annotations define, in wire order, the wire kind of every field after the type byte;
+each row of `MESSAGES` adds the type byte, the documented name and the first protocol version.
 Source: "Logical Replication Message Formats" in PostgreSQL's documentation. Values stay in wire form: times
 are microseconds since 2000-01-01 UTC, an empty namespace stays empty (it means pg_catalog).
 Invariant: a field that is not annotated here exists neither for the reader nor for the writer.
@@ -19,7 +19,7 @@ from cdcd.lsn import Lsn as LsnNumber
 
 
 class Kind(enum.Enum):
-    """How a field lies on the wire, in the documents' words."""
+    """The format of a field on the wire, in the terms of PostgreSQL's documentation."""
 
     ZERO = "Int8(0), unused flags"
     FLAG = "Int8, 0 or 1"
@@ -41,7 +41,7 @@ class Kind(enum.Enum):
 
 
 class When(enum.Enum):
-    """On which condition a field is on the wire."""
+    """The condition under which a field is on the wire."""
 
     ALWAYS = "always"
     IN_STREAM = "only inside a stream segment, since version 2"
@@ -131,7 +131,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What `pg_logical_emit_message` wrote."""
+    """A message that `pg_logical_emit_message` wrote."""
 
     xid: StreamXid = field(default=None, kw_only=True)
     transactional: Flag
@@ -160,7 +160,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table's columns as of the rows that follow, wire form of `model.Relation`."""
+    """The columns of a table in the following rows; the wire form of `model.Relation`."""
 
     xid: StreamXid = field(default=None, kw_only=True)
     relid: Oid
@@ -191,7 +191,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One updated row; `old` only where the key changed or the identity is FULL."""
+    """One updated row; `old` only if the key changed or the replica identity is FULL."""
 
     xid: StreamXid = field(default=None, kw_only=True)
     relid: Oid
@@ -210,7 +210,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Truncated relations (F51). `relid_count` stands before the options on the wire, hence its own field."""
+    """Truncated relations (F51). `relid_count` is a separate field because it precedes the options on the wire."""
 
     xid: StreamXid = field(default=None, kw_only=True)
     relid_count: Annotated[int, Wire(Kind.RELID_COUNT)] = field(init=False)
@@ -222,12 +222,12 @@ class Truncate:
 
     @property
     def cascade(self) -> bool:
-        """Say whether TRUNCATE was given CASCADE."""
+        """Whether TRUNCATE had the option CASCADE."""
         return bool(self.options & 1)
 
     @property
     def restart_identity(self) -> bool:
-        """Say whether TRUNCATE was given RESTART IDENTITY."""
+        """Whether TRUNCATE had the option RESTART IDENTITY."""
         return bool(self.options & 2)
 
 
@@ -257,7 +257,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """Abort of a streamed transaction, or of its subtransaction where `subxid` differs (F26)."""
+    """Abort of a streamed transaction, or of its subtransaction if `subxid` differs from `xid` (F26)."""
 
     xid: Xid
     subxid: Xid
@@ -290,7 +290,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
-    """COMMIT PREPARED of a transaction sent before."""
+    """COMMIT PREPARED of a transaction that was sent before."""
 
     flags: Zero = field(default=0, kw_only=True)
     commit_lsn: Lsn
@@ -302,7 +302,7 @@ class CommitPrepared:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPrepared:
-    """ROLLBACK PREPARED of a transaction sent before, or never sent (F34)."""
+    """ROLLBACK PREPARED of a transaction that was sent before, or never (F34)."""
 
     flags: Zero = field(default=0, kw_only=True)
     prepare_end_lsn: Lsn
@@ -369,7 +369,7 @@ def fields_of(cls: type) -> tuple[FieldFormat, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """One row of the table: type byte, name in the documents, class, first version, fields in wire order."""
+    """One row of the table: type byte, documented name, class, first version, fields in wire order."""
 
     type_byte: int
     name: str
@@ -415,7 +415,7 @@ FORMAT_OF = {row.cls: row for row in ROWS}
 
 
 def is_present(when: When, *, in_stream: bool, protocol_version: int, streaming_parallel: bool) -> bool:
-    """Say whether a field under this condition is on the wire of such a session."""
+    """Return whether a field with this condition is on the wire of a session with these properties."""
     if when is When.IN_STREAM:
         return in_stream and protocol_version >= 2
     if when is When.PARALLEL:

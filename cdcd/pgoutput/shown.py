@@ -1,11 +1,11 @@
-"""A message as plain values for JSON: every field of the table by its name, for people who look at the wire.
+"""Convert a message to plain values for JSON: every field of the table by its name, for debugging the protocol.
 
 In: a message of `messages`.  Out: a dict of text, numbers, booleans, lists and dicts, in wire order.
-LSNs are `X/Y`, times microseconds since 2000-01-01 as on the wire. Bytes are under the key "text" where they
-are valid UTF-8 and were sent as text, else under "hex".
-Invariant: derived from the message table, so no field can be left out; a field that this session does not put
-on the wire is absent.
-Must not: be used by the daemon or in an error: it shows row values, on purpose.
+LSNs are `X/Y`, times microseconds since 2000-01-01 as on the wire. Bytes are under the key "text" if they are valid
+UTF-8 and were sent as text, else under "hex".
+Invariant: the output is derived from the message table, so no field can be missing; a field that is not on the wire
+of this session is absent.
+Must not: be used by the daemon or in an error: the output contains row values.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _column(column: TupleColumn) -> dict[str, Any]:
     kind = column.kind.decode("ascii")
     if column.value is None:
         return {"kind": kind}
-    # a binary value that happens to be UTF-8 is no text: int4 65 would show as "\0\0\0A"
+    # A binary value that is valid UTF-8 is not text: int4 65 would be shown as "\0\0\0A".
     return {"kind": kind, **(shown_bytes(column.value) if kind == "t" else {"hex": column.value.hex()})}
 
 

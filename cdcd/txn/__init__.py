@@ -1,7 +1,7 @@
-"""txn: items of the wire in, transactions out, in commit order.
+"""Assemble items of the wire into transactions, in commit order.
 
 In: `model.Item`s of one walsender session.  Out: `events`.
-Invariant: nothing of a streamed transaction leaves before its Stream Commit; what may follow what is the
-table in `states`, and a pair that it does not list is an error.
-Must not: do I/O, read the clock, look inside a row.
+Invariant: no event of a streamed transaction is returned before its Stream Commit. The table in `states` lists the
+messages that are legal in each state; any other message is an error.
+Must not: do I/O, read the clock, decode a row.
 """

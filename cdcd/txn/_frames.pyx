@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: freethreading_compatible=False
-"""The C extension of `cdcd.txn.frames`: counts a batch's rows without an object for each.
+"""The C extension of `cdcd.txn.frames`: counts a batch's rows without an object for each row.
 
-In: a `RowBatch`.  Out: how many rows of which relation and kind it has.
-Invariant: nothing is read beyond the batch. What is not well formed is refused by the function in Python.
+In: a `RowBatch`.  Out: the number of rows by relation and kind.
+Invariant: no byte outside the batch is read. For a malformed batch the Python function raises the error.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -14,7 +14,7 @@ include "../frame_layout.pxi"
 
 
 def count_operations(batch):
-    """Return how many rows of each (relid, type byte) a batch has, None where it is not well formed."""
+    """Return the number of a batch's rows by (relid, type byte), None if the batch is malformed."""
     cdef bytes data = batch.frames
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* end = at + PyBytes_GET_SIZE(data)

@@ -1,13 +1,14 @@
 """Assemble transactions, in commit order, from the items of one walsender session.
 
 In: row batches, Controls and Keepalives in the order of the wire.  Out: events.
-A transaction that came with Begin is committed already and flows through as it arrives; a streamed or prepared
-one waits in its ChangeStore until Stream Commit or Commit Prepared and is replayed through the same code.
-Invariant: nothing of a streamed transaction leaves before its Stream Commit, nothing of a prepared one before its
-Commit Prepared, nothing of an aborted one at all (F26, F28, F33), only what a Relation message says to everybody;
-an error leaves the assembler unusable, its session ends and a new one begins with a new one, which forgets all
-open streams, prepared transactions and relations (F27, F33, F43).
-Must not: look into a row, only at its relid (a live row's is checked by the encoder's plan look-up).
+A transaction that begins with Begin is already committed, and its events are returned as it arrives. A streamed or
+prepared transaction is stored in its ChangeStore until Stream Commit or Commit Prepared, then replayed by the same
+code.
+Invariant: no event of a streamed transaction is returned before its Stream Commit, none of a prepared transaction
+before its Commit Prepared, and none of an aborted one (F26, F28, F33), except Relation messages that apply to the
+whole session. An error makes the assembler unusable: its session ends, and the next session has a new assembler
+without open streams, prepared transactions and relations (F27, F33, F43).
+Must not: read more of a row than its relid (the encoder's plan look-up checks the relid of a live row).
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
 _STREAM_COMMIT, _STREAM_PREPARE = b"c", b"p"
 SUBTRANSACTIONS_LIMIT = 100_000
-"""So many of open streams can be remembered, in some 10 MB, here and in the stores' notes of what is rolled back."""
+"""The most subtransactions of open streams that are tracked, here and in the stores, in about 10 MB."""
 
 
 class Assembler:
     """The transactions of one walsender session.
 
-    Those up to `written_commit_lsn` are not dropped here: the pump drops them (`PositionTracker.covers`).
+    Transactions up to `written_commit_lsn` are not dropped here: the pump drops them (`PositionTracker.covers`).
     """
 
     def __init__(
@@ -78,12 +79,11 @@ class Assembler:
         refuse_unsafe_streaming: bool = False,
         prepared_before: PreparedBefore | None = None,
     ) -> None:
-        """Take the options that the session was started with, and what was written before it (F4).
+        """Take the options of the session, and the commit LSN up to which transactions were already written (F4).
 
-        `refuse_unsafe_streaming`: raise UnsafeStreaming where a real server may decode by a catalog that is no longer
-        true.
-        `prepared_before`: of what rows that the server does not send at a COMMIT PREPARED are a loss: one that has
-        changed nothing comes like this as well. None: of anything.
+        `refuse_unsafe_streaming`: raise UnsafeStreaming if a real server may decode with outdated catalog entries.
+        `prepared_before`: the transactions for which a COMMIT PREPARED without rows means that rows are missing; the
+        server also sends a transaction without changes like this. None: this applies to every transaction.
         """
         if protocol_version not in _PROTOCOL_VERSIONS:
             raise ValueError(f"protocol version {protocol_version}")
@@ -101,18 +101,18 @@ class Assembler:
         self._session_relations = RelationCache()
         self._relation_ordinal = 0
         self._described: Relation | None = None
-        """What the last message described, if it was a Relation."""
+        """The relation that the last message described, if it was a Relation message."""
         self._streams = OpenStreams()
         self._prepared = PreparedTransactions()
         self._gathering: OpenTransaction | None = None
-        """The transaction that contents belong to: of the stream segment, or between Begin Prepare and Prepare."""
+        """The transaction of the current stream segment, or of the current Begin Prepare."""
         self._is_replaying = False
         self.aborted = 0
-        """Transactions that something was received of and that were rolled back."""
+        """The number of partly received transactions that were rolled back."""
 
     @property
     def in_transaction(self) -> bool:
-        """True from Begin (Prepare) to Commit (Prepare) and during a replay: a keepalive confirms nothing (F11)."""
+        """Whether a transaction is being received, prepared or replayed: a keepalive confirms nothing (F11)."""
         return self._state in (State.IN_TRANSACTION, State.IN_PREPARED) or self._is_replaying
 
     @property
@@ -122,30 +122,30 @@ class Assembler:
 
     @property
     def oldest_prepared(self) -> OldestPrepared | None:
-        """What is prepared and undecided, None when nothing is: nothing from there on may be confirmed (F33)."""
+        """The oldest undecided prepared transaction, or None: no LSN after its PREPARE may be confirmed (F33)."""
         return self._prepared.oldest_prepared
 
     @property
     def prepared_before(self) -> PreparedBefore:
-        """What was prepared before the slot became cdcd's and may be lost, as far as it is not decided by now."""
+        """The undecided transactions that were prepared before cdcd used the slot, and whose rows may be missing."""
         return self._prepared_before or PreparedBefore()
 
     @property
     def takes_whole(self) -> bool:
-        """Whether whole transactions may pass it by now: nothing that it keeps depends on them."""
+        """Whether complete transactions may bypass the assembler now, because its state does not depend on them."""
         return self._state is State.OUTSIDE and not self._is_replaying
 
     def passed_whole(self, transactions: TransactionBatch) -> None:
-        """Take note of whole transactions that have passed it by: their Begin forgets what a fed one does."""
+        """Note complete transactions that bypassed the assembler: each Begin removes its xid from the orphans."""
         if self._orphan_subxids:
             self._orphan_subxids.difference_update(xids_of(transactions))
 
     def feed(self, item: PlainItem) -> Iterator[Event]:
         """Return the events of one item; they have to be consumed before the next item is fed.
 
-        Raises ProtocolError for what the protocol does not allow, PreparedMissing for a COMMIT PREPARED without
-        its rows, UnsafeStreaming for what has to be read without streaming, FeatureUnsupported for what is
-        prepared when the session is not one of two_phase.
+        Raises ProtocolError for a violation of the protocol, PreparedMissing for a COMMIT PREPARED without its rows,
+        UnsafeStreaming for a transaction that has to be read without streaming, FeatureUnsupported for a prepared
+        transaction in a session without two_phase.
         """
         if self._is_replaying:
             raise RuntimeError("the replay of a transaction was not consumed")
@@ -156,10 +156,10 @@ class Assembler:
         return iter(())
 
     def subtransactions_ended_by(self, item: PlainItem) -> frozenset[int]:
-        """Return the xids that have to be asked for before this item is fed: empty but for the end of a stream.
+        """Return the subxids whose status has to be queried before this item is fed: empty, except at a stream's end.
 
-        PostgreSQL 14 to 18 do not tell that a subtransaction was rolled back if they had its changes on their
-        disk, more than 4096 of them, when they streamed it last. Only the server's own account of xids does.
+        PostgreSQL 14 to 18 do not send the rollback of a subtransaction if they had spilled its changes to disk (more
+        than 4096 of them) when they last streamed it. Only a query of the transaction status shows it.
         """
         if not isinstance(item, Control) or not self._streams:
             return frozenset()
@@ -198,10 +198,10 @@ class Assembler:
         return iter(self._session_sees(shown))
 
     def _shown_by(self, batch: RowBatch) -> Relation | None:
-        """Return what was described last, with what this batch, directly behind it, shows of it; None: nothing new.
+        """Return the last described relation with the `published_as` that the next batch shows; None if unchanged.
 
-        The server describes a row's own table last, behind the partitioned one that the row comes as: so where the
-        row names another relid, that is the one as which the rows of what was described are published (F78).
+        The server describes a row's own table last, after the partitioned table under which the row is published. If
+        the row names another relid than the last described one, the row's relid is that partitioned table (F78).
         """
         described, self._described = self._described, None
         if described is None:
@@ -221,9 +221,7 @@ class Assembler:
     def _note_subtransaction(self, stream: OpenTransaction, xid: int | None) -> None:
         is_new = self._streams.note(stream, xid)
         if is_new and self._refuse_unsafe_streaming and self._streams.subtransactions > SUBTRANSACTIONS_LIMIT:
-            raise UnsafeStreaming(
-                "more subtransactions are streamed than the server can be asked about", xid=xid
-            )
+            raise UnsafeStreaming("the open streams have more subtransactions than cdcd can track", xid=xid)
 
     @property
     def _is_in_stream(self) -> bool:
@@ -235,7 +233,7 @@ class Assembler:
         try:
             row = format_of(item.payload)
             if row.type_byte in ROW_TYPES:
-                raise out_of_order(self._state, row.name, "rows come in batches")
+                raise out_of_order(self._state, row.name, "rows must be in batches")
             next_state, action = step(self._state, row)
             self._described = None
             events = self._act(action, item, row)
@@ -246,10 +244,10 @@ class Assembler:
         return events
 
     def _act(self, action: Action, item: Control, row: MessageFormat) -> Iterator[Event]:
-        # Before decoding: a slot made for two-phase sends these to a session of any version (F35).
+        # Before decoding: a slot with two_phase sends these messages to sessions of any protocol version (F35).
         if action in TWO_PHASE and not self._two_phase:
             raise FeatureUnsupported(
-                f"{row.name}: this session did not ask for prepared transactions",
+                f"{row.name}: this session did not request prepared transactions",
                 hint="set source.protocol.two_phase: true, or use a slot that was created without two_phase",
                 message_name=row.name,
             )
@@ -315,7 +313,7 @@ class Assembler:
     def _stream_start(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         start = expect(message, messages.StreamStart)
         if start.is_first_segment:
-            # The server sends the whole transaction again: what came before must not stay (F27).
+            # The server sends the whole transaction again: its earlier segments must be dropped (F27).
             self._forget(start.xid)
             is_unsafe = start.xid in self._orphan_subxids
             self._orphan_subxids.discard(start.xid)
@@ -323,8 +321,8 @@ class Assembler:
         self._gathering = stream = self._stream(start.xid, "Stream Start")
         if stream.is_unsafe and self._refuse_unsafe_streaming:
             raise UnsafeStreaming(
-                "the server decodes more of a transaction of which it may have met a subtransaction rolled back "
-                "already, and then misses what others have changed in the catalog meanwhile",
+                "the server continues to decode a transaction after one of its subtransactions may have been rolled "
+                "back, and may use outdated catalog entries for it",
                 xid=start.xid,
             )
         return iter(())
@@ -337,7 +335,7 @@ class Assembler:
 
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         gathering = expect(self._gathering, OpenTransaction)
-        event = self._event_of(item, message, gathering.relations, self._state)  # its errors belong here
+        event = self._event_of(item, message, gathering.relations, self._state)  # raises errors early
         self._note_description(event)
         if isinstance(message, messages.Truncate):
             self._note_subtransaction(gathering, message.xid)
@@ -345,7 +343,7 @@ class Assembler:
         return iter(())
 
     def _stream_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        """The server gives it the top-level xid, so nobody can tell whether its own subtransaction is rolled back."""
+        """Raise UnsafeStreaming: the message has the top-level xid, so a rollback of its subxid is not visible."""
         gathering = expect(self._gathering, OpenTransaction)
         self._event_of(item, message, gathering.relations, self._state)
         raise UnsafeStreaming("a logical message was streamed without its subtransaction", xid=gathering.xid)
@@ -363,7 +361,7 @@ class Assembler:
             self._forget(abort.xid)
             self._orphan_subxids.discard(abort.xid)
         elif stream is None:
-            # PostgreSQL 18 also tells of what was rolled back before it sent a segment: nothing to drop.
+            # PostgreSQL 18 also sends rollbacks from before the first segment: no changes have to be dropped.
             self._note_orphan_subxid(abort.xid)
         else:
             self._streams.roll_back(stream, abort.subxid)
@@ -371,14 +369,14 @@ class Assembler:
         return iter(())
 
     def _note_orphan_subxid(self, xid: int) -> None:
-        """Nothing may come of its transaction any more, or it passes by whole: so they are not kept for ever."""
+        """Note an orphan subxid. Their number is limited: the server may never send more of the transaction."""
         if (
             xid not in self._orphan_subxids
             and len(self._orphan_subxids) >= SUBTRANSACTIONS_LIMIT
             and self._refuse_unsafe_streaming
         ):
             raise UnsafeStreaming(
-                "too many transactions with a subtransaction rolled back to keep apart", xid=xid
+                "too many transactions have a rolled-back subtransaction for cdcd to track", xid=xid
             )
         self._orphan_subxids.add(xid)
 
@@ -415,7 +413,7 @@ class Assembler:
         gathering.store.append(item)
         if not isinstance(event, RelationSeen):
             return iter(())
-        # Outside of streams the server takes a Relation as sent for the whole session, whatever is decided.
+        # Outside streams a Relation message applies to the whole session, even if the transaction is rolled back.
         self._session_relations.see(event.relation, self._relation_ordinal)
         return iter((event,))
 
@@ -432,7 +430,7 @@ class Assembler:
         return self._hold(gathering, prepare)
 
     def _prepare_empty(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        """PostgreSQL 18 sends no Begin Prepare for what has changed nothing at all, such as rows that are locked."""
+        """Note a PREPARE without Begin Prepare: PostgreSQL 18 sends none for a transaction that only locked rows."""
         prepare = expect(message, messages.Prepare)
         return self._hold(self._open_transaction(prepare.xid, is_streamed=False), prepare)
 
@@ -459,7 +457,7 @@ class Assembler:
         if contents is not None:
             return self._committed_at(contents, commit)
         if commit.commit_lsn <= self._written_commit_lsn:
-            return iter(())  # F4: its rows were written before this session, so they were not sent again
+            return iter(())  # F4: its rows were written by an earlier session, so they were not sent again
         before = self._prepared_before
         if before is not None and not before.may_have_rows(commit.xid, commit.gid, commit.commit_lsn):
             return iter(())
@@ -473,7 +471,7 @@ class Assembler:
         rollback = expect(message, messages.RollbackPrepared)
         contents = self._prepared.take(rollback.gid, rollback.xid)
         self._is_not_lost(rollback.xid, rollback.gid)
-        if contents is not None:  # F34: one that was never sent is nothing to drop
+        if contents is not None:  # F34: a transaction that was never sent has nothing to drop
             self.aborted += 1
             contents.store.discard()
         return iter(())
@@ -491,7 +489,7 @@ class Assembler:
 
     def _replay(self, contents: OpenTransaction, info: TransactionInfo, end_lsn: Lsn) -> Iterator[Event]:
         yield TransactionBegun(info)
-        relations = RelationCache()  # filled again in order, so that a Truncate names what was true there
+        relations = RelationCache()  # filled in order, so that a Truncate has the descriptions valid there
         for relation in contents.described_before:
             relations.see(relation, 0)
             if not self._session_relations.says(relation):
@@ -505,7 +503,7 @@ class Assembler:
             else:
                 message = self._decode(item, in_stream=contents.is_streamed)
                 event = self._event_of(item, message, relations, State.IN_STREAM)
-                if isinstance(event, RelationSeen):  # rows that show it may have been rolled back since
+                if isinstance(event, RelationSeen):  # the rows that showed it may have been rolled back
                     event = replace(event, relation=replace(event.relation, published_as=next(published_as)))
                 yield event
         contents.store.discard()
@@ -528,9 +526,10 @@ class Assembler:
 
 
 def _is_later(stream: OpenTransaction, abort: messages.StreamAbort, sent_at_pg_us: int) -> bool:
-    """Whether this rollback came after what was sent, so that it cannot have disturbed it. Only version 4 says when.
+    """Return whether the rollback happened after the last segment was sent, so that it did not affect its decoding.
 
-    Under a replication origin the time is the origin's: by another clock, or any (pg_replication_origin_xact_setup).
+    Only protocol version 4 sends the time of a rollback. With a replication origin it is the origin's time: by
+    another clock, or an arbitrary value (pg_replication_origin_xact_setup).
     """
     if abort.abort_pg_us is None or stream.origin is not None:
         return False

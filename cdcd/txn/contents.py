@@ -1,9 +1,9 @@
-"""What stands inside a transaction beside its rows, as events: live, stored and replayed alike.
+"""Convert the messages of a transaction that are not rows to events: live, stored and replayed messages alike.
 
 In: a decoded message, the relations that it may refer to.  Out: its event.
-Invariant: a relation that a message refers to was described before (F43); a Message is transactional exactly
-inside a transaction.
-Must not: keep state of its own.
+Invariant: a relation that a message refers to was described before (F43); a Message is transactional if and only if
+it is inside a transaction.
+Must not: have state of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ M = TypeVar("M")
 def event_of(
     item: Control, message: AnyMessage, relations: RelationCache, ordinal: int, state: State
 ) -> RelationSeen | TypeSeen | Truncated | LogicalMessage:
-    """Return the event; a Relation is noted in `relations` under `ordinal`. Raises RelationUnknown."""
+    """Return the event of a message; a Relation is added to `relations` with `ordinal`. Raises RelationUnknown."""
     if isinstance(message, messages.Relation):
         relation = relations.as_published(relation_of(message))
         relations.see(relation, ordinal)
@@ -38,7 +38,7 @@ def event_of(
 
 
 def logical_message(message: messages.Message, state: State) -> LogicalMessage:
-    """Return the event of a Message. Raises MessageOutOfOrder for one that is on the wrong side of a Begin."""
+    """Return the event of a Message. Raises MessageOutOfOrder if its transactional flag contradicts the state."""
     if message.transactional == (state is State.OUTSIDE):
         name = "a transactional Message" if message.transactional else "a non-transactional Message"
         raise out_of_order(state, name)
@@ -47,11 +47,11 @@ def logical_message(message: messages.Message, state: State) -> LogicalMessage:
 
 def with_origin(info: TransactionInfo, origin: messages.Origin) -> TransactionInfo:
     """Return the info with an Origin's name and LSN."""
-    # Its LSN is 0 where the server does not know it, as always at the start of a stream.
+    # The origin's LSN is 0 if the server does not know it, as always at the start of a stream.
     return replace(info, origin=origin.name, origin_lsn=origin.commit_lsn or None)
 
 
 def expect(value: object, cls: type[M]) -> M:
-    """Return the value as what the state table guarantees it to be."""
+    """Return the value with the type that the state table guarantees."""
     assert isinstance(value, cls), f"{type(value).__name__} where the state table allows {cls.__name__}"
     return value

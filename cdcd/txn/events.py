@@ -1,11 +1,11 @@
-"""What the assembler yields, in commit order.
+"""The events that the assembler yields, in commit order.
 
 Each transaction is TransactionBegun, then any of RelationSeen, TypeSeen, Rows, Truncated and transactional
 LogicalMessages, then TransactionCommitted; live and replayed transactions look the same.
-A replay may hold Skipped as well, which means nothing.
-Outside of transactions only non-transactional LogicalMessages come, and the RelationSeens of transactions that
-are prepared: the server does not repeat them for others.
-Invariant: a RelationSeen precedes the first row that it describes, and holds until the next of its relid.
+A replay may also yield Skipped, which has no effect.
+Outside transactions there are only non-transactional LogicalMessages, and the RelationSeens of prepared
+transactions: the server does not repeat them for other transactions.
+Invariant: a RelationSeen precedes the first row that it describes, and applies until the next of its relid.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cdcd.model import Relation, RowBatch, TransactionInfo
 
 @dataclass(frozen=True, slots=True)
 class TransactionBegun:
-    """A committed transaction starts; `info` carries the origin already, where there is one (F52)."""
+    """A committed transaction starts; `info` already has the origin, if the transaction has one (F52)."""
 
     info: TransactionInfo
 
 
 @dataclass(frozen=True, slots=True)
 class RelationSeen:
-    """The rows that follow of this relid have these columns; `lsn` may be 0 (F5)."""
+    """The following rows of this relid have these columns; `lsn` may be 0 (F5)."""
 
     relation: Relation
     lsn: Lsn
@@ -42,7 +42,7 @@ class TypeSeen:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch of row frames, not looked into."""
+    """A batch of row frames, not decoded."""
 
     batch: RowBatch
 
@@ -59,7 +59,7 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What `pg_logical_emit_message` wrote; `lsn` is the message's own."""
+    """A message that `pg_logical_emit_message` wrote; `lsn` is the message's own."""
 
     transactional: bool
     lsn: Lsn
@@ -69,7 +69,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCommitted:
-    """The transaction is complete; `end_lsn` is what may be confirmed once it is durable (F2)."""
+    """The transaction is complete; `end_lsn` may be confirmed once the transaction is durable (F2)."""
 
     info: TransactionInfo
     end_lsn: Lsn
@@ -77,7 +77,7 @@ class TransactionCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Nothing to hand on: a replay is passing over much that was rolled back, so that others may have a turn."""
+    """No event: a replay skips many rolled-back items, and returns this so that other tasks can run."""
 
 
 Event = (

@@ -1,7 +1,7 @@
-"""Look over the frames of a batch without reading their tuples.
+"""Read the frames of a batch without their tuples.
 
-In: a `RowBatch`.  Out: how many rows of which relation and kind it has; its rows apart.
-Invariant: bounds are those of the batch; a frame that ends outside it is an error, like everywhere.
+In: a `RowBatch`.  Out: the number of rows by relation and kind; the rows as single batches.
+Invariant: no byte outside the batch is read; a frame that ends outside the batch is an error.
 Wire source: protocol messages Insert, Update, Delete: type byte, in a stream an int32 xid, int32 relid.
 """
 
@@ -21,7 +21,7 @@ _uint32_at = struct.Struct(">I").unpack_from
 
 
 def first_relid(batch: RowBatch) -> int:
-    """Return the relid that a batch's first row names. Raises MessageTruncated."""
+    """Return the relid of a batch's first row. Raises MessageTruncated."""
     try:
         relid: int = _uint32_at(batch.frames, FRAME_BYTES + relid_at(batch.xid))[0]
     except struct.error:
@@ -44,13 +44,13 @@ def single_rows(batch: RowBatch) -> Iterator[RowBatch]:
 
 
 def count_operations(batch: RowBatch) -> Mapping[tuple[int, int], int]:
-    """Return how many rows of each (relid, type byte) a batch has. Raises MessageTruncated."""
+    """Return the number of a batch's rows by (relid, type byte). Raises MessageTruncated."""
     found = None if _EXTENSION is None else _EXTENSION.count_operations(batch)
     return count_operations_in_python(batch) if found is None else found
 
 
 def count_operations_in_python(batch: RowBatch) -> Counter[tuple[int, int]]:
-    """Do what `count_operations` says: the C extension's specification."""
+    """Return the same as `count_operations`: the C extension's specification. Raises MessageTruncated."""
     data, relid_position = batch.frames, relid_at(batch.xid)
     counts: Counter[tuple[int, int]] = Counter()
     at, end = 0, len(data)

@@ -1,10 +1,10 @@
-"""Which relations have rows in what has come already, so that what takes time for each is done for all at once.
+"""Find the relations that have rows in data received ahead, so that slow work is done for all of them at once.
 
-In: events of a replay, or items of the wire, that are not handled yet.  Out: the relids that have rows, and how they
-are described there.
-Invariant: nothing is taken away, and nothing found here is a description to encode by: that comes in its turn.
-A relation without a row is none: a partition is described along with the root that its rows are published as.
-Must not: look into a row, or be asked for each.
+In: events of a replay, or items of the wire, that are not processed yet.  Out: the relids that have rows, and their
+last descriptions there.
+Invariant: no event or item is removed. Rows are not encoded by the descriptions found here, but by the events later.
+A relation without rows is left out: the server also describes a partition whose rows are published as its root's.
+Must not: decode a row, or be called for each row.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _RELATION = b"R"
 
 
 class Lookahead(NamedTuple):
-    """What is found: relids with rows, and the last description of each relation that has one."""
+    """The relids with rows, and the last description of each described relation."""
 
     relids: set[int]
     described: dict[int, Relation]
 
 
 def of_events(events: Iterable[Event]) -> Lookahead:
-    """Return what is in these events."""
+    """Return the relations in these events. Raises MessageTruncated."""
     ahead = Lookahead(set(), {})
     for event in events:
         if isinstance(event, Rows):
@@ -44,7 +44,7 @@ def of_events(events: Iterable[Event]) -> Lookahead:
 
 
 def of_items(items: Iterable[Item]) -> Lookahead:
-    """Return what is in these items, up to the first segment of a stream: that may be rolled back."""
+    """Return the relations in these items up to the first stream segment, which may be rolled back."""
     ahead = Lookahead(set(), {})
     for item in items:
         if isinstance(item, RowBatch):
@@ -61,7 +61,7 @@ def of_items(items: Iterable[Item]) -> Lookahead:
 
 
 def _relation(item: Control) -> Relation:
-    # Outside of streams it has the same form in each version.
+    # Outside streams a Relation message has the same format in each protocol version.
     message = decode(item.payload, in_stream=False, protocol_version=1, streaming_parallel=False)
     assert isinstance(message, messages.Relation)
     return relation_of(message)

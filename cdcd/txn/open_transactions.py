@@ -1,22 +1,24 @@
-"""Transactions that wait for their end: contents gathered from the wire, and which of them are prepared.
+"""Open and prepared transactions: their contents, gathered from the wire, until their end or decision.
 
-In: the contents of a streamed or prepared transaction; PREPAREs and what was decided about them.
-Out: the same contents when they are due; the oldest PREPARE that is undecided.
-Invariant: a prepared transaction is found by gid and xid together, since a gid may be used again once it is
-decided (F35), and only then: two undecided ones of one gid are an error. Rows of a prepared transaction keep
-the descriptions that were in force when they were sent, whatever its session learns until COMMIT PREPARED.
-Must not: outlive its walsender session; the server sends what is undecided again (F33).
+In: the contents of streamed and prepared transactions; PREPAREs and their decisions.
+Out: the same contents at the commit; the oldest undecided PREPARE.
+Invariant: a prepared transaction is identified by gid and xid together, since a gid may be used again after the
+decision (F35). Two undecided transactions with the same gid are an error. Rows of a prepared transaction use the
+descriptions that were valid when they were sent, even if the session receives others before COMMIT PREPARED.
+Must not: outlive its walsender session; the server sends undecided transactions again (F33).
 
-What a session is sent of a prepared transaction, as PostgreSQL 15, 16, 17 and 18 do it alike, found by trying:
-- it is sent (again) at its PREPARE if that record's start, `prepare_lsn`, is not below where the session starts:
-  one started exactly there gets Begin Prepare to Prepare, one started a byte later only Commit Prepared, without
-  rows. So `prepare_lsn` itself may be confirmed, and nothing beyond it before the decision.
-- what was prepared before two_phase was switched on (a START_REPLICATION with it does so for good, from its start
-  LSN on) is sent whole right before its Commit Prepared, in every session; its `prepare_lsn` then lies behind.
-- one that changed no published table comes as well, empty, and so does its decision; one that changed nothing at
-  all (it has locked rows) comes as Commit Prepared alone, from 18 on as Prepare and Commit Prepared.
-- one that was streamed may come again unstreamed. A Relation that was sent in a stream is sent again to others
-  after Stream Prepare; one sent between Begin Prepare and Prepare is not.
+A session receives a prepared transaction as follows, observed identically with PostgreSQL 15, 16, 17 and 18:
+- A transaction is sent (again) at its PREPARE if the start of that record, `prepare_lsn`, is not below the session's
+  start LSN. A session that starts exactly there receives Begin Prepare to Prepare; one that starts a byte later
+  receives only Commit Prepared, without rows. So `prepare_lsn` itself may be confirmed, but no higher LSN before the
+  decision.
+- A transaction prepared before two_phase was enabled (START_REPLICATION with the option enables it permanently, from
+  its start LSN on) is sent completely right before its Commit Prepared, in every session; its `prepare_lsn` is then
+  lower than LSNs already sent.
+- A transaction that changed no published table is sent empty, with its decision. A transaction that changed nothing
+  at all (it only locked rows) is sent as Commit Prepared alone, from version 18 on as Prepare and Commit Prepared.
+- A streamed transaction may be sent again unstreamed. A Relation that was sent in a stream is sent again for other
+  transactions after Stream Prepare; one sent between Begin Prepare and Prepare is not.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from cdcd.txn.store import ChangeStore
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """One transaction whose end the server has not sent yet. `is_streamed`: it comes in segments, with xids."""
+    """One transaction whose end the server has not sent yet. `is_streamed`: it is sent in segments, with xids."""
 
     xid: int
     store: ChangeStore
@@ -44,19 +46,19 @@ class OpenTransaction:
     described_before: list[Relation] = field(default_factory=list)
     """Relations that the session had described before the first row here that needed them."""
     published_as: list[int | None] = field(default_factory=list)
-    """For each Relation message of the contents, as which table the rows behind it came (F78)."""
+    """For each Relation message of the contents, the `published_as` of the rows after it (F78)."""
     stopped_at_pg_us: int = 0
-    """When the server sent its last Stream Stop, by the server's clock."""
+    """When the server sent the last Stream Stop, by the server's clock."""
     subxids: set[int] = field(default_factory=set)
-    """Subtransactions that something was streamed of and whose rollback was not told."""
+    """Subtransactions with streamed changes whose rollback was not received."""
     rolled_back: int = 0
-    """How many were such until their rollback was told: a store may have to remember each."""
+    """The number of subtransactions with streamed changes whose rollback was received; a store may remember each."""
     is_unsafe: bool = False
-    """A subtransaction may have been rolled back already when the server decoded its rows."""
+    """Whether a subtransaction may already have been rolled back when the server decoded its rows."""
 
     def adopt(self, relids: Iterable[int], session: RelationCache) -> None:
-        """Note how the session describes these relations now. Raises RelationUnknown (F43)."""
-        # What the old tuples of rows have depends on the partitions that they may come from, as these are now (F78).
+        """Copy the session's current descriptions of these relations. Raises RelationUnknown (F43)."""
+        # The columns of old tuples depend on the current state of the partitions that the rows may come from (F78).
         wanted = sorted(set(relids))
         wanted += session.partitions_of(wanted)
         unknown_here = tuple(relid for relid in wanted if relid not in self.relations)
@@ -66,8 +68,8 @@ class OpenTransaction:
 class OpenStreams:
     """The streamed transactions that are neither committed, prepared nor aborted.
 
-    Keyed by xid alone: within one session no two transactions in progress share one (F27).
-    `subtransactions`: how many they have together that something was streamed of, rolled back or not.
+    Keyed by xid alone: within one session no two open transactions have the same xid (F27).
+    `subtransactions`: the total number of their subtransactions with streamed changes, rolled back or not.
     """
 
     def __init__(self) -> None:
@@ -78,15 +80,15 @@ class OpenStreams:
         return len(self._by_xid)
 
     def get(self, xid: int) -> OpenTransaction | None:
-        """Return the transaction, None when it is not open."""
+        """Return the transaction, None if it is not open."""
         return self._by_xid.get(xid)
 
     def open(self, stream: OpenTransaction) -> None:
-        """Keep a transaction that is not open yet."""
+        """Add a transaction that is not open yet."""
         self._by_xid[stream.xid] = stream
 
     def take(self, xid: int) -> OpenTransaction | None:
-        """Return the transaction and forget it, with its subtransactions."""
+        """Remove the transaction with its subtransactions, and return it; None if it is not open."""
         stream = self._by_xid.pop(xid, None)
         if stream is not None:
             self.subtransactions -= len(stream.subxids) + stream.rolled_back
@@ -94,7 +96,7 @@ class OpenStreams:
         return stream
 
     def note(self, stream: OpenTransaction, xid: int | None) -> bool:
-        """Something of this (sub)transaction was streamed; return whether it is a subtransaction not known before."""
+        """Note streamed changes of a (sub)transaction; return whether this is a new subtransaction."""
         if xid is None or xid == stream.xid or xid in stream.subxids:
             return False
         stream.subxids.add(xid)
@@ -102,16 +104,16 @@ class OpenStreams:
         return True
 
     def roll_back(self, stream: OpenTransaction, xid: int) -> None:
-        """Drop what was streamed of a subtransaction; the server also tells of those that it sent nothing of."""
+        """Drop the streamed changes of a subtransaction; the server also sends rollbacks of those without changes."""
         if xid in stream.subxids:
             stream.subxids.remove(xid)
             stream.rolled_back += 1
-            stream.store.abort_subtransaction(xid)  # nested ones come one by one (F26)
+            stream.store.abort_subtransaction(xid)  # nested ones have messages of their own (F26)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A prepared transaction: `prepare_lsn` is where its PREPARE record begins."""
+    """A prepared transaction: `prepare_lsn` is the start of its PREPARE record."""
 
     contents: OpenTransaction
     gid: str
@@ -121,7 +123,7 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class OldestPrepared:
-    """What is prepared and undecided: how many, and the oldest's LSN and time."""
+    """The number of undecided prepared transactions, and the LSN and time of the oldest."""
 
     count: int
     oldest_lsn: Lsn
@@ -135,11 +137,11 @@ class PreparedTransactions:
         self._by_gid: dict[str, PreparedTransaction] = {}
 
     def add(self, one: PreparedTransaction) -> None:
-        """Keep it. Raises ProtocolError when the gid is undecided already: its decision did not come."""
+        """Add a transaction. Raises ProtocolError if the gid is already undecided: its decision was not received."""
         before = self._by_gid.get(one.gid)
         if before is not None:
             raise ProtocolError(
-                "a transaction is prepared under a gid that is not decided yet",
+                "a transaction was prepared with the gid of another undecided transaction",
                 xid=one.contents.xid,
                 undecided_xid=before.contents.xid,
                 prepare_lsn=one.prepare_lsn,
@@ -147,7 +149,7 @@ class PreparedTransactions:
         self._by_gid[one.gid] = one
 
     def take(self, gid: str, xid: int) -> OpenTransaction | None:
-        """Return the contents of what is decided now, and forget it; None when it is not known."""
+        """Remove the transaction that is being decided and return its contents; None if it is unknown."""
         found = self._by_gid.get(gid)
         if found is None or found.contents.xid != xid:
             return None
@@ -156,9 +158,9 @@ class PreparedTransactions:
 
     @property
     def oldest_prepared(self) -> OldestPrepared | None:
-        """What is undecided, None when nothing is."""
+        """The undecided transactions, None if there are none."""
         if not self._by_gid:
             return None
-        # Not the first that came: what was prepared before two_phase was switched on comes late (F34).
+        # Not the first received: transactions prepared before two_phase was enabled are sent late (F34).
         oldest = min(self._by_gid.values(), key=lambda one: one.prepare_lsn)
         return OldestPrepared(len(self._by_gid), oldest.prepare_lsn, oldest.prepare_pg_us)

@@ -1,10 +1,10 @@
-"""Relations that a session has described, and those that each streamed transaction has (F29, F43).
+"""The relations described to a session, and those described in each streamed transaction (F29, F43).
 
-In: Relation messages with the order in which they came.  Out: `model.Relation`s by relid.
-Invariant: a streamed transaction's relations touch nothing but its own cache until it commits; then, of
-two descriptions of a relid the one that came later on the wire is the session's, as that is the last one the
-server believes to have sent.
-Must not: outlive its walsender session; relids are described again in each.
+In: Relation messages with their order of arrival.  Out: `model.Relation`s by relid.
+Invariant: a streamed transaction's relations change only its own cache until it commits. Then, of two descriptions of
+a relid, the later one on the wire becomes the session's, because it is the last one that the server has recorded as
+sent.
+Must not: outlive its walsender session; relids are described again in each session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdcd.pgoutput import messages
 
 
 def relation_of(message: messages.Relation) -> Relation:
-    """Return the Relation message as the rest of cdcd knows it: an empty namespace means pg_catalog."""
+    """Return the `model.Relation` of a Relation message: an empty namespace means pg_catalog."""
     return Relation(
         relid=message.relid,
         schema=schema_of(message.namespace),
@@ -36,8 +36,8 @@ def schema_of(namespace: str) -> str:
 class RelationCache:
     """Relations by relid, each with the ordinal of the message that described it last.
 
-    Caches made `shared_with` one another hold one object of what they describe alike: there may be many open streams,
-    and what they describe stays in memory while their rows are on disk.
+    Caches that are `shared_with` one another use one object for equal descriptions: there may be many open streams,
+    and their descriptions stay in memory while their rows are on disk.
     """
 
     __slots__ = ("_described", "_partitions", "_seen")
@@ -48,48 +48,48 @@ class RelationCache:
         self._partitions: dict[int, set[int]] = {}
 
     def see(self, relation: Relation, ordinal: int) -> None:
-        """Remember a description; it replaces the relid's former one."""
+        """Store a description; it replaces the relid's previous one."""
         described = self._described.get(relation.relid)
         if described is None or described != relation:
             described = self._described[relation.relid] = relation
         self._note(relation.relid, (ordinal, described))
 
     def as_published(self, relation: Relation) -> Relation:
-        """Return a new description with what rows have shown of this relid so far: as which table they come (F78)."""
+        """Return a new description with the `published_as` that rows of this relid have shown so far (F78)."""
         seen = self._seen.get(relation.relid)
         return relation if seen is None else replace(relation, published_as=seen[1].published_as)
 
     def partitions_of(self, relids: Iterable[int]) -> tuple[int, ...]:
-        """Return the relids whose rows come as those of one of these tables (F78)."""
+        """Return the relids whose rows are published as those of one of these tables (F78)."""
         return tuple(sorted(set().union(*(self._partitions.get(relid, ()) for relid in relids))))
 
     def resolve(self, relids: tuple[int, ...]) -> tuple[Relation, ...]:
-        """Return the relations of these relids; RelationUnknown for one that was not described (F43)."""
+        """Return the relations of these relids. Raises RelationUnknown if one was not described (F43)."""
         for relid in relids:
             if relid not in self._seen:
                 raise RelationUnknown(f"relation {relid} was not described before its use", relid=relid)
         return tuple(self._seen[relid][1] for relid in relids)
 
     def __contains__(self, relid: int) -> bool:
-        """Whether the relid was described."""
+        """Return whether the relid was described."""
         return relid in self._seen
 
     def adopt(self, relids: tuple[int, ...], other: RelationCache) -> tuple[Relation, ...]:
-        """Take over what the other cache knows of these relids and return it; RelationUnknown as `resolve`."""
+        """Copy the other cache's relations of these relids and return them. Raises RelationUnknown as `resolve`."""
         adopted = other.resolve(relids)
         for relid in relids:
             self._note(relid, other._seen[relid])
         return adopted
 
     def says(self, relation: Relation) -> bool:
-        """Whether this is how the relid is described here now."""
+        """Return whether this is the current description of the relid here."""
         found = self._seen.get(relation.relid)
         return found is not None and found[1] == relation
 
     def merge(self, overlay: RelationCache) -> Iterator[Relation]:
-        """Take in what a committed stream described; yield the relations where this cache's differ and stay.
+        """Merge the descriptions of a committed stream; yield this cache's relations that differ and remain valid.
 
-        Those came later on the wire than the stream's, so they are in force after the stream's replay again.
+        The yielded relations were sent later than the stream's, so they are valid again after the stream's replay.
         """
         for relid, (ordinal, relation) in overlay._seen.items():
             mine = self._seen.get(relid)

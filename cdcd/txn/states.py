@@ -1,11 +1,11 @@
 """The legal order of pgoutput messages, as a table: (state, message type) -> (next state, action).
 
-In: a state and a type byte.  Out: a Step, or MessageOutOfOrder naming both (F31).
-Source: "Logical Streaming Replication Protocol" and the order in which pgoutput calls its writers: contents
-come only between Begin and Commit or inside a stream segment, segments lie only between transactions, and a
-non-transactional Message is sent when it is decoded, so between transactions only.
-Between Begin Prepare and Prepare is what between Begin and Commit is; segments of streams lie outside of both.
-Must not: know what an action does; that is the assembler's.
+In: a state and a type byte.  Out: a Step, or MessageOutOfOrder that names both (F31).
+Source: "Logical Streaming Replication Protocol" and the order in which pgoutput calls its writers. Contents are sent
+only between Begin and Commit or inside a stream segment, segments only between transactions. A non-transactional
+Message is sent when it is decoded, thus only between transactions. The same messages are legal between Begin Prepare
+and Prepare as between Begin and Commit.
+Must not: know the effect of an action; the assembler defines it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdcd.pgoutput.messages import ROWS, MessageFormat
 
 
 class State(enum.Enum):
-    """Where in the message flow the session is."""
+    """The session's state in the message flow."""
 
     OUTSIDE = "outside a transaction"
     IN_TRANSACTION = "in a transaction"
@@ -27,7 +27,7 @@ class State(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What the assembler does with a message."""
+    """The assembler's action for a message."""
 
     BEGIN = "begin"
     ORIGIN = "note the origin"
@@ -52,7 +52,7 @@ class Action(enum.Enum):
 
 
 class Step(NamedTuple):
-    """What a legal message leads to."""
+    """The result of a legal message: the next state and the action."""
 
     next_state: State
     action: Action
@@ -68,10 +68,10 @@ TWO_PHASE = frozenset(
         Action.ROLLBACK_PREPARED,
     }
 )
-"""What only a session with two_phase may be sent."""
+"""The actions of messages that are legal only in a session with two_phase."""
 
 ROW_TYPES = b"IUD"
-"""Type bytes of the messages that come in row batches."""
+"""Type bytes of the messages that are passed in row batches."""
 
 _OUTSIDE, _TRANSACTION, _STREAM, _PREPARED = State
 
@@ -99,11 +99,11 @@ _FLOW = (
 )
 
 STEPS = {(state, byte): Step(after, action) for state, types, after, action in _FLOW for byte in types}
-"""The table."""
+"""The table by state and type byte."""
 
 
 def step(state: State, message: MessageFormat) -> Step:
-    """Return what the message leads to in this state; MessageOutOfOrder when it may not come."""
+    """Return the step of a message in this state. Raises MessageOutOfOrder if the message is illegal there."""
     found = STEPS.get((state, message.type_byte))
     if found is None:
         raise out_of_order(state, message.name)
@@ -111,7 +111,7 @@ def step(state: State, message: MessageFormat) -> Step:
 
 
 def out_of_order(state: State, message_name: str, why: str = "") -> MessageOutOfOrder:
-    """Return the error that names a message and the state it may not come in."""
+    """Return the error that names a message and the state in which it is illegal."""
     reason = f": {why}" if why else ""
     return MessageOutOfOrder(
         f"{message_name} {state.value}{reason}", message_name=message_name, state=state.name.lower()

@@ -1,10 +1,10 @@
-"""Where the contents of a streamed transaction wait for its commit.
+"""The storage for the contents of a streamed transaction until its commit.
 
 In: the items between its Stream Starts and Stops, in order.  Out: the same items, in order, without those of
 aborted subtransactions.
-Invariant: Relation and Type messages are never dropped, whichever subtransaction they carry: the server
-counts them as sent for the whole top-level transaction and does not repeat them after the abort (F26, F29).
-Must not: decode more than the type byte and the xid behind it.
+Invariant: Relation and Type messages are never dropped, even if their subtransaction is aborted: for the server they
+are sent for the whole top-level transaction, and it does not repeat them after the abort (F26, F29).
+Must not: decode more than the type byte and the xid after it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ class ChangeStore(Protocol):
     """The contents of one streamed transaction of one session."""
 
     def append(self, item: RowBatch | Control) -> None:
-        """Keep an item at the end."""
+        """Append an item."""
 
     def abort_subtransaction(self, xid: int) -> None:
-        """Drop the changes of this subtransaction. A store may have to remember it, so tell it of those with some."""
+        """Drop the changes of this subtransaction, which must have some: a store may remember the xid."""
 
     def replay(self) -> Iterator[RowBatch | Control | None]:
-        """Yield what is kept, in the order of appending; called once, and nothing is appended afterwards.
+        """Yield the stored items in the order of appending; to be called once, with no append afterwards.
 
-        None stands for nothing: the search for the next takes long, and others may want a turn (F14).
+        Yields None while the search for the next item takes long, so that other tasks can run (F14).
         """
 
     def discard(self) -> None:
-        """The transaction has ended: give back memory, and whatever else holds it; not used again."""
+        """Free the memory and files of a transaction that has ended; the store is not used again."""
 
 
 def abortable_xid(item: RowBatch | Control) -> int | None:
-    """Return the (sub)transaction whose abort drops this item, None for one that stays in any case.
+    """Return the (sub)transaction whose abort drops this item, None if no abort drops it.
 
-    A Message carries the top-level xid even when a subtransaction emitted it, as the server writes it so.
+    The server sends a Message with the top-level xid even if a subtransaction emitted it.
     """
     if isinstance(item, RowBatch):
         return item.xid
@@ -52,7 +52,7 @@ def abortable_xid(item: RowBatch | Control) -> int | None:
 
 
 class MemoryStore:
-    """A ChangeStore in memory. An abort costs what the subtransaction has, not what the store has."""
+    """A ChangeStore in memory. The cost of an abort depends on the subtransaction's size, not on the store's."""
 
     __slots__ = ("_items", "_places_by_xid")
 
@@ -61,7 +61,7 @@ class MemoryStore:
         self._places_by_xid: dict[int, list[int]] = {}
 
     def append(self, item: RowBatch | Control) -> None:
-        """Keep an item at the end."""
+        """Append an item."""
         xid = abortable_xid(item)
         if xid is not None:
             self._places_by_xid.setdefault(xid, []).append(len(self._items))
@@ -73,10 +73,10 @@ class MemoryStore:
             self._items[place] = None
 
     def replay(self) -> Iterator[RowBatch | Control | None]:
-        """Yield what is kept, in the order of appending."""
+        """Yield the stored items in the order of appending."""
         return (item for item in self._items if item is not None)
 
     def discard(self) -> None:
-        """Forget everything."""
+        """Remove all items."""
         self._items.clear()
         self._places_by_xid.clear()

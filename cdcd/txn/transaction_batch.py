@@ -1,10 +1,10 @@
-"""Batches of whole transactions: small ones come by the hundred in one read, and nothing has to be known of each.
+"""Batches of complete transactions: one read may return hundreds of small ones, which need no individual handling.
 
-In: items in the order of the wire.  Out: the same, where Begin, rows and Commit that follow each other are one
-`TransactionBatch`; and back.
-Invariant: `expanded` of what `gathered` returns is what it was given, but for the time of sending, which nobody asks
-of a Begin or a Commit, and for keepalives between them that what follows makes needless (`_is_needless`). Whatever
-is not exactly of that form stays as it is.
+In: items in the order of the wire.  Out: the same items, with each sequence of Begin, rows and Commit in a
+`TransactionBatch`; and the reverse.
+Invariant: `expanded` restores the items given to `gathered`, except the send time of Begin and Commit, which is not
+used, and keepalives between transactions that the next item makes redundant (`_is_needless`). All items that do not
+have exactly this form are unchanged.
 Wire source: protocol messages Begin and Commit (flags 0).
 """
 
@@ -33,7 +33,7 @@ _COMMIT_LSN = slice(COMMIT_LSN_AT, COMMIT_END_LSN_AT)
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
-    """Return the items with whole transactions put together."""
+    """Return the items with complete transactions combined into batches."""
     found: list[Item] = []
     pieces: list[bytes] = []
     count = at = 0
@@ -59,7 +59,7 @@ def gathered(items: Sequence[Item]) -> list[Item]:
 
 
 def xids_of(transactions: TransactionBatch) -> Iterator[int]:
-    """Yield the transactions' ids. Raises MessageTruncated."""
+    """Yield the transaction ids of a batch. Raises MessageTruncated."""
     data = transactions.frames
     for kind, _, at, _ in _frames(data):
         if kind == _BEGIN[0]:
@@ -67,10 +67,10 @@ def xids_of(transactions: TransactionBatch) -> Iterator[int]:
 
 
 def _is_needless(items: Sequence[Item], at: int) -> bool:
-    """Tell whether a keepalive asks for nothing, and what follows says as much: a keepalive, or a whole transaction
-    that commits no earlier than its position.
+    """Return whether a keepalive requests no reply and the next item makes it redundant.
 
-    A walsender with nothing left to send says so by keepalives (F11): at a steady rate, by two a transaction.
+    The next item is a keepalive, or a complete transaction that commits no earlier than the keepalive's position. A
+    walsender that has sent all data sends keepalives (F11): at a steady rate, two per transaction.
     """
     keepalive = items[at]
     if not isinstance(keepalive, Keepalive) or keepalive.reply_requested or at + 1 == len(items):
@@ -84,7 +84,7 @@ def _is_needless(items: Sequence[Item], at: int) -> bool:
 
 
 def _whole_at(items: Sequence[Item], at: int) -> int:
-    """Return how many items from `at` on are one whole transaction: 2, 3, or 0 where they are none."""
+    """Return the number of items from `at` on that form a complete transaction: 2, 3, or 0 if they do not."""
     begin = items[at]
     if not isinstance(begin, Control) or begin.payload[:1] != _BEGIN or len(begin.payload) != BEGIN_BYTES:
         return 0
@@ -107,7 +107,7 @@ def _frame(item: Item) -> bytes:
 
 
 def expanded(transactions: TransactionBatch) -> Iterator[PlainItem]:
-    """Yield the items that it was gathered from. Raises MessageTruncated."""
+    """Yield the items from which the batch was gathered. Raises MessageTruncated."""
     data, begun, rows = transactions.frames, 0, 0
     for kind, lsn, at, end in _frames(data):
         if kind in _BEGIN + _COMMIT:
@@ -120,7 +120,7 @@ def expanded(transactions: TransactionBatch) -> Iterator[PlainItem]:
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each message's type, its LSN, where it begins and where it ends."""
+    """Yield each message's type, LSN, start offset and end offset. Raises MessageTruncated."""
     at = 0
     while at < len(data):
         try:
