@@ -57,7 +57,7 @@ class Finding:
 
 def failure(subject: str, error: CdcdError) -> Finding:
     """Return the finding for an error that a check met; the error's advice becomes the hint and is shown once."""
-    return Finding("fail", subject, error.said, error.advice or _LOOK_AGAIN, error)
+    return Finding("fail", subject, error.without_hint, error.advice or _LOOK_AGAIN, error)
 
 
 def refusal(findings: Iterable[Finding]) -> CdcdError | None:

@@ -264,10 +264,10 @@ class _Writer:
         """Return the framed value of the transaction's next change; the rows are Value records."""
         plan, tx = self.plan, self.tx
         block = tx.number(plan.table)
-        said = extras.encode() if extras.special or extras.unchanged else NO_EXTRAS
+        extras_bytes = extras.encode() if extras.special or extras.unchanged else NO_EXTRAS
         if plan.is_flat:
             row = plan.null_row if after is None and before is None else after or before or b""
-            return b"".join((plan.value_header, row, tx.flat_middle(OPS[op], op == "d"), said))
+            return b"".join((plan.value_header, row, tx.flat_middle(OPS[op], op == "d"), extras_bytes))
         return b"".join(
             (
                 plan.value_header,
@@ -275,7 +275,7 @@ class _Writer:
                 NULL if after is None else SOME + after,
                 tx.source_until_tx_seq(plan.schema_and_table, self.lsn),
                 encode_long(tx.tx_seq),
-                said,
+                extras_bytes,
                 block,
                 OPS[op],
                 tx.tail,
@@ -311,13 +311,13 @@ def encode_truncate(
 
 
 def encode_gap(
-    plan: RelationPlan, *, lsn: int, said: Mapping[str, bytes], tx: TransactionContext
+    plan: RelationPlan, *, lsn: int, details: Mapping[str, bytes], tx: TransactionContext
 ) -> list[Record]:
     """Return one `g` record per partition of the relation's topic, all under one number: here changes may be missing.
 
-    `source.special` carries what is `said` of the gap, each under `gap.<name>`.
+    `source.special` carries the `details` of the gap, each under `gap.<name>`.
     """
     extras = Extras()
-    extras.special.update((f"gap.{name}", text) for name, text in said.items())
+    extras.special.update((f"gap.{name}", text) for name, text in details.items())
     value = _Writer(plan, tx, [], lsn).value("g", None, None, extras)
     return [Record(plan.topic, partition, None, value) for partition in range(plan.partitions)]

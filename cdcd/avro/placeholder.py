@@ -95,10 +95,10 @@ class RowRecord:
         """Whether it tells of one row: not of a truncate or a gap, which are small whatever the row."""
         return self._op in _OF_A_ROW
 
-    def placeholder(self, said: Mapping[str, bytes]) -> Record:
-        """Return the record to write instead. `said`: the entries of `special`, each under `gap.<name>`."""
+    def placeholder(self, details: Mapping[str, bytes]) -> Record:
+        """Return the record to write instead. `details`: the entries of `special`, each under `gap.<name>`."""
         extras = Extras()
-        extras.special.update((f"gap.{name}", text) for name, text in said.items())
+        extras.special.update((f"gap.{name}", text) for name, text in details.items())
         value = b"".join(self._flat(extras) if self._plan.is_flat else self._envelope(extras))
         return Record(self._record.topic, self._record.partition, self._record.key, value)
 

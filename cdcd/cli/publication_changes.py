@@ -44,5 +44,5 @@ def _finding(change: Change, config: Config) -> Finding:
     subject = f"table {change.table}" if change.table else f"publication {change.publication}"
     hint = "\n".join(line for line in (change.sql, hint_of(change)) if line)
     if error is None:
-        return Finding("warn", subject, change.said, hint)
-    return Finding("fail", subject, change.said, hint or PublicationChanged.hint, error)
+        return Finding("warn", subject, change.description, hint)
+    return Finding("fail", subject, change.description, hint or PublicationChanged.hint, error)

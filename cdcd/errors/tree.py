@@ -57,13 +57,13 @@ class CdcdError(Exception):
         self.context = context
 
     @property
-    def said(self) -> str:
+    def without_hint(self) -> str:
         """The failure and its location, without the hint."""
         where = " ".join(f"{key}={_shown(key, value)}" for key, value in self.context.items())
         return self._cleaned(f"{self.code}: {self.message}" + (f" [{where}]" if where else ""))
 
     def __str__(self) -> str:
-        return self._cleaned(f"{self.said} -> {self.advice}") if self.advice else self.said
+        return self._cleaned(f"{self.without_hint} -> {self.advice}") if self.advice else self.without_hint
 
     @staticmethod
     def _cleaned(text: str) -> str:

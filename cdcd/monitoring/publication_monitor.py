@@ -198,7 +198,7 @@ class PublicationMonitor:
         say = _LOG.info if change.kind == "table_gone" else _LOG.warning
         sql = {"sql": change.sql} if change.sql else {}
         hint = hint_of(change)
-        say("publication_changed", change=change.kind, detail=change.said, hint=hint, **sql)
+        say("publication_changed", change=change.kind, detail=change.description, hint=hint, **sql)
 
     def _log_with_topic(self, look: Look) -> None:
         """Say once in a process which tables are not published although their topics hold records."""
@@ -243,7 +243,7 @@ def what_halts(found: Iterable[Change], *, at_removal: bool) -> PublicationChang
     if not halting:
         return None
     steps = frozenset(change.step for change in halting)
-    return PublicationChanged("; ".join(change.said for change in halting), steps=steps)
+    return PublicationChanged("; ".join(change.description for change in halting), steps=steps)
 
 
 def _missing(names: list[str]) -> CdcdError:

@@ -67,10 +67,10 @@ class DeadLetters:
             refusal.advice = _MARKER_HINT if change.op == "g" else refusal.advice
             raise refusal
         self._open.append(change)
-        marker = row.placeholder(said(change, self._topic))
+        marker = row.placeholder(marker_details(change, self._topic))
         return [marker, Record(self._topic, _ONE_PARTITION, record.key, letter(change))]
 
-    def durable(self) -> None:
+    def after_commit(self) -> None:
         """What was written since the last time is durable."""
         for change in self._open:
             table = f"{change.schema}.{change.table}"
@@ -87,7 +87,7 @@ class DeadLetters:
         self._open.clear()
 
 
-def said(change: Change, dead_letters: str) -> dict[str, bytes]:
+def marker_details(change: Change, dead_letters: str) -> dict[str, bytes]:
     """Return what the marker says: the gap is this one change of its transaction."""
     commit_lsn = format_lsn(Lsn(change.commit_lsn))
     texts = {

@@ -81,7 +81,7 @@ class TooLarge(Protocol):
     """What becomes of a record that is larger than Kafka takes (F65)."""
 
     def instead_of(self, record: Record, refusal: RecordTooLarge, commit_lsn: Lsn) -> list[Record]: ...  # noqa: D102
-    def durable(self) -> None: ...  # noqa: D102
+    def after_commit(self) -> None: ...  # noqa: D102
 
 
 class Observer(Protocol):
@@ -438,7 +438,7 @@ class Writer:
         if self._ahead is not None:
             self._ahead.decided()
         if self._too_large is not None:
-            self._too_large.durable()
+            self._too_large.after_commit()
         self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         # A snapshot that was cut off counts for nothing: it begins again.
         if commit_position.phase == "streaming":

@@ -162,7 +162,7 @@ class Registry:
             level = self._global_level() or self._level_by(subject)
         except CdcdError as error:
             hint = error.advice or "check registry.url, its credentials and that it is running"
-            return [Finding("fail", "registry", error.said, hint, error)]
+            return [Finding("fail", "registry", error.without_hint, hint, error)]
         rule = (
             f"new subjects get {self._settings.compatibility}"
             if self._settings.auto_register

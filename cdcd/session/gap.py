@@ -45,16 +45,16 @@ def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int,
     return timelines.at(lsn), lsn
 
 
-def gap_headers(gap: Gap) -> dict[str, bytes]:
+def gap_details(gap: Gap) -> dict[str, bytes]:
     """Return what a marker says of the gap."""
     decided = datetime.fromtimestamp(gap.decided_us / 1e6, UTC)
-    said = {
+    details = {
         "from_lsn": format_lsn(gap.from_lsn),
         "to_lsn": None if gap.to_lsn is None else format_lsn(gap.to_lsn),
         "reason": gap.reason,
         "decided": decided.isoformat(timespec="microseconds"),
     }
-    return {name: text.encode() for name, text in said.items() if text is not None}
+    return {name: text.encode() for name, text in details.items() if text is not None}
 
 
 async def mark_gap(
@@ -76,7 +76,7 @@ async def mark_gap(
     markers: list[Record] = []
     for _, relation in tables:
         plan = await plans.plan(relation)
-        markers += encode_gap(plan, lsn=lsn, said=gap_headers(gap), tx=tx)
+        markers += encode_gap(plan, lsn=lsn, details=gap_details(gap), tx=tx)
     after = CommitPosition(
         stored.commit_lsn,
         stored.end_lsn,

@@ -142,8 +142,8 @@ class SessionStart:
                     findings, _ = await in_thread(asked, one, self._known)
                 for finding in findings:
                     if finding.level == "unknown":
-                        said, hint = finding.message, finding.hint
-                        _LOG.warning("check_inconclusive", subject=finding.subject, detail=said, hint=hint)
+                        detail, hint = finding.message, finding.hint
+                        _LOG.warning("check_inconclusive", subject=finding.subject, detail=detail, hint=hint)
                 error = refusal(findings)
                 if error is not None:
                     raise error

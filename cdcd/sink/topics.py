@@ -251,7 +251,11 @@ class Topics:
             return check_durability(self._admin.client, there, self._settings.operation_timeout_s)
         except SinkError as error:
             hint = error.advice or "grant DescribeConfigs on them"
-            return [Finding("warn", "sink.topics", f"their configuration is not known: {error.said}", hint)]
+            return [
+                Finding(
+                    "warn", "sink.topics", f"their configuration is not known: {error.without_hint}", hint
+                )
+            ]
 
     def check_acls(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
         """Return which of these topics may not be written to, of those that are there."""
@@ -260,7 +264,12 @@ class Topics:
             return check_acls(self._admin.client, there, self._settings.operation_timeout_s)
         except SinkError as error:
             return [
-                Finding("warn", "sink.topics", f"the rights on them are not known: {error.said}", _SEE_ACLS)
+                Finding(
+                    "warn",
+                    "sink.topics",
+                    f"the rights on them are not known: {error.without_hint}",
+                    _SEE_ACLS,
+                )
             ]
 
     # --- inside ------------------------------------------------------------------------------------------

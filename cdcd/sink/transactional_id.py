@@ -70,7 +70,7 @@ def check_by_another_id(settings: SinkSettings) -> Finding:
             f"grant DescribeConfigs on the cluster, then the id itself is looked at; or grant Write and Describe on "
             f"transactional ids with the prefix {settings.transactional_id}"
         )
-        return Finding("unknown", _subject(settings), f"tried with {probe_id}: {error.said}", hint)
+        return Finding("unknown", _subject(settings), f"tried with {probe_id}: {error.without_hint}", hint)
     finally:
         sink.close()
     return Finding("ok", _subject(settings), f"transactions are allowed (tried with {probe_id})")

@@ -169,13 +169,13 @@ def connection_failure(error: CdcdError) -> Finding:
 def server_findings(server: ServerIdentity) -> Iterator[Finding]:
     """Yield who answers, and whether it can be read from."""
     major = server.version_num // 10_000
-    said = f"PostgreSQL {major}, database {server.database}, WAL at {format_lsn(server.wal_lsn)}"
+    text = f"PostgreSQL {major}, database {server.database}, WAL at {format_lsn(server.wal_lsn)}"
     if major < 12:
-        yield Finding("fail", "server", f"{said}: too old", "use PostgreSQL 14 or later")
+        yield Finding("fail", "server", f"{text}: too old", "use PostgreSQL 14 or later")
     elif major < 14:
-        yield Finding("warn", "server", f"{said}: no longer supported", "use PostgreSQL 14 or later")
+        yield Finding("warn", "server", f"{text}: no longer supported", "use PostgreSQL 14 or later")
     else:
-        yield Finding("ok", "server", said)
+        yield Finding("ok", "server", text)
     if server.in_recovery:
         hint = (
             "point source.dsn at the primary (target_session_attrs=read-write finds it among several hosts)"
@@ -270,8 +270,8 @@ def _options(settings: SourceSettings, server: ServerIdentity, options: StreamOp
     if not missing:
         shown = f"version {options.protocol_version}, streaming {options.streaming}"
         more = [name for name in ("binary", "messages", "two_phase") if getattr(options, name)]
-        said = ", ".join([shown, *more, f"origin {options.origin}"])
-        yield Finding("ok", "protocol", f"pgoutput {said}")
+        text = ", ".join([shown, *more, f"origin {options.origin}"])
+        yield Finding("ok", "protocol", f"pgoutput {text}")
 
 
 def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Finding]:

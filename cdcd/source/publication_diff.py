@@ -154,7 +154,7 @@ class Change:
     """What publishes again what a user takes for published, empty where nothing is to be done."""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What has happened, in a few words."""
         text = _SAID[self.kind].format(table=self.table, publication=self.publication)
         return f"{text}: {self.what}" if self.what else text

@@ -80,8 +80,8 @@ def position(known: StartContext) -> Finding:
         if is_final:
             raise
         return _undecided(f"{error.code}: {error.message}", "unknown")
-    said = _start_summary(known.verdict, known.config)
-    return Finding("ok", "start", said) if is_final else _undecided(said, "warn")
+    summary = _start_summary(known.verdict, known.config)
+    return Finding("ok", "start", summary) if is_final else _undecided(summary, "warn")
 
 
 def decided(known: StartContext, stored: Progress | None, slot: SlotState | None) -> Resume | Snapshot:

@@ -149,7 +149,7 @@ def test_it_is_the_same_marker_each_time_and_none_of_what_is_no_row() -> None:
     record = table.records(*KINDS["c"])[0]
     assert RowRecord(record, table.plan).placeholder(SAID) == RowRecord(record, table.plan).placeholder(SAID)
     marker = RowRecord(record, table.plan).placeholder(SAID)
-    gap = encode_gap(table.plan, lsn=1, said=SAID, tx=table.tx)[0]
+    gap = encode_gap(table.plan, lsn=1, details=SAID, tx=table.tx)[0]
     truncate = encode_truncate(table.plan, lsn=1, cascade=True, restart_identity=False, tx=table.tx)[0]
     assert [RowRecord(one, table.plan).is_of_a_row for one in (marker, gap, truncate)] == [False] * 3
 

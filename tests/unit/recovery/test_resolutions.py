@@ -10,7 +10,7 @@ import pytest
 from cdcd.errors import CdcdError, ResumeRefused, SlotActive, SlotAhead, SlotLost, SourceSetup, SourceTimeline
 from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.recovery.resolutions import after_gap, before_snapshot, check_accepts_gap
-from cdcd.session.gap import gap_headers, marker_place
+from cdcd.session.gap import gap_details, marker_place
 
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5, {"t": {0: 7}})
 NOW = SourceIdentity("77", 2, "shop", "slot", two_phase=False, slot_lsn=600)
@@ -186,10 +186,10 @@ def test_the_marker_sorts_where_the_gap_is(
 
 def test_a_marker_says_what_was_accepted_and_when() -> None:
     decided_us = 1_700_000_000_123_456
-    assert gap_headers(Gap(0x1_0000_0010, 0x20, "CDCD-SLOT-LOST", decided_us)) == {
+    assert gap_details(Gap(0x1_0000_0010, 0x20, "CDCD-SLOT-LOST", decided_us)) == {
         "from_lsn": b"1/10",
         "to_lsn": b"0/20",
         "reason": b"CDCD-SLOT-LOST",
         "decided": b"2023-11-14T22:13:20.123456+00:00",
     }
-    assert "to_lsn" not in gap_headers(Gap(1, None, "requested", decided_us))
+    assert "to_lsn" not in gap_details(Gap(1, None, "requested", decided_us))

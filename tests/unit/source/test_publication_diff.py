@@ -136,22 +136,22 @@ def test_another_entry_is_another_membership(now: PublicationEntry, expected: li
     assert [change.kind for change in found] == expected
     made_again = changes(was, {"pub": pub(2, _10=now)})
     assert [change.kind for change in made_again] == ["recreated", *expected[:-1]]
-    is_unknown = [("SET TABLE" in change.said) for change in found if change.kind == "table_readded"]
+    is_unknown = [("SET TABLE" in change.description) for change in found if change.kind == "table_readded"]
     assert is_unknown == [len(expected) > 1] * len(is_unknown), "SET TABLE has left nothing out"
 
 
 def test_the_options_are_told_as_they_were_and_are() -> None:
     (change,) = changes(BEFORE, {"pub": pub(1, "insert", _10=T, _11=U)})
-    assert change.said == f"publication pub publishes otherwise: publish was {ALL}, is insert"
+    assert change.description == f"publication pub publishes otherwise: publish was {ALL}, is insert"
 
 
 def test_an_alter_that_was_taken_back_is_told() -> None:
     was, now = Publication(1, ALL, version="700"), Publication(1, ALL, version="702")
     (change,) = changes({"pub": was}, {"pub": now})
     assert change.kind == "options"
-    assert "altered" in change.said
+    assert "altered" in change.description
 
 
 def test_every_kind_has_words_and_is_counted() -> None:
     assert set(_SAID) == set(CHANGES)
-    assert "public.t" in Change("table_removed", "pub", "public.t").said
+    assert "public.t" in Change("table_removed", "pub", "public.t").description
