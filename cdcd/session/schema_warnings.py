@@ -15,7 +15,7 @@ import structlog
 from cdcd.config import Config
 from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
-from cdcd.session.start_checks.schema_trial import HasRecords, Trial
+from cdcd.session.start_checks.schema_dry_run import HasRecords, SchemaDryRun
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.threads import in_thread
@@ -36,12 +36,12 @@ async def say_what_would_halt(
     if not wanted:
         return
     apart = _apart(config, own)
-    trial = Trial(config, apart, has_records, apart.close)
-    ask = partial(trial.run, wanted, at_once=False, threads=1, limit_s=_LIMIT_S, pause_s=_PAUSE_S)
+    dry_run = SchemaDryRun(config, apart, has_records, apart.close)
+    ask = partial(dry_run.run, wanted, at_once=False, threads=1, limit_s=_LIMIT_S, pause_s=_PAUSE_S)
     try:
         findings = await in_thread(ask)
     finally:
-        trial.give_up()
+        dry_run.cancel()
     _say([one for one in findings if one.level == "fail"])
     for one in findings:
         if one.level == "unknown":

@@ -22,7 +22,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.findings import Finding
 from cdcd.registry.confluent import Registry
-from cdcd.session.start_checks.schema_trial import Trial
+from cdcd.session.start_checks.schema_dry_run import SchemaDryRun
 from cdcd.session.start_checks.topics import topic_names
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication_catalog import published_tables
@@ -160,10 +160,10 @@ def test_schemas_that_somebody_else_has_to_register_are_named(world: World) -> N
 
 
 @pytest.fixture
-def trial(world: World) -> Iterator[Callable[..., list[Finding]]]:
+def dry_run(world: World) -> Iterator[Callable[..., list[Finding]]]:
     """Try the published tables with these schemas."""
 
-    def tried(url: str, **limits: Any) -> list[Finding]:
+    def result(url: str, **limits: Any) -> list[Finding]:
         world.daemon.config["registry"]["url"] = url
         config = world.config
         with (
@@ -172,21 +172,21 @@ def trial(world: World) -> Iterator[Callable[..., list[Finding]]]:
         ):
             tables = published_tables(connection, config.source.publication.names)
             topics = topic_names(config, tables, connection.server_version)
-            asking = Trial(config, registry, lambda _name: False)
+            asking = SchemaDryRun(config, registry, lambda _name: False)
             return asking.run(topics, at_once=True, **limits)
 
-    return tried
+    return result
 
 
 def test_what_could_not_be_asked_is_unknown(
-    trial: Callable[..., list[Finding]], world: World, registry: SchemaRegistry
+    dry_run: Callable[..., list[Finding]], world: World, registry: SchemaRegistry
 ) -> None:
     world.sql(*(f"CREATE TABLE t{number} (id int PRIMARY KEY)" for number in range(20)))
-    (found,) = trial(registry.url)
+    (found,) = dry_run(registry.url)
     assert found.level == "ok"
-    (found,) = trial(f"http://127.0.0.1:{free_port()}")
+    (found,) = dry_run(f"http://127.0.0.1:{free_port()}")
     assert (found.level, "of 22 topics not looked at: " in found.message) == ("unknown", True)
-    (found,) = trial(registry.url, limit_s=0.0)
+    (found,) = dry_run(registry.url, limit_s=0.0)
     assert (found.level, "of 22 topics could not be looked at within 0 s" in found.message) == (
         "unknown",
         True,

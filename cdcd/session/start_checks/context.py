@@ -17,7 +17,7 @@ from cdcd.model import Progress, Timelines
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.schema.policy import Policy
-from cdcd.session.start_checks.schema_trial import Report, unreported
+from cdcd.session.start_checks.schema_dry_run import Report, unreported
 from cdcd.sink.claims import Claims
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings

@@ -11,7 +11,7 @@ from cdcd.registry.subjects import subject_of
 from cdcd.schema.names import value_record
 from cdcd.schema.schema_index import SchemaIndex
 from cdcd.session.start_checks.context import StartContext
-from cdcd.session.start_checks.schema_trial import Trial
+from cdcd.session.start_checks.schema_dry_run import SchemaDryRun
 from cdcd.session.start_checks.topics import table_topics
 from cdcd.sink.names import message_topic
 from cdcd.sink.schemas import SchemaTopic
@@ -66,8 +66,8 @@ def check_schemas(known: StartContext) -> list[Finding]:
     def has_records(name: str) -> bool:
         return topics is not None and name in metadata.topics and topics.has_records(name)
 
-    trial = Trial(known.config, known.schemas, has_records)
-    return trial.run(table_topics(known, []), at_once=known.is_written_at_once, report=known.report)
+    dry_run = SchemaDryRun(known.config, known.schemas, has_records)
+    return dry_run.run(table_topics(known, []), at_once=known.is_written_at_once, report=known.report)
 
 
 def to_try_in_background(known: StartContext) -> dict[str, PublishedTable | None]:

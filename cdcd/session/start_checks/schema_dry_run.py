@@ -46,12 +46,12 @@ def unreported(_done: int, _all: int) -> None:
 
 
 @dataclass(slots=True)
-class Tried:
-    """One topic. `said`: events of `Plans`, with their fields. `is_of_messages`: nobody may ever write one."""
+class TopicResult:
+    """One topic. `events`: those of `Plans`, with their fields. `is_of_messages`: nobody may ever write to it."""
 
     subject: str
     error: CdcdError | None = None
-    said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     is_of_messages: bool = False
 
 
@@ -98,7 +98,7 @@ class _NoTopics:
     ensure_new = ensure
 
 
-class Trial:
+class SchemaDryRun:
     """Judges tables, one after the other in each of its threads."""
 
     def __init__(
@@ -118,11 +118,11 @@ class Trial:
         self._closes = closes
         self._schemas = schemas
         self._topics = _NoTopics(has_records)
-        self._given_up = threading.Event()
+        self._cancelled = threading.Event()
         self._lock = threading.Lock()
         self._unforeseen: BaseException | None = None
         self._unavailable: CdcdError | None = None
-        self._done: list[Tried] = []
+        self._done: list[TopicResult] = []
         self._gone = 0
         self._working = 0
 
@@ -153,9 +153,9 @@ class Trial:
             raise self._unforeseen
         return self._findings(len(wanted) - self._gone, limit_s, at_once=at_once)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Ask about no further table."""
-        self._given_up.set()
+        self._cancelled.set()
 
     # --- inside ---
 
@@ -168,7 +168,7 @@ class Trial:
                 if worker.is_alive() and time.monotonic() - logged_s >= _REPORTED_EVERY_S:
                     logged_s = time.monotonic()
                     report(len(self._done), tables)
-        self.give_up()
+        self.cancel()
 
     def _work(self, waiting: Iterator[tuple[str, PublishedTable | None]], pause_s: float) -> None:
         try:
@@ -182,41 +182,41 @@ class Trial:
                 self._closes()
 
     def _try_each(self, waiting: Iterator[tuple[str, PublishedTable | None]], pause_s: float) -> None:
-        while not self._given_up.is_set():
+        while not self._cancelled.is_set():
             with self._lock:
                 topic, table = next(waiting, ("", None))
             if not topic:
                 return
             try:
-                self._done.append(self._tried(topic, table))
+                self._done.append(self._result_of(topic, table))
             except SnapshotStale:
                 self._gone += 1  # dropped since it was listed
             except (RegistryUnavailable, SourceUnavailable) as error:
                 self._unavailable = error
-                self.give_up()
+                self.cancel()
             except BaseException as error:  # noqa: BLE001 - raised by `run`
                 self._unforeseen = error
-                self.give_up()
-            self._given_up.wait(pause_s)
+                self.cancel()
+            self._cancelled.wait(pause_s)
 
-    def _tried(self, topic: str, table: PublishedTable | None) -> Tried:
+    def _result_of(self, topic: str, table: PublishedTable | None) -> TopicResult:
         subject = f"topic {topic}" if table is None else f"table {table.schema}.{table.name}"
-        tried = Tried(subject, is_of_messages=topic == message_topic(self._config.name))
-        plans = self._plans(tried, table)
+        result = TopicResult(subject, is_of_messages=topic == message_topic(self._config.name))
+        plans = self._plans(result, table)
         try:
             if table is not None:
                 plans.place(self._catalog.relation_of(table))
-            elif tried.is_of_messages:
+            elif result.is_of_messages:
                 plans.place_messages()
             else:
                 plans.place_transactions()
         except (RegistryUnavailable, SourceUnavailable, SnapshotStale):
             raise
         except CdcdError as error:
-            tried.error = error
-        return tried
+            result.error = error
+        return result
 
-    def _plans(self, tried: Tried, table: PublishedTable | None) -> Plans:
+    def _plans(self, result: TopicResult, table: PublishedTable | None) -> Plans:
         schemas = self._schemas
         return Plans(
             _Listed(self._catalog, table),
@@ -227,7 +227,7 @@ class Trial:
             policies=self._policies,
             subjects=self._config.registry.subjects,
             incompatible=self._config.registry.incompatible,
-            say=lambda event, **fields: tried.said.append((event, fields)),
+            say=lambda event, **fields: result.events.append((event, fields)),
         )
 
     def _findings(self, topics: int, limit_s: float, *, at_once: bool) -> list[Finding]:
@@ -235,20 +235,20 @@ class Trial:
         found = [finding for one in done for finding in _findings_of(one, at_once=at_once)]
         left = topics - len(done)
         if self._unavailable is not None:
-            said, hint = self._unavailable.said, self._unavailable.advice or _LOOK_AGAIN
+            reason, hint = self._unavailable.without_hint, self._unavailable.advice or _LOOK_AGAIN
             found.append(
-                Finding("unknown", "schemas", f"{left} of {topics} topics not looked at: {said}", hint)
+                Finding("unknown", "schemas", f"{left} of {topics} topics not looked at: {reason}", hint)
             )
         elif left:
-            said = f"{left} of {topics} topics could not be looked at within {limit_s:g} s"
-            found.append(Finding("unknown", "schemas", said, _LOOK_AGAIN))
+            message = f"{left} of {topics} topics could not be looked at within {limit_s:g} s"
+            found.append(Finding("unknown", "schemas", message, _LOOK_AGAIN))
         return found or [Finding("ok", "schemas", f"the records of {topics} topics can be written")]
 
 
-def _findings_of(tried: Tried, *, at_once: bool) -> Iterator[Finding]:
-    if tried.error is not None:
-        found = failure(tried.subject, tried.error)
-        if tried.is_of_messages:
+def _findings_of(result: TopicResult, *, at_once: bool) -> Iterator[Finding]:
+    if result.error is not None:
+        found = failure(result.subject, result.error)
+        if result.is_of_messages:
             hint = f"{found.hint}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
             yield Finding(
                 "warn", found.subject, f"{found.message}; the first logical message would halt cdcd", hint
@@ -258,12 +258,12 @@ def _findings_of(tried: Tried, *, at_once: bool) -> Iterator[Finding]:
         else:
             yield replace(found, message=f"{found.message}; the next row would halt cdcd", at_row=True)
         return
-    for event, fields in tried.said:
+    for event, fields in result.events:
         if event == "incompatible_schema":
             message = f"{fields['reason']}; the next row goes to {fields['topic']} under its new schema all the same"
             yield Finding(
-                "warn", tried.subject, message, "have its readers go on there, or take the change back"
+                "warn", result.subject, message, "have its readers go on there, or take the change back"
             )
         elif event in ("key_schema_changed", "key_added"):
             message = _KEY_EVENTS[event]
-            yield Finding("warn", tried.subject, message, str(fields["hint"]))
+            yield Finding("warn", result.subject, message, str(fields["hint"]))
