@@ -23,7 +23,7 @@ from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Item, Keepalive, Progress, RowBatch
 from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.monitoring.prepared_status import PreparedStatus
-from cdcd.monitoring.waits import Note, Waits
+from cdcd.monitoring.waits import WaitEntry, Waits
 from cdcd.monitoring.wal_levels import GuardVerdict
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
@@ -76,7 +76,7 @@ class Status:
         self._snapshot_started_s = 0.0
         self._last_error = ""
         self._guarded: GuardVerdict | None = None
-        self._pressure: Note | None = None
+        self._pressure: WaitEntry | None = None
         self.waits = Waits()
         metrics.waits.waits = self.waits.shown
         self.own_pids: set[int] = set()

@@ -23,28 +23,28 @@ from cdcd.threads import in_thread
 from cdcd.waits import Blocker, Kind, Seen, Wait, held_by
 
 SHOWN_AFTER_S = 3.0
-LOOK_INTERVAL_S = 10.0
-SAID_AGAIN_AFTER_S = 300.0
+QUERY_INTERVAL_S = 10.0
+LOGGED_AGAIN_AFTER_S = 300.0
 OTHER_BLOCKERS_AFTER_S = 30.0
 """A line in the log for other blockers comes no more often: transactions may come and go by the second."""
 TURN_INTERVAL_S = 1.0
-Look = Callable[[], tuple[Blocker, ...]]
+BlockerQuery = Callable[[], tuple[Blocker, ...]]
 _LOG = structlog.stdlib.get_logger("cdcd.waits")
 
 
 @dataclass(eq=False, slots=True)
-class Note:
+class WaitEntry:
     """A wait that may last. `since_s` is None while nothing is waited for (`may_wait`)."""
 
     kind: Kind
     what: str
     since_s: float | None
-    look: Look | None = None
+    query: BlockerQuery | None = None
     blockers: tuple[Blocker, ...] = ()
-    looked_s: float = 0.0
-    said_s: float | None = None
-    said: frozenset[str] = frozenset()
-    looking: asyncio.Future[None] | None = field(default=None, repr=False)
+    queried_s: float = 0.0
+    logged_s: float | None = None
+    logged_blockers: frozenset[str] = frozenset()
+    running_query: asyncio.Future[None] | None = field(default=None, repr=False)
 
 
 class Waits:
@@ -53,44 +53,44 @@ class Waits:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._notes: list[Note] = []
-        self._retrying: Note | None = None
-        self.looks: dict[Kind, Look] = {}
+        self._entries: list[WaitEntry] = []
+        self._retrying: WaitEntry | None = None
+        self.blocker_queries: dict[Kind, BlockerQuery] = {}
         """Who finds out, by kind, who holds cdcd up: blocking, called in a thread."""
 
     # --- in ----------------------------------------------------------------------------------------------
 
-    def begin(self, kind: Kind, what: str = "") -> Note:
+    def begin(self, kind: Kind, what: str = "") -> WaitEntry:
         """Something is waited for from now on."""
-        return self._add(Note(kind, what, self._clock(), self.looks.get(kind)))
+        return self._add(WaitEntry(kind, what, self._clock(), self.blocker_queries.get(kind)))
 
-    def end(self, note: Note | None) -> None:
+    def end(self, entry: WaitEntry | None) -> None:
         """It is waited for no more; may be called again."""
-        if note is None:
+        if entry is None:
             return
         with self._lock:
-            if note not in self._notes:
+            if entry not in self._entries:
                 return
-            self._notes.remove(note)
-        self._say_ended(note)
+            self._entries.remove(entry)
+        self._log_end(entry)
 
     @contextlib.contextmanager
     def on(self, kind: Kind, what: str = "") -> Iterator[None]:
         """Wait for this inside the block."""
-        note = self.begin(kind, what)
+        entry = self.begin(kind, what)
         try:
             yield
         finally:
-            self.end(note)
+            self.end(entry)
 
-    def may_wait(self, kind: Kind = "lock", what: str = "") -> Note:
+    def may_wait(self, kind: Kind = "lock", what: str = "") -> WaitEntry:
         """Something may be waited for: `seen` says whether it is."""
-        return self._add(Note(kind, what, None))
+        return self._add(WaitEntry(kind, what, None))
 
     def retrying(self, kind: Kind, what: str = "") -> None:
         """A session has ended for want of this, and another will try: one wait, however often it is tried."""
         if self._retrying is not None and self._retrying.kind == kind:
-            self._retrying.what, self._retrying.look = what, self.looks.get(kind)
+            self._retrying.what, self._retrying.query = what, self.blocker_queries.get(kind)
             return
         self.stop_retrying()
         self._retrying = self.begin(kind, what)
@@ -109,26 +109,26 @@ class Waits:
 
         `is_waiting`: it waits in any case, and the looks say for whom.
         """
-        note = self._add(Note(kind, what, self._clock() if is_waiting else None))
+        entry = self._add(WaitEntry(kind, what, self._clock() if is_waiting else None))
         try:
-            yield lambda seen: self.seen(note, seen, is_waiting=is_waiting)
+            yield lambda seen: self.seen(entry, seen, is_waiting=is_waiting)
         finally:
-            self.end(note)
+            self.end(entry)
 
-    def seen(self, note: Note, seen: Seen | None, *, is_waiting: bool = False) -> None:
+    def seen(self, entry: WaitEntry, seen: Seen | None, *, is_waiting: bool = False) -> None:
         """A look at who holds it up has found this; None: nobody."""
         if seen is None and not is_waiting:
-            if note.since_s is not None:
-                self._say_ended(note)
-            note.since_s, note.blockers, note.said_s = None, (), None
+            if entry.since_s is not None:
+                self._log_end(entry)
+            entry.since_s, entry.blockers, entry.logged_s = None, (), None
             return
-        note.since_s = note.since_s or self._clock()
+        entry.since_s = entry.since_s or self._clock()
         if seen is None:
-            note.blockers = ()
+            entry.blockers = ()
             return
         if not is_waiting:
-            note.kind, note.what = seen.kind, seen.what or note.what
-        note.blockers = seen.blockers
+            entry.kind, entry.what = seen.kind, seen.what or entry.what
+        entry.blockers = seen.blockers
 
     # --- out ---------------------------------------------------------------------------------------------
 
@@ -136,11 +136,11 @@ class Waits:
         """Return the waits that have lasted, the oldest first."""
         now_s = self._clock()
         with self._lock:
-            notes = list(self._notes)
+            entries = list(self._entries)
         waits = [
-            Wait(note.kind, note.what, note.since_s, note.blockers)
-            for note in notes
-            if note.since_s is not None and now_s - note.since_s >= SHOWN_AFTER_S
+            Wait(entry.kind, entry.what, entry.since_s, entry.blockers)
+            for entry in entries
+            if entry.since_s is not None and now_s - entry.since_s >= SHOWN_AFTER_S
         ]
         return sorted(waits, key=lambda wait: wait.since_s)
 
@@ -159,59 +159,61 @@ class Waits:
         """Begin the looks that are due; log what is new. On the loop."""
         now_s = self._clock()
         with self._lock:
-            notes = list(self._notes)
-        for note in notes:
-            if note.since_s is None or now_s - note.since_s < SHOWN_AFTER_S:
+            entries = list(self._entries)
+        for entry in entries:
+            if entry.since_s is None or now_s - entry.since_s < SHOWN_AFTER_S:
                 continue
-            is_first_look = note.look is not None and not note.looked_s
-            self._look(note, now_s)
-            if not is_first_look:  # the line that says that it waits says for whom, too
-                self._say(note, now_s)
+            is_first_query = entry.query is not None and not entry.queried_s
+            self._start_query(entry, now_s)
+            if not is_first_query:  # the line that says that it waits says for whom, too
+                self._log_wait(entry, now_s)
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _add(self, note: Note) -> Note:
+    def _add(self, entry: WaitEntry) -> WaitEntry:
         with self._lock:
-            self._notes.append(note)
-        return note
+            self._entries.append(entry)
+        return entry
 
-    def _look(self, note: Note, now_s: float) -> None:
-        is_looking = note.looking is not None and not note.looking.done()
-        if note.look is None or is_looking or now_s - note.looked_s < LOOK_INTERVAL_S:
+    def _start_query(self, entry: WaitEntry, now_s: float) -> None:
+        is_running = entry.running_query is not None and not entry.running_query.done()
+        if entry.query is None or is_running or now_s - entry.queried_s < QUERY_INTERVAL_S:
             return
-        note.looked_s = now_s
-        note.looking = asyncio.ensure_future(self._looked(note, note.look))
+        entry.queried_s = now_s
+        entry.running_query = asyncio.ensure_future(self._run_query(entry, entry.query))
 
-    async def _looked(self, note: Note, look: Look) -> None:
+    async def _run_query(self, entry: WaitEntry, query: BlockerQuery) -> None:
         try:
-            note.blockers = await in_thread(look)
+            entry.blockers = await in_thread(query)
         except CdcdError as error:
-            note.blockers = ()
-            _LOG.debug("blockers_unknown", kind=note.kind, error=str(error))
-        except Exception:  # noqa: BLE001 - a defect in a look must not end the waits
-            note.blockers = ()
+            entry.blockers = ()
+            _LOG.debug("blockers_unknown", kind=entry.kind, error=str(error))
+        except Exception:  # noqa: BLE001 - a defect in a query must not end `watch`
+            entry.blockers = ()
             _LOG.exception("blocker_query_failed")
 
-    def _say(self, note: Note, now_s: float) -> None:
-        if note.since_s is None:
+    def _log_wait(self, entry: WaitEntry, now_s: float) -> None:
+        if entry.since_s is None:
             return
-        blockers = frozenset(blocker.who for blocker in note.blockers)
-        since_said_s = None if note.said_s is None else now_s - note.said_s
-        is_new = since_said_s is None or (blockers != note.said and since_said_s >= OTHER_BLOCKERS_AFTER_S)
-        if not is_new and since_said_s is not None and since_said_s < SAID_AGAIN_AFTER_S:
+        blockers = frozenset(blocker.who for blocker in entry.blockers)
+        since_logged_s = None if entry.logged_s is None else now_s - entry.logged_s
+        is_new = since_logged_s is None or (
+            blockers != entry.logged_blockers and since_logged_s >= OTHER_BLOCKERS_AFTER_S
+        )
+        if not is_new and since_logged_s is not None and since_logged_s < LOGGED_AGAIN_AFTER_S:
             return
-        wait = Wait(note.kind, note.what, note.since_s, note.blockers)
+        wait = Wait(entry.kind, entry.what, entry.since_s, entry.blockers)
         _LOG.warning(
             "waiting",
-            kind=note.kind,
+            kind=entry.kind,
             waits_for=wait.waits_for,
-            held_by=held_by(note.blockers),
-            seconds=round(now_s - note.since_s, 1),
+            held_by=held_by(entry.blockers),
+            seconds=round(now_s - entry.since_s, 1),
             ends_when=wait.ends_when,
         )
-        note.said_s, note.said = now_s, blockers
+        entry.logged_s, entry.logged_blockers = now_s, blockers
 
-    def _say_ended(self, note: Note) -> None:
-        if note.said_s is not None and note.since_s is not None:
-            seconds = round(self._clock() - note.since_s, 1)
-            _LOG.info("wait_ended", kind=note.kind, what=note.what, seconds=seconds)
+    def _log_end(self, entry: WaitEntry) -> None:
+        if entry.logged_s is not None and entry.since_s is not None:
+            seconds = round(self._clock() - entry.since_s, 1)
+            _LOG.info("wait_ended", kind=entry.kind, what=entry.what, seconds=seconds)

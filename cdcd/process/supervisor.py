@@ -78,7 +78,7 @@ class Supervisor:
         self._limits = Limits()
         self._stale = StaleTables()
         self._crashes = ServerCrashes()
-        status.waits.looks |= {
+        status.waits.blocker_queries |= {
             "slot_held": lambda: slot_holders(config.source_settings()),
             "disk": lambda: room_below(config.buffer.spill_dir or Path(gettempdir())),
         }

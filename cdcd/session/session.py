@@ -121,7 +121,9 @@ class Session:
             incompatible=config.registry.incompatible,
             waiting=status.waits.on,
         )
-        status.waits.looks["kafka"] = status.waits.looks["back_pressure"] = self._who_holds_kafka_up
+        status.waits.blocker_queries["kafka"] = status.waits.blocker_queries["back_pressure"] = (
+            self._who_holds_kafka_up
+        )
         self._database = ""
         self._timelines = Timelines(0, {})
         self._durable_us = 0

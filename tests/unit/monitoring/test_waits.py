@@ -23,7 +23,7 @@ from cdcd.errors import (
 )
 from cdcd.monitoring.retry_waits import room_below, waits_for
 from cdcd.monitoring.status import Status
-from cdcd.monitoring.waits import OTHER_BLOCKERS_AFTER_S, SAID_AGAIN_AFTER_S, SHOWN_AFTER_S, Waits
+from cdcd.monitoring.waits import LOGGED_AGAIN_AFTER_S, OTHER_BLOCKERS_AFTER_S, SHOWN_AFTER_S, Waits
 from cdcd.ops.metrics import Metrics
 from cdcd.waits import Blocker, Seen
 
@@ -64,7 +64,7 @@ def test_a_long_one_is_shown_said_once_and_said_when_it_is_over() -> None:
         assert clocked.after(10) == []
         (page,) = clocked.waits.page()
         assert (page["kind"], page["seconds"]) == ("registry", SHOWN_AFTER_S + 10)
-        assert len(clocked.after(SAID_AGAIN_AFTER_S)) == 1
+        assert len(clocked.after(LOGGED_AGAIN_AFTER_S)) == 1
     (ended,) = lines
     assert (ended["event"], ended["kind"]) == ("wait_ended", "registry")
     assert clocked.waits.page() == []
@@ -119,11 +119,11 @@ def test_tries_for_the_same_are_one_wait() -> None:
 def test_a_state_beyond_the_tries_ends_their_wait(state: str) -> None:
     status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
     status.waits.retrying("source")
-    assert len(status.waits._notes) == 1
+    assert len(status.waits._entries) == 1
     status.state("backoff", SourceUnavailable("refused"))
-    assert len(status.waits._notes) == 1
+    assert len(status.waits._entries) == 1
     status.state(state)
-    assert status.waits._notes == []
+    assert status.waits._entries == []
 
 
 async def test_a_look_finds_out_who_it_is_and_one_that_fails_shows_nobody() -> None:
@@ -136,13 +136,13 @@ async def test_a_look_finds_out_who_it_is_and_one_that_fails_shows_nobody() -> N
             raise answer
         return tuple(answer)
 
-    clocked.waits.looks["kafka"] = look
+    clocked.waits.blocker_queries["kafka"] = look
     with clocked.waits.on("kafka"):
         for expected in (["pid 1"], [], []):
             clocked.after(SHOWN_AFTER_S + 10)
-            (note,) = clocked.waits._notes
-            assert note.looking is not None
-            await asyncio.wait_for(note.looking, 20)
+            (entry,) = clocked.waits._entries
+            assert entry.running_query is not None
+            await asyncio.wait_for(entry.running_query, 20)
             assert [one.who for one in clocked.waits.shown()[0].blockers] == expected
 
 
@@ -167,28 +167,28 @@ def test_the_metrics_say_how_long_and_who() -> None:
     status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
     samples = status.metrics.snapshot()
     assert samples['cdcd_wait_seconds{kind="lock"}'] == 0
-    note = status.waits.begin("lock")
-    note.since_s, note.blockers = 0.0, (Blocker("pid 1", "", 1, "d", "u", "a"),)
+    entry = status.waits.begin("lock")
+    entry.since_s, entry.blockers = 0.0, (Blocker("pid 1", "", 1, "d", "u", "a"),)
     samples = status.metrics.snapshot()
     assert samples['cdcd_wait_seconds{kind="lock"}'] > 1e9
     assert samples['cdcd_wait_seconds{kind="kafka"}'] == 0
     (info,) = (name for name in samples if name.startswith("cdcd_wait_blocker_info"))
     assert 'pid="1"' in info
     assert 'database="d"' in info
-    status.waits.end(note)
+    status.waits.end(entry)
     assert not [name for name in status.metrics.snapshot() if name.startswith("cdcd_wait_blocker_info")]
 
 
 def test_a_disk_without_room_is_a_wait_with_its_file_system(tmp_path: Path) -> None:
     status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
-    status.waits.looks["disk"] = lambda: room_below(tmp_path)
+    status.waits.blocker_queries["disk"] = lambda: room_below(tmp_path)
     status.waiting_for_disk(True)
-    (note,) = status.waits._notes
-    assert note.kind == "disk"
-    assert note.look is not None
-    (blocker,) = note.look()
+    (entry,) = status.waits._entries
+    assert entry.kind == "disk"
+    assert entry.look is not None
+    (blocker,) = entry.look()
     assert blocker.who == f"the file system of {tmp_path}"
     assert f"of {shutil.disk_usage(tmp_path).total} bytes are free" in blocker.doing
     status.waiting_for_disk(False)
-    assert status.waits._notes == []
+    assert status.waits._entries == []
     assert room_below(tmp_path / "gone") == ()
