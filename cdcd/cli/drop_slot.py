@@ -19,8 +19,8 @@ from cdcd.cli.published_topics import asking_settings
 from cdcd.config import Config
 from cdcd.errors import ResumeRefused
 from cdcd.lsn import format_lsn
-from cdcd.sink.claims import read_owners
 from cdcd.sink.owners import ProgressKey
+from cdcd.sink.topic_ownership import read_owners
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.slot import drop_own_slot

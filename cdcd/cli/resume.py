@@ -34,7 +34,7 @@ from cdcd.recovery.start_decision import Snapshot, verdict
 from cdcd.registry.limits import Deadline, paced_response
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.position import wanted_of
-from cdcd.session.start_checks.topics import claims_of
+from cdcd.session.start_checks.topics import ownership_of
 from cdcd.session.start_state import identity_of
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_topic_identities
@@ -228,7 +228,7 @@ def _opened(
     with exclusive(config), contextlib.closing(KafkaSink(settings)) as sink:
         _refuse_first(config, ask)
         ask_besides(config)
-        claims_of(config, settings).refuse_owned(
+        ownership_of(config, settings).refuse_owned(
             ()
         )  # opening ends the producer that has our transactional id
         try:

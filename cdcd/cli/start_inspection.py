@@ -34,11 +34,11 @@ from cdcd.registry.confluent import Registry
 from cdcd.session.start_checks.checks import START_CHECKS, asked, each
 from cdcd.session.start_checks.context import PATIENCE_S, StartContext
 from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, position
-from cdcd.session.start_checks.topics import claims_of
-from cdcd.sink.claims import Claims
+from cdcd.session.start_checks.topics import ownership_of
 from cdcd.sink.reader import peek
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities
+from cdcd.sink.topic_ownership import TopicOwnership
 from cdcd.sink.topics import Topics
 
 _TIMEOUT_S = 60.0
@@ -50,9 +50,9 @@ def known_of(
 ) -> Iterator[StartContext]:
     """What a command begins to look with. `create_slot`: as the configuration has it unless it is given."""
 
-    def open_sink() -> tuple[SinkSettings, Topics, Claims]:
+    def open_sink() -> tuple[SinkSettings, Topics, TopicOwnership]:
         sink = asking_settings(config, timeout_s=timeout_s)
-        return sink, Topics(sink, config.topic_settings()), claims_of(config, sink)
+        return sink, Topics(sink, config.topic_settings()), ownership_of(config, sink)
 
     registry = Registry(config.registry_settings()) if config.schema_topic is None else None
 

@@ -1,8 +1,8 @@
 """The clients of one session, made in one place, and made again when what they read from files has changed.
 
-In: the configuration; what outlives a session (`limits`, `schemas`).  Out: sink, topics, claims, schemas, catalog.
-Invariant: all clients of Kafka have the same settings, and the sink and the topics ask the same claims whose a topic
-is (F80). Nothing is connected before it is used.
+In: the configuration; what outlives a session (`limits`, `schemas`).  Out: sink, topics, ownership, schemas, catalog.
+Invariant: all clients of Kafka have the same settings. The sink and the topics share one `TopicOwnership` (F80). No
+client connects before its first use.
 Must not: decide when a client is opened or closed.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from cdcd.config import Config
 from cdcd.registry.confluent import Registry
-from cdcd.session.start_checks.topics import claims_of
+from cdcd.session.start_checks.topics import ownership_of
 from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
 from cdcd.sink.producer import KafkaSink
@@ -32,8 +32,8 @@ class Clients:
         self.sink_settings: SinkSettings = config.sink_settings()
         self.sink = KafkaSink(self.sink_settings, limits)
         self.topics = Topics(self.sink_settings, config.topic_settings(), limits)
-        self.claims = claims_of(config, self.sink_settings)
-        self.sink.claims = self.topics.claims = self.claims
+        self.ownership = ownership_of(config, self.sink_settings)
+        self.sink.ownership = self.topics.ownership = self.ownership
         self.schemas = schemas
         self.catalog = Catalog(config.source_settings())
 
@@ -56,7 +56,7 @@ class Clients:
         self.sink_settings = settings = self._config.sink_settings()
         self.sink.renew(settings)
         self.topics.renew(settings)
-        self.claims.renew(settings)
+        self.ownership.renew(settings)
         if self.schema_topic is not None:
             self.schema_topic.renew(settings)
 

@@ -123,7 +123,7 @@ class SessionStart:
         self._known = StartContext(
             config,
             self._source,
-            lambda: (config.sink_settings(), clients.topics, clients.claims),
+            lambda: (config.sink_settings(), clients.topics, clients.ownership),
             schemas if isinstance(schemas, Registry) and not schemas.knows_any else None,
             self._compare,
             may_run=False,

@@ -22,7 +22,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
 from cdcd.failpoints import hit
 from cdcd.model import Progress, Record
-from cdcd.sink.claims import Claims
 from cdcd.sink.client import Client, not_open
 from cdcd.sink.error_map import error_of
 from cdcd.sink.limits import Limits
@@ -32,6 +31,7 @@ from cdcd.sink.reader import Last, read_last
 from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
 from cdcd.sink.too_large import larger_than_producer, never_fits
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
+from cdcd.sink.topic_ownership import TopicOwnership
 
 __all__ = ["KafkaSink"]
 
@@ -52,8 +52,8 @@ class KafkaSink:
         self._has_joined = False
         self.identities: TopicIdentities | None = None
         """What the records count on in their topics; None: the progress record keeps what it says of it."""
-        self.claims: Claims | None = None
-        """Looks whether another slot claims a topic at the same moment; None: nobody looks."""
+        self.ownership: TopicOwnership | None = None
+        """Checks whether another slot claims a topic at the same moment; None: no check."""
         self.progress_offset = -1
         """Of the last progress record that was read or written here; whose is beyond it is somebody else's."""
 
@@ -349,8 +349,8 @@ class KafkaSink:
         if identities.is_changed:
             key, topic = key_of_topics(self._settings.slot), self._settings.progress_topic
             identities.at = self.write_ahead(topic, [(key, identities.dump())], _WRITING_TOPICS) - 1
-            if self.claims is not None:
-                self.claims.refuse_claimed_since(identities.names(), identities.at)
+            if self.ownership is not None:
+                self.ownership.refuse_claimed_since(identities.names(), identities.at)
         return identities.at
 
     def _note_progress(self, client: Client) -> None:

@@ -19,7 +19,6 @@ from cdcd.errors import SinkError, SinkUnavailable, TopicMismatch, TopicMissing
 from cdcd.findings import Finding, failure, refusal
 from cdcd.sink.acls import check_acls
 from cdcd.sink.admin import Admin
-from cdcd.sink.claims import Claims
 from cdcd.sink.error_map import error_of, kafka_errors, translate
 from cdcd.sink.hints import COLLISION_HINT
 from cdcd.sink.limits import Limits
@@ -33,6 +32,7 @@ from cdcd.sink.topic_configs import (
     forgetting,
 )
 from cdcd.sink.topic_identity import RESOLUTION_HINT, TopicIdentities, TopicIdentity, next_turn
+from cdcd.sink.topic_ownership import TopicOwnership
 
 __all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
@@ -67,7 +67,7 @@ class Topics:
         self.renew(settings)
         self.identities: TopicIdentities | None = None
         """What was counted on before, which `ensure` and `verify` compare; None: nothing is compared."""
-        self.claims: Claims | None = None
+        self.ownership: TopicOwnership | None = None
         """Asked before a topic is made or written to for the first time; None: nobody is asked."""
         self._limits = Limits() if limits is None else limits
         self._described_last = ""
@@ -83,8 +83,8 @@ class Topics:
         if self.identities is None:
             return self._ensure(wanted)
         known = self.identities.known(wanted)
-        if self.claims is not None and (new := wanted.keys() - known):
-            self.claims.refuse_owned(new)
+        if self.ownership is not None and (new := wanted.keys() - known):
+            self.ownership.refuse_owned(new)
         self.identities.refuse_missing(known - self._found_at_last(known).keys())
         described = self._described(self._ensure(wanted))
         for name, now in described.items():

@@ -18,10 +18,10 @@ from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.schema.policy import Policy
 from cdcd.session.start_checks.schema_dry_run import Report, unreported
-from cdcd.sink.claims import Claims
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities
+from cdcd.sink.topic_ownership import TopicOwnership
 from cdcd.sink.topics import Topics
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity
@@ -51,7 +51,7 @@ class StartContext:
 
     config: Config
     source: SourceSettings
-    open_sink: Callable[[], tuple[SinkSettings, Topics, Claims]]
+    open_sink: Callable[[], tuple[SinkSettings, Topics, TopicOwnership]]
     registry: Registry | None
     compare: Compare
     may_run: bool
@@ -62,7 +62,7 @@ class StartContext:
     server: ServerIdentity | None = None
     sink: SinkSettings | None = None
     topics: Topics | None = None
-    claims: Claims | None = None
+    ownership: TopicOwnership | None = None
     metadata: Any = None
     slot: SlotState | None = None
     stored: Progress | None = None

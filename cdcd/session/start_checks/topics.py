@@ -13,9 +13,9 @@ from cdcd.errors import CdcdError
 from cdcd.findings import Finding, failure
 from cdcd.recovery.start_decision import Snapshot
 from cdcd.session.start_checks.context import StartContext
-from cdcd.sink.claims import Claims
 from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
 from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topic_ownership import TopicOwnership
 from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES
 from cdcd.sink.transactional_id import check_transactional_id
 from cdcd.source.key_check import record_key
@@ -26,7 +26,7 @@ FIRST_VERSION_WITH_MESSAGES = 140_000
 
 def check_kafka(known: StartContext) -> list[Finding]:
     """Whether the cluster answers, with the names of its topics."""
-    known.sink, known.topics, known.claims = known.open_sink()
+    known.sink, known.topics, known.ownership = known.open_sink()
     known.metadata = known.topics.cluster_metadata()
     brokers = len(known.metadata.brokers)
     return [Finding("ok", "kafka", f"cluster {known.metadata.cluster_id} answers, {brokers} brokers")]
@@ -110,11 +110,11 @@ def check_owners(known: StartContext) -> list[Finding]:
 
     One that nobody could name yet is asked about before it is made (`Topics.ensure`).
     """
-    assert known.claims is not None
+    assert known.ownership is not None
     if _drops_what_it_never_made(known):
         assert known.server is not None
-        known.claims.refuse_slot_of_another(known.server.system_identifier, known.server.database)
-    known.shared = shared = known.claims.refuse_owned(written_topics(known))
+        known.ownership.refuse_slot_of_another(known.server.system_identifier, known.server.database)
+    known.shared = shared = known.ownership.refuse_owned(written_topics(known))
     if shared is not None:
         return [Finding("warn", "owners", shared.message, shared.advice)]
     return [Finding("ok", "owners", "no other slot writes to these topics")]
@@ -145,6 +145,6 @@ def check_transactions(known: StartContext) -> list[Finding]:
     return [] if found is None else [found]
 
 
-def claims_of(config: Config, settings: SinkSettings) -> Claims:
+def ownership_of(config: Config, settings: SinkSettings) -> TopicOwnership:
     """Return what asks whose topics are."""
-    return Claims(settings, config.sink.topics.shared_with)
+    return TopicOwnership(settings, config.sink.topics.shared_with)

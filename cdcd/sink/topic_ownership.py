@@ -41,9 +41,9 @@ from cdcd.sink.reader import next_messages, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
-__all__ = ["Claims", "read_owners"]
+__all__ = ["TopicOwnership", "read_owners"]
 
-_LOG = logging.getLogger("cdcd.sink.claims")
+_LOG = logging.getLogger("cdcd.sink.topic_ownership")
 _PARTITION = 0
 _WINDOW = 1_000
 _WINDOW_OF_OTHERS = 100
@@ -58,7 +58,7 @@ Span = tuple[int, int]
 Records = dict[bytes, Record]
 
 
-class Claims:
+class TopicOwnership:
     """The topics of one slot, for one session. `shared_with`: slots whose topics it may write to as well."""
 
     def __init__(self, settings: SinkSettings, shared_with: Collection[str]) -> None:

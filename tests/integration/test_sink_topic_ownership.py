@@ -9,12 +9,12 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import OwnedByAnother, ProgressUnreadable, SinkUnavailable
 from cdcd.model import Record
-from cdcd.sink.claims import Claims, read_owners
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.progress import dump
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity, TopicOwner, key_of_topics
+from cdcd.sink.topic_ownership import TopicOwnership, read_owners
 from tests.support.sinks import make_topics, progress, sink_settings
 from tests.support.topics import committed_values, new_name, transactional_producer
 
@@ -24,15 +24,15 @@ class Slot:
 
     def __init__(self, settings: SinkSettings, topic: str) -> None:
         self.settings, self.topic = settings, topic
-        self.claims = Claims(settings, ())
+        self.ownership = TopicOwnership(settings, ())
         self.sink = KafkaSink(settings)
         self.sink.open()
         self.look()
-        self.sink.claims = self.claims
+        self.sink.ownership = self.ownership
 
     def look(self) -> None:
         """As a start does."""
-        self.claims.refuse_owned([self.topic])
+        self.ownership.refuse_owned([self.topic])
         self.sink.identities = TopicIdentities()
         self.sink.identities.set_owner(TopicOwner("7001", "shop", self.settings.slot))
         self.sink.identities.take(self.topic, TopicIdentity("id", 1))
