@@ -4,7 +4,7 @@ In: a function that connects, a snapshot's name, a table with its published colu
 Out: batches of Insert frames, a bounded number of them ahead of the reader.
 Invariant: the rows are those of the slot's consistent point (F36). With row-level security the copy fails rather than
 returning fewer rows (F73). It also fails if the table's file was replaced since, unless it is proven that no row is
-missing (F81, moved.py): the snapshot does not see rewritten rows, and logical decoding does not send them.
+missing (F81, replaced_files.py): the snapshot does not see rewritten rows, and logical decoding does not send them.
 Must not: decide which tables are copied, or lock a table longer than its copy takes.
 """
 
@@ -28,7 +28,7 @@ from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
 from cdcd.snapshot.copy_text import row_batch_of
 from cdcd.snapshot.marks import publication_marks
-from cdcd.snapshot.moved import Fate, fate_of, is_regrouped, moved_files
+from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
@@ -140,8 +140,8 @@ class SnapshotReader:
         )
         ((is_there,),) = cursor.fetchall()
         is_there = is_there and not (table.is_partitioned and is_regrouped(cursor, table.relid))
-        moved = moved_files(cursor, table.relid, is_partitioned=table.is_partitioned) if is_there else ()
-        fate = fate_of(moved) if is_there else Fate.STALE
+        files = replaced_files(cursor, table.relid, is_partitioned=table.is_partitioned) if is_there else ()
+        fate = fate_of(files) if is_there else Fate.STALE
         if fate is Fate.STALE:
             raise _stale(table)
         if fate is Fate.EMPTIED:

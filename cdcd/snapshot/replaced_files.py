@@ -30,7 +30,7 @@ class Fate(enum.Enum):
     """The table may have rows that neither the snapshot nor the stream has."""
 
 
-class MovedFile(NamedTuple):
+class ReplacedFile(NamedTuple):
     """One table or partition whose own file, or whose TOAST table's file, was replaced.
 
     `is_own`: the table's own file was replaced. `may_be_anothers`: the file may have belonged to another table when
@@ -44,13 +44,13 @@ class MovedFile(NamedTuple):
     sees_rows: bool
 
 
-def fate_of(moved: Iterable[MovedFile]) -> Fate:
+def fate_of(files: Iterable[ReplacedFile]) -> Fate:
     """Return the fate of a table that consists of these files, and of others that were not replaced."""
-    fates = {_fate_of_file(file) for file in moved}
+    fates = {_fate_of_file(file) for file in files}
     return next((fate for fate in (Fate.STALE, Fate.EMPTIED) if fate in fates), Fate.SAME)
 
 
-def _fate_of_file(file: MovedFile) -> Fate:
+def _fate_of_file(file: ReplacedFile) -> Fate:
     if file.is_empty:
         return Fate.EMPTIED
     # Only visible rows are a proof. If only the TOAST file was replaced, an unknown command wrote its values.
@@ -62,7 +62,7 @@ def _fate_of_file(file: MovedFile) -> Fate:
 # file, and a partition that was dropped since has no rows any more. `given_away`: the file of another table was
 # replaced, or that table was dropped, so the new file may have been its: pg_repack may have begun before the
 # snapshot.
-_MOVED = """
+_REPLACED = """
     WITH RECURSIVE copied(relid) AS (
         SELECT %(relid)s::oid
         UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN copied ON i.inhparent = copied.relid
@@ -103,17 +103,17 @@ def is_regrouped(cursor: Any, relid: int) -> bool:
     return bool(cursor.fetchone()[0])
 
 
-def moved_files(cursor: Any, relid: int, *, is_partitioned: bool) -> list[MovedFile]:
+def replaced_files(cursor: Any, relid: int, *, is_partitioned: bool) -> list[ReplacedFile]:
     """Return the replaced files of a table. Raises psycopg2 errors.
 
     If the snapshot sees no row in a file, the query reads all of it, which takes as long as its copy would.
     """
-    cursor.execute(_MOVED, {"relid": relid, "is_partitioned": is_partitioned})
+    cursor.execute(_REPLACED, {"relid": relid, "is_partitioned": is_partitioned})
     files = []
     for name, is_own, is_empty, may_be_anothers, may_ask in cursor.fetchall():
         is_asked = is_own and not is_empty and not may_be_anothers and may_ask
         sees_rows = is_asked and _sees_rows(cursor, name)
-        files.append(MovedFile(is_own, is_empty, may_be_anothers, sees_rows))
+        files.append(ReplacedFile(is_own, is_empty, may_be_anothers, sees_rows))
     return files
 
 

@@ -6,15 +6,15 @@ from itertools import product
 
 import pytest
 
-from cdcd.snapshot.moved import Fate, MovedFile, fate_of
+from cdcd.snapshot.replaced_files import Fate, ReplacedFile, fate_of
 
-KEPT = MovedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=True)
-EMPTY = MovedFile(is_own=True, is_empty=True, may_be_anothers=False, sees_rows=False)
-SWAPPED = MovedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=False)
+KEPT = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=True)
+EMPTY = ReplacedFile(is_own=True, is_empty=True, may_be_anothers=False, sees_rows=False)
+SWAPPED = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=False)
 
 
 @pytest.mark.parametrize(
-    ("moved", "fate"),
+    ("files", "fate"),
     [
         ([], Fate.SAME),
         ([KEPT], Fate.SAME),
@@ -29,12 +29,12 @@ SWAPPED = MovedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_row
         ([SWAPPED, EMPTY, KEPT], Fate.STALE),
     ],
 )
-def test_the_fate_of_a_table(moved: list[MovedFile], fate: Fate) -> None:
-    assert fate_of(moved) is fate
+def test_the_fate_of_a_table(files: list[ReplacedFile], fate: Fate) -> None:
+    assert fate_of(files) is fate
 
 
 def test_whatever_is_not_proven_is_stale() -> None:
     for is_own, is_empty, may_be_anothers, sees_rows in product((False, True), repeat=4):
-        fate = fate_of([MovedFile(is_own, is_empty, may_be_anothers, sees_rows)])
+        fate = fate_of([ReplacedFile(is_own, is_empty, may_be_anothers, sees_rows)])
         is_proven = is_empty or (is_own and sees_rows and not may_be_anothers)
         assert (fate is not Fate.STALE) == is_proven
