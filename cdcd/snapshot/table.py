@@ -27,7 +27,7 @@ from cdcd.errors import CdcdError, SnapshotStale
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
 from cdcd.snapshot.copy_text import row_batch_of
-from cdcd.snapshot.marks import publication_marks
+from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
@@ -119,10 +119,10 @@ class SnapshotReader:
         try:
             with self._connection.cursor() as cursor:
                 self._enter(cursor)
-                before = publication_marks(cursor, names)
+                before = publication_versions(cursor, names)
                 cursor.execute("COMMIT")
             with contextlib.closing(self._connect()) as connection, connection.cursor() as cursor:
-                now = publication_marks(cursor, names)
+                now = publication_versions(cursor, names)
         except psycopg2.Error as error:
             raise self._translate(error) from error
         if before != now:

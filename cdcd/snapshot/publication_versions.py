@@ -1,6 +1,6 @@
 """Detect whether a publication was changed after the snapshot was taken.
 
-In: two cursors, one inside the snapshot.  Out: marks of the publications, equal if no publication was changed.
+In: two cursors, one inside the snapshot.  Out: the row versions of the publications, equal if no publication was changed.
 Why: the server decodes each change by the publications at the time of the change (F42). If a table is added after the
 snapshot was taken, neither the stream nor the snapshot has the changes in between.
 Must not: lock a table, as the server's own view of published tables does.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 # A catalog row that was updated, or deleted and inserted again, has the transaction id of that change as its xmin.
-_MARKS = """
+_VERSIONS = """
     SELECT p.pubname::text, 'publication', p.oid::int8, p.xmin::text
     FROM pg_publication p WHERE p.pubname = ANY(%(names)s)
     UNION ALL
@@ -26,11 +26,11 @@ _SCHEMAS = """
     SELECT p.pubname::text, 'schema', s.pnnspid::int8, s.xmin::text
     FROM pg_publication_namespace s JOIN pg_publication p ON p.oid = s.pnpubid WHERE p.pubname = ANY(%(names)s)
 """
-_SCHEMAS_SINCE = 150_000
+_SCHEMAS_SINCE_VERSION = 150_000
 
 
-def publication_marks(cursor: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return a mark of each publication, and of each table and schema in its list. Raises psycopg2 errors."""
-    has_schemas = cursor.connection.server_version >= _SCHEMAS_SINCE
-    cursor.execute(_MARKS.format(schemas=_SCHEMAS if has_schemas else ""), {"names": list(names)})
+def publication_versions(cursor: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the row version (xmin) of each publication, its tables and its schemas. Raises psycopg2 errors."""
+    has_schemas = cursor.connection.server_version >= _SCHEMAS_SINCE_VERSION
+    cursor.execute(_VERSIONS.format(schemas=_SCHEMAS if has_schemas else ""), {"names": list(names)})
     return list(cursor.fetchall())
