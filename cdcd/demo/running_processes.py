@@ -77,9 +77,9 @@ def _end(process: Started) -> bool:
     if not _is_same(process):
         return False
     _send(process.pid, process.signal)
-    give_up = time.monotonic() + STOP_DEADLINE_S
+    deadline_s = time.monotonic() + STOP_DEADLINE_S
     while _is_same(process):
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline_s:
             _send(process.pid, signal.SIGKILL)
             break
         time.sleep(0.05)

@@ -104,11 +104,11 @@ class Buffers:
             self._blocked(False)
 
     async def _retry(self) -> None:
-        give_up_s = time.monotonic() + self._patience_s
+        deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
                 return await self._move()
             except SpillFull:
-                if time.monotonic() >= give_up_s:
+                if time.monotonic() >= deadline_s:
                     raise
             await asyncio.sleep(RETRY_S)

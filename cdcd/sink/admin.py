@@ -40,12 +40,12 @@ class Admin:
 
     def metadata(self, asked: str | None, doing: str, **context: object) -> ClusterMetadata:
         """Return what the brokers say of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
-        give_up_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self._timeout_s
         patience_s = _FIRST_PATIENCE_S  # doubled, so that a slow answer comes through as well
         # Once: what a connection meets again and again is told by the client only the first time
         self._reported_errors.clear()
         while True:
-            left_s = give_up_s - time.monotonic()
+            left_s = deadline_s - time.monotonic()
             try:
                 return self.client.list_topics(asked, timeout=min(patience_s, max(left_s, 0.1)))
             except KafkaException as failure:

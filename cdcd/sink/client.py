@@ -83,9 +83,9 @@ class Client:
         goes on asking, and would one day fence the next session's.
         """
         doing = "initialising transactions"
-        give_up_s = time.monotonic() + self._settings.operation_timeout_s
+        deadline_s = time.monotonic() + self._settings.operation_timeout_s
         while True:
-            left_s = give_up_s - time.monotonic()
+            left_s = deadline_s - time.monotonic()
             try:
                 self._open_producer().init_transactions(max(0.1, min(left_s, _LOOK_AGAIN_S)))
                 return
@@ -104,9 +104,9 @@ class Client:
             return
         # Without this librdkafka would wait for records that nobody wants any more. Each of them refers to this one
         # until its report is served, where no garbage collector sees it, so all reports are waited for (fault 35).
-        give_up_s = time.monotonic() + _REPORTS_WITHIN_S
+        deadline_s = time.monotonic() + _REPORTS_WITHIN_S
         self._serve(producer.purge)
-        while len(producer) and time.monotonic() < give_up_s:
+        while len(producer) and time.monotonic() < deadline_s:
             self._serve(producer.flush, _REPORTS_WITHIN_S)  # a fatal error ends it after each report
         self._fatal_error = self._torn_error = self._delivery_error = (
             None  # their tracebacks lead to the producer
@@ -157,9 +157,9 @@ class Client:
 
         Of a transaction that has to be aborted the rest is not sent any more: it would be waited for in vain.
         """
-        give_up_s = time.monotonic() + self._settings.operation_timeout_s
+        deadline_s = time.monotonic() + self._settings.operation_timeout_s
         while True:
-            wait_s = min(_LOOK_AGAIN_S, max(0.0, give_up_s - time.monotonic()))
+            wait_s = min(_LOOK_AGAIN_S, max(0.0, deadline_s - time.monotonic()))
             left = self._serve(self.usable().flush, wait_s)
             self.usable()  # closed meanwhile, it has purged what was under way, and has forgotten what that told
             if not left:
@@ -167,7 +167,7 @@ class Client:
             why = self._why_aborting(doing)
             if why is not None:
                 raise why
-            if time.monotonic() >= give_up_s:
+            if time.monotonic() >= deadline_s:
                 raise self._timed_out(f"{doing}: {left} records were not delivered in time")
 
     def commit(self) -> None:
@@ -355,9 +355,9 @@ class Client:
 
     def _refused_batch(self, found: RecordTooLarge) -> SinkError:
         """Return what the refused batch's own report says: it comes behind those of what is dropped because of it."""
-        give_up_s = time.monotonic() + _REPORT_WITHIN_S
+        deadline_s = time.monotonic() + _REPORT_WITHIN_S
         while (pending := self._delivery_failure()) is None:
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > deadline_s:
                 # The next session meets it again, and may learn of its topic.
                 return BatchTooLarge(found.message)
             self._serve(self._open_producer().poll, _REPORT_WITHIN_S)

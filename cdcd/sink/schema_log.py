@@ -57,9 +57,9 @@ class SchemaLog:
         consumer = self._opened()
         # Assigned again each time: the client tells the end of a partition only once.
         consumer.assign([TopicPartition(self._topic, _PARTITION, self.position)])
-        give_up = time.monotonic() + deadline_s
+        ends_s = time.monotonic() + deadline_s
         taken: list[tuple[int, Registered]] = []
-        while self.position < upto and (left_s := give_up - time.monotonic()) > 0:
+        while self.position < upto and (left_s := ends_s - time.monotonic()) > 0:
             message = consumer.poll(min(left_s, _POLL_S))
             if message is None or (position := position_of(message, self._topic)) is None:
                 continue

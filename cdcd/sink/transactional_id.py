@@ -85,7 +85,7 @@ def _ask(settings: SinkSettings) -> None:
     properties = producer_properties(settings) | {"transaction.timeout.ms": _NEVER_ALLOWED_MS, "log_level": 0}
     with making_client():
         producer = Producer(properties, logger=_NOBODY)
-    give_up_s = time.monotonic() + settings.operation_timeout_s
+    deadline_s = time.monotonic() + settings.operation_timeout_s
     while True:
         try:
             producer.init_transactions(_LOOK_AGAIN_S)
@@ -95,7 +95,7 @@ def _ask(settings: SinkSettings) -> None:
                 return
             goes_on = error.retriable() or error.code() == KafkaError._TIMED_OUT
             refusal = translate(error, "asking for the right to use transactions")
-            if not goes_on or isinstance(refusal, SinkAuthorization) or time.monotonic() > give_up_s:
+            if not goes_on or isinstance(refusal, SinkAuthorization) or time.monotonic() > deadline_s:
                 raise refusal from failed
         else:
             raise SinkUnavailable("the broker's longest transaction has changed while it was asked")

@@ -53,12 +53,12 @@ def newest_schema(registry_url: str, subject: str) -> Schema | None:
 
 
 def _get(registry_url: str, path: str) -> dict[str, Any]:
-    give_up = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return _get_once(registry_url, path)
         except RegistryUnavailable:
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline_s:
                 raise
         time.sleep(PAUSE_S)
 

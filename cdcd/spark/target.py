@@ -90,13 +90,13 @@ def take(target: str | Path) -> Held:
 
 def _locked(folder: Path) -> int:
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    give_up = time.monotonic() + _WITHIN_S
+    deadline_s = time.monotonic() + _WITHIN_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
         except BlockingIOError:
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline_s:
                 os.close(file)
                 raise SparkReadError(
                     "another mirror writes to the target",

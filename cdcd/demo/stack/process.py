@@ -120,11 +120,11 @@ class ServerProcess:
 
     def wait_until(self, ready: Callable[[], bool], deadline_s: float = 60) -> None:
         """Wait for a condition; the child's early end or the deadline raises with its last lines."""
-        give_up = time.monotonic() + deadline_s
+        ends_s = time.monotonic() + deadline_s
         while not ready():
             if not self.alive:
                 raise StackError(f"{self.name} ended while starting:\n{self._last_lines()}", log=self.log)
-            if time.monotonic() > give_up:
+            if time.monotonic() > ends_s:
                 raise StackError(
                     f"{self.name} was not ready after {deadline_s:g} s:\n{self._last_lines()}", log=self.log
                 )
