@@ -1,6 +1,6 @@
 """Detect whether a publication was changed after the snapshot was taken.
 
-In: two cursors, one inside the snapshot.  Out: the row versions of the publications, equal if no publication was changed.
+In: two cursors, one inside the snapshot.  Out: row versions of the publications, equal if no publication was changed.
 Why: the server decodes each change by the publications at the time of the change (F42). If a table is added after the
 snapshot was taken, neither the stream nor the snapshot has the changes in between.
 Must not: lock a table, as the server's own view of published tables does.

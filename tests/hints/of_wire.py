@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy, Way
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
-AGAIN = "Run `cdcd resume`: the server sends"
+SENT_AGAIN = "Run `cdcd resume`: the server sends"
 _BEGIN = re.compile(rb"d\x00\x00\x002w.{24}B.{20}", re.DOTALL)
 """A whole frame: CopyData of 50 bytes, XLogData, Begin."""
 
@@ -50,10 +50,10 @@ def damaged(damage: Damage, w: World) -> Iterator[None]:
 
 
 for _what, (_code, _damage) in DAMAGED.items():
-    situation(_code, _what, AGAIN)(partial(damaged, _damage))
+    situation(_code, _what, SENT_AGAIN)(partial(damaged, _damage))
 
 
-@situation("CDCD-PROTOCOL-ORDER", "rows come outside a transaction", AGAIN)
+@situation("CDCD-PROTOCOL-ORDER", "rows come outside a transaction", SENT_AGAIN)
 def no_begin(w: World) -> Iterator[None]:
     link = _over_a_link(w)
 

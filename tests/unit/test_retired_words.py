@@ -79,12 +79,22 @@ RETIRED_NAMES = {
     "Judged": "GuardVerdict",
     "HeldUp": "BlockedSessions",
     "Defect": "InternalError",
+    "MovedFile": "ReplacedFile",
+    "Claims": "TopicOwnership",
+    "Trial": "SchemaDryRun",
+    "Tried": "TopicResult",
+    "Note": "WaitEntry",
+    "AGAIN": "LIMITED",
 }
 
 # Modules that were renamed: one that comes back under such a name would be misunderstood again.
 RETIRED_MODULES = {
     "cdcd/crash_points.py": "cdcd/failpoints.py",
     "cdcd/recent.py": "cdcd/lru_cache.py",
+    "cdcd/session/start_checks/schema_trial.py": "cdcd/session/start_checks/schema_dry_run.py",
+    "cdcd/sink/claims.py": "cdcd/sink/topic_ownership.py",
+    "cdcd/snapshot/marks.py": "cdcd/snapshot/publication_versions.py",
+    "cdcd/snapshot/moved.py": "cdcd/snapshot/replaced_files.py",
     "cdcd/kernels.py": "C extension, Python fallback",
     "cdcd/avro/places.py": "cdcd/avro/field_offsets.py",
     "cdcd/avro/stand_in.py": "cdcd/avro/placeholder.py",
