@@ -130,13 +130,13 @@ async def test_a_look_finds_out_who_it_is_and_one_that_fails_shows_nobody() -> N
     clocked = Clocked()
     answers: list[Any] = [(A,), SinkUnavailable("no answer"), ValueError("a defect")]
 
-    def look() -> tuple[Blocker, ...]:
+    def query() -> tuple[Blocker, ...]:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return tuple(answer)
 
-    clocked.waits.blocker_queries["kafka"] = look
+    clocked.waits.blocker_queries["kafka"] = query
     with clocked.waits.on("kafka"):
         for expected in (["pid 1"], [], []):
             clocked.after(SHOWN_AFTER_S + 10)
@@ -185,8 +185,8 @@ def test_a_disk_without_room_is_a_wait_with_its_file_system(tmp_path: Path) -> N
     status.waiting_for_disk(True)
     (entry,) = status.waits._entries
     assert entry.kind == "disk"
-    assert entry.look is not None
-    (blocker,) = entry.look()
+    assert entry.query is not None
+    (blocker,) = entry.query()
     assert blocker.who == f"the file system of {tmp_path}"
     assert f"of {shutil.disk_usage(tmp_path).total} bytes are free" in blocker.doing
     status.waiting_for_disk(False)
