@@ -1,7 +1,7 @@
 """The sink: records in, durable Kafka records and one progress record per group out.
 
-`producer` writes and commits, `client` is the one producer that it has at a time, `progress` is the form of the
-progress record, `topics` makes topics, `names` gives them their names, `faults` is the one table from Kafka's error
-codes to cdcd's errors.
-Must not: import config, know PostgreSQL, or decide what is retried.
+`producer` writes and commits, `client` is its current confluent producer, `progress` is the format of the progress
+record, `topics` creates topics, `names` derives their names, `error_map` is the one table from Kafka's error codes to
+cdcd's errors.
+Must not: import config, know PostgreSQL, or decide whether an operation is retried.
 """

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=False
-"""The C extension of `cdcd.sink.produce_batch`, whose functions in Python are its specification.
+"""The C extension of `cdcd.sink.produce_batch`, whose Python functions are its specification.
 
-In: a list of records.  Out: as there.
-Must not: look into a record beyond its topic and partition.
+In: a list of records.  Out: as in `cdcd.sink.produce_batch`.
+Must not: read anything of a record but its topic and partition.
 """
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
@@ -15,9 +15,9 @@ cdef extern from "Python.h":
 
 
 cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
-    """Mark the last record of each partition from `start` on; one of them more does no harm.
+    """Mark the last record of each partition from `start` on; an additional mark does no harm.
 
-    Topics and partitions are reported apart by their objects: those of one plan are the same ones.
+    Topics and partitions are compared by identity: the records of one plan have the same objects.
     """
     cdef Py_ssize_t count = len(records) - start, slots = 16, at, slot
     cdef PyObject* topic
@@ -43,7 +43,7 @@ cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
 
 
 def produce_batch(produce, reported, list records, Py_ssize_t start):
-    """Do what `cdcd.sink.produce_batch` says of it."""
+    """Do the same as `cdcd.sink.produce_batch.produce_batch_in_python`."""
     cdef Py_ssize_t at = start, count = len(records)
     cdef uint8_t* is_last = <uint8_t*>PyMem_Malloc(max(count - start, 1))
     if is_last == NULL:
@@ -65,11 +65,11 @@ def produce_batch(produce, reported, list records, Py_ssize_t start):
 
 
 cdef enum:
-    MOST_PARTITIONS = 64  # as `cdcd.sink.produce_batch` says
+    MOST_PARTITIONS = 64  # the value in `cdcd.sink.produce_batch`
 
 
 def by_partition(list records):
-    """Do what `cdcd.sink.produce_batch` says of it."""
+    """Do the same as `cdcd.sink.produce_batch.by_partition_in_python`."""
     cdef Py_ssize_t count = len(records), at
     cdef Py_ssize_t ends[MOST_PARTITIONS]
     cdef PyObject* topics[MOST_PARTITIONS]
@@ -110,7 +110,7 @@ def by_partition(list records):
 cdef int _group_of(
     PyObject* topic, int64_t number, PyObject** topics, int64_t* numbers, int found, int last
 ) except -1:
-    """Return which of those found it is, `found` where it is none; one topic may be several objects."""
+    """Return the index of the group found for this partition, else `found`; one topic may be several objects."""
     cdef int group
     if found and topics[last] == topic and numbers[last] == number:
         return last
@@ -119,6 +119,6 @@ cdef int _group_of(
             return group
     for group in range(found):
         if numbers[group] == number and <object>topics[group] == <object>topic:
-            topics[group] = topic  # the next one is likely to be of this object too
+            topics[group] = topic  # the next record is likely to have this object too
             return group
     return found

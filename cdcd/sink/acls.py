@@ -1,8 +1,8 @@
-"""What the principal may do with topics that are there, as the brokers say it.
+"""The principal's authorized operations on existing topics, as the brokers report them.
 
-In: an admin client and names.  Out: a finding for each topic that may not be written to.
-Invariant: a broker that does not say (without an authorizer, or of another make) is no reason to complain.
-Must not: try it by writing.
+In: an admin client and names.  Out: a finding for each topic that the principal may not write to.
+Invariant: a broker that reports no operations (without an authorizer, or another product) leads to no finding.
+Must not: test an ACL by writing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["check_acls"]
 
 
 def check_acls(client: AdminClient, names: Collection[str], timeout_s: float) -> list[Finding]:
-    """Return which of these topics may not be written to: a row for one ends a session. Raises Sink errors."""
+    """Return a finding for each topic that denies Write: a row for it ends a session. Raises SinkError."""
     if not names:
         return []
     asked = client.describe_topics(
@@ -29,7 +29,7 @@ def check_acls(client: AdminClient, names: Collection[str], timeout_s: float) ->
     )
     refused = []
     for name, future in asked.items():
-        with kafka_errors("asking for the rights on a topic", topic=name):
+        with kafka_errors("querying the ACLs of a topic", topic=name):
             rights = future.result().authorized_operations
         if rights and AclOperation.WRITE not in rights:
             refused.append(name)
@@ -39,6 +39,6 @@ def check_acls(client: AdminClient, names: Collection[str], timeout_s: float) ->
 def _refusal(name: str) -> SinkAuthorization:
     return SinkAuthorization(
         "the principal may not write to the topic",
-        hint="grant the principal Write on it (kafka-acls --add --operation Write), or take a Deny back",
+        hint="grant the principal Write on the topic (kafka-acls --add --operation Write), or remove a Deny ACL",
         topic=name,
     )

@@ -1,9 +1,9 @@
-"""An admin client that finds out why nobody answers.
+"""An admin client that reports why no broker answers.
 
-In: the sink's settings.  Out: the cluster's metadata, or the error that its connections met.
-Invariant: a refused login is told at once: the client itself would try it again and again until the time is over,
-and then say that there was no answer.
-Must not: make or alter anything.
+In: the sink's settings.  Out: the cluster's metadata, or the error of its connections.
+Invariant: a refused login is raised at once: librdkafka retries it until the timeout, and then reports only that no
+broker answered.
+Must not: create or alter anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Admin:
 
     def __init__(self, settings: SinkSettings) -> None:
         self._timeout_s = settings.operation_timeout_s
-        # Not a method of this object: client and object would keep each other, and the client's threads, alive.
+        # Not a method of this object: the reference cycle would keep the client's threads alive.
         self._reported_errors: deque[KafkaError] = deque(maxlen=8)
         with making_client():
             self.client = AdminClient(
@@ -39,10 +39,10 @@ class Admin:
             )
 
     def metadata(self, asked: str | None, doing: str, **context: object) -> ClusterMetadata:
-        """Return what the brokers say of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
+        """Return the cluster's metadata of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
         deadline_s = time.monotonic() + self._timeout_s
-        patience_s = _FIRST_PATIENCE_S  # doubled, so that a slow answer comes through as well
-        # Once: what a connection meets again and again is told by the client only the first time
+        patience_s = _FIRST_PATIENCE_S  # doubled, so that a slow answer arrives as well
+        # Cleared once: the client reports a repeated error of a connection only the first time.
         self._reported_errors.clear()
         while True:
             left_s = deadline_s - time.monotonic()
@@ -58,7 +58,7 @@ class Admin:
             patience_s *= 2
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """Return what the connections met, where that tells more than that there was no answer."""
+        """Return the error of the connections where it says more than a missing answer, else `error`."""
         reported = [one for one in self._reported_errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
         if not reported or error.code() not in _SILENCE:
             return error

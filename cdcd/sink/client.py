@@ -1,12 +1,11 @@
-"""Client: one confluent producer, and what its callbacks have told of it.
+"""Client: one confluent producer, and the errors that its callbacks reported.
 
-In: a producer's properties, calls of a sink.  Out: offsets of what was delivered; every failure as a SinkError.
-Invariant: what a callback tells is kept and raised by the next call: nothing of it is lost, also where the client
-raises it in the middle of its callbacks. A torn client, whose commit has no known result, refuses everything but
-`close` (F76). Nothing leads from a closed client to the producer, which ends then.
-Must not: know what a group or its progress record is, choose what is done next, log or raise anything of a record but
-topic and size.
-`initialise`, `flush`, `commit`, `abort` and `close` block and belong in a thread; the others do not.
+In: a producer's properties, calls of a sink.  Out: offsets of delivered records; every failure as a SinkError.
+Invariant: the next call raises the error that a callback reported: none is lost, also where the client raises it in
+the middle of its callbacks. A torn client, whose commit has an unknown result, refuses every call but `close` (F76).
+A closed client holds no reference to the producer, which then ends.
+Must not: know groups or progress records, choose the next step, log or raise anything of a record but topic and size.
+`initialise`, `flush`, `commit`, `abort` and `close` block and belong in a thread; the other methods do not.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from cdcd.sink.too_large import of_own_topic, undelivered
 __all__ = ["Client", "not_open"]
 
 _REPORTS_WITHIN_S = 5.0
-"""The reports of purged records come from the client itself: nobody else is waited for."""
+"""The reports of purged records come from the client itself, without a broker."""
 _REPORT_WITHIN_S = 1.0
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _LOOK_AGAIN_S = 1.0
 _STATE_WITHIN_S = 1.0
-_GAVE_UP_REASON = "it was aborted, and what it was aborted for may have kept its requests as well"
-_TORN_HINT = "the sink is opened again and the progress topic decides"
+_GAVE_UP_REASON = "it was aborted, and the cause of the abort may have delayed its requests as well"
+_TORN_HINT = "no action is needed: the next session reads the result of the commit from the progress topic"
 
 
 class Client:
-    """A producer from its making until `close`; exactly once with one transaction at a time.
+    """A producer from its creation until `close`; exactly once with one transaction at a time.
 
-    `limits` hears of batches that a broker refuses, but for records of `own_topics`, which no row is in: what mends
-    those is another thing.
+    `limits` records the batches that a broker refuses, except for `own_topics`: their records contain no row, so they
+    need another hint.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Client:
         self._limits = limits
         self._own_topics = own_topics
         self.next_offsets: dict[tuple[str, int], int] = {}
-        """By topic and partition, the offset after the last record that was delivered since `begin`."""
+        """By topic and partition, the offset after the last record delivered since `begin`."""
         self._delivery_error: SinkError | None = None
         self._fatal_error: SinkError | None = None
         self._torn_error: SinkError | None = None
@@ -63,24 +62,24 @@ class Client:
         self._is_begun = False
         self._producer: Producer | None = None
         self.reports_all = True
-        """Whether each record's delivery has to be told, or that of the last one of each partition.
+        """Whether each record needs a delivery report, or only the last record of each partition.
 
-        Without transactions nothing else tells of a record that was not delivered (F63). With them the commit fails,
-        and the next client, which begins with the same records again, tells which of them it was: so it is each
-        one's until a commit has come behind which the next client would begin.
+        Without transactions only the report reveals an undelivered record (F63). With transactions the commit fails,
+        and the next client, which begins with the same records, finds out which record it was. So each record needs a
+        report until a commit moves the position from which the next client would begin.
         """
         self.renewal_reason = ""
-        """Why a request of the last transaction may still arrive: nothing is to be begun then (F77)."""
+        """Why a request of the last transaction may still arrive: no transaction may begin then (F77)."""
         with making_client():
             self._producer = Producer({**properties, "error_cb": self._errored}, logger=CLIENT_LOG)
 
     # --- life --------------------------------------------------------------------------------------------
 
     def initialise(self) -> None:
-        """Fence older producers. The client asks on while it is refused: who is refused need not wait for that.
+        """Fence older producers. The call ends at the first refusal, although the client would retry.
 
-        The producer has no name here, because an error keeps what its frames name: a client that lives on in an error
-        goes on asking, and would one day fence the next session's.
+        No local variable refers to the producer: an error holds the variables of its frames, and a client that
+        survives in an error retries, and would one day fence the producer of the next session.
         """
         doing = "initialising transactions"
         deadline_s = time.monotonic() + self._settings.operation_timeout_s
@@ -96,55 +95,55 @@ class Client:
                     raise refusal from failure
 
     def close(self) -> None:
-        """Give up whatever is open and let the producer go. Never raises; may be called at any time."""
-        # A producer that lives on in their frames would go on with what it has begun.
+        """Discard open work and release the producer. Never raises; may be called at any time."""
+        # A producer that survives in their frames would continue its requests.
         drop_frames(self._fatal_error, self._torn_error, self._delivery_error)
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        # Without this librdkafka would wait for records that nobody wants any more. Each of them refers to this one
-        # until its report is served, where no garbage collector sees it, so all reports are waited for (fault 35).
+        # Without the purge librdkafka would wait for the records. Each record refers to this client until its report
+        # is served, invisible to the garbage collector, so the loop waits for all reports (fault 35).
         deadline_s = time.monotonic() + _REPORTS_WITHIN_S
         self._serve(producer.purge)
         while len(producer) and time.monotonic() < deadline_s:
-            self._serve(producer.flush, _REPORTS_WITHIN_S)  # a fatal error ends it after each report
+            self._serve(producer.flush, _REPORTS_WITHIN_S)  # after a fatal error it returns at each report
         self._fatal_error = self._torn_error = self._delivery_error = (
-            None  # their tracebacks lead to the producer
+            None  # their tracebacks refer to the producer
         )
 
     @property
     def queued(self) -> int:
-        """Records produced and not yet reported as delivered."""
+        """Number of records produced and not yet reported as delivered."""
         return 0 if self._producer is None else len(self._producer)
 
     # --- calls -------------------------------------------------------------------------------------------
 
     def usable(self) -> Producer:
-        """Return the producer. Raises what was told of it, and SinkUnavailable when it is closed."""
+        """Return the producer. Raises a reported error, and SinkUnavailable when it is closed."""
         self.raise_pending()
         return self._open_producer()
 
     def poll(self, timeout_s: float) -> Producer:
-        """Serve delivery reports for up to `timeout_s`; return the producer. Raises what they told."""
+        """Serve delivery reports for up to `timeout_s`; return the producer. Raises an error that they report."""
         producer = self.usable()
         self._serve(producer.poll, timeout_s)
         self.raise_pending()
         return producer
 
     def send_now(self, timeout_s: float) -> None:
-        """As `poll`, until all is told; what waits for more to go with it is sent at once."""
+        """Send lingering batches at once and serve delivery reports until all have come, or for `timeout_s`."""
         self._serve(self.usable().flush, timeout_s)
         self.raise_pending()
 
     def begin(self) -> None:
-        """Begin a transaction, where there are any. Raises what an earlier call left behind."""
+        """Begin a transaction in exactly-once mode. Raises an error that an earlier call left behind."""
         producer = self.usable()
         self.forget()
         if self._settings.is_exactly_once:
             if self.renewal_reason:
                 raise SinkUnavailable(
                     f"a request of the last Kafka transaction may still arrive: {self.renewal_reason}",
-                    hint="no action is needed: a new producer is made",
+                    hint="no action is needed: cdcd creates a new producer",
                 )
             try:
                 producer.begin_transaction()
@@ -153,15 +152,15 @@ class Client:
             self._is_begun = True
 
     def flush(self, doing: str) -> None:
-        """Wait until everything that was produced is delivered. Raises what was not, as soon as it is known.
+        """Wait until all produced records are delivered. Raises as soon as one is known to be undelivered.
 
-        Of a transaction that has to be aborted the rest is not sent any more: it would be waited for in vain.
+        The client no longer sends the rest of a transaction that has to be aborted: waiting for it would be in vain.
         """
         deadline_s = time.monotonic() + self._settings.operation_timeout_s
         while True:
             wait_s = min(_LOOK_AGAIN_S, max(0.0, deadline_s - time.monotonic()))
             left = self._serve(self.usable().flush, wait_s)
-            self.usable()  # closed meanwhile, it has purged what was under way, and has forgotten what that told
+            self.usable()  # a client closed meanwhile has purged its records and dropped their reports
             if not left:
                 return
             why = self._why_aborting(doing)
@@ -173,8 +172,8 @@ class Client:
     def commit(self) -> None:
         """Commit the transaction. When the result is unknown the client is torn from then on (F76).
 
-        When it is known, `renewal_reason` says whether something of it may still arrive: the client sends the request
-        again when its answer does not come, and reports the second one's.
+        When it is known, `renewal_reason` says whether a request of it may still arrive: the client repeats the
+        request when no answer comes, and then reports the answer to the second one.
         """
         producer = self.usable()
         begun_s = time.monotonic()
@@ -184,7 +183,7 @@ class Client:
             error = error_of(failure)
             cause = self.translated(failure, "committing a Kafka transaction")
             if not error.txn_requires_abort():
-                # Neither committed nor aborted as far as anyone here can know (F76).
+                # The client cannot know whether the transaction is committed (F76).
                 self._torn_error = cause
                 if isinstance(cause, SinkUnavailable):
                     cause.advice = _TORN_HINT
@@ -195,7 +194,7 @@ class Client:
         self.raise_pending()
 
     def abort(self) -> None:
-        """Abort the transaction, or drop what is still queued. What was told meanwhile waits for `raise_pending`."""
+        """Abort the transaction, or drop the queued records. `raise_pending` raises errors reported meanwhile."""
         if self._torn_error is not None:
             raise self._torn_error
         producer = self._open_producer()
@@ -214,12 +213,12 @@ class Client:
         self._is_begun = False
 
     def forget(self) -> None:
-        """Forget what was told of the records since `begin`; what ended the producer stays."""
+        """Discard the reports of the records since `begin`; an error that ended the producer remains."""
         self.next_offsets.clear()
         self._delivery_error = self._broker_error = None
 
     def raise_pending(self) -> None:
-        """Raise what the callbacks have told, or an unknown result has left behind."""
+        """Raise the error that a callback reported, or that an unknown result left behind."""
         pending = self._fatal_error or self._torn_error or self._delivery_error
         if pending is None:
             return
@@ -228,10 +227,10 @@ class Client:
         raise pending
 
     def translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
-        """Translate, preferring the cause that a callback has told over the state it left the producer in."""
+        """Translate a failure, preferring the cause that a callback reported to the state of the producer."""
         error = error_of(failure)
         failure.__traceback__ = (
-            None  # the binding may keep a fatal one for ever, and its frames lead to the producer
+            None  # the binding may hold a fatal one for ever, and its frames refer to the producer
         )
         producer = self._producer
         if producer is not None:
@@ -242,7 +241,7 @@ class Client:
             return self._timed_out(f"{doing}: no answer in time")
         found = translate(error, doing, **context)
         if error.code() == KafkaError._STATE:
-            # All that producing says of a transaction that has to be aborted.
+            # `produce` gives no other reason for a transaction that has to be aborted.
             return self._delivery_failure() or self._why_aborting(doing) or found
         if isinstance(found, RecordTooLarge) and error.txn_requires_abort():
             return self._refused_batch(found)
@@ -257,7 +256,7 @@ class Client:
     # --- inside ------------------------------------------------------------------------------------------
 
     def _delivery_failure(self) -> SinkError | None:
-        """Return why a record was not delivered, where that was told, and not that the client itself dropped it."""
+        """Return the reported delivery error, None where there is none or the client itself purged the record."""
         pending = self._delivery_error
         return None if pending is None or _is_purged(pending) else pending
 
@@ -267,11 +266,11 @@ class Client:
         return self._producer
 
     def reported(self, error: KafkaError | None, message: Message) -> None:
-        """Take a delivery report: what a record is produced with, so it does next to nothing."""
+        """Process a delivery report; it is called once a record, so it must be cheap."""
         if error is None:
             # Reports of one partition come in order of offset: the last one is the highest.
             offset = message.offset()
-            if offset is None:  # a broker that has it already, and no longer knows where
+            if offset is None:  # the broker has the record already and no longer knows its offset
                 self._delivery_error = self._delivery_error or _taken_somewhere(message)
             else:
                 self.next_offsets[message.topic(), message.partition()] = offset + 1
@@ -283,17 +282,17 @@ class Client:
             self._delivery_error = refusal
 
     def _errored(self, error: KafkaError) -> None:
-        """Error callback: a fatal one ends the producer, others only explain a later timeout."""
+        """Error callback: a fatal error ends the producer, other errors only explain a later timeout."""
         if error.fatal():
             self._fatal_error = self._fatal_error or translate(error, "the producer")
         else:
             self._broker_error = error
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call what runs callbacks; a fatal error that comes out of it is kept for `raise_pending`.
+        """Call a method that runs callbacks; store a fatal error that it raises for `raise_pending`.
 
-        The client raises such an error in the middle of its callbacks: as itself, or as a SystemError when
-        Python finds a callback's result and an exception at once, or neither.
+        The client raises such an error in the middle of its callbacks: as itself, or as a SystemError when Python
+        finds both a callback's result and an exception, or neither.
         """
         try:
             return call(*arguments)
@@ -310,23 +309,23 @@ class Client:
         return None
 
     def _state_after_crash(self) -> SinkError:
-        """Ask librdkafka for the error that its binding has lost: every transactional call answers with it."""
+        """Return the error that the binding of librdkafka has lost: every transactional call raises it again."""
         if self._producer is not None and self._settings.is_exactly_once:
             try:
                 self._producer.abort_transaction(_STATE_WITHIN_S)  # the loop may be waiting (F14)
             except KafkaException as failure:
                 return translate(error_of(failure), "the producer")
-        return SinkUnavailable("the Kafka client failed inside a callback; a new producer is made")
+        return SinkUnavailable("the Kafka client failed inside a callback; cdcd creates a new producer")
 
     def _why_purged(self, pending: SinkError) -> SinkError:
-        """Return what the transaction met for which the client itself has dropped this record."""
+        """Return the error of the transaction because of which the client purged this record."""
         return self._why_aborting("delivering records") or pending
 
     def _why_aborting(self, doing: str) -> SinkError | None:
-        """Return what the open transaction has met for which it has to be aborted, None where it has met nothing.
+        """Return the error for which the open transaction has to be aborted, None where it has no error.
 
-        Whatever is asked of such a transaction is refused with the reason for that; and a second beginning is
-        refused in any case.
+        The client refuses every call for such a transaction with that error. A second `begin_transaction` is harmless
+        as a probe, because the client refuses it in any case.
         """
         producer = self._producer  # another thread may close it
         if producer is None or not self._is_begun:
@@ -343,28 +342,29 @@ class Client:
         return None
 
     def _from_afar(self, found: SinkError) -> SinkError:
-        """Return why the transaction has to be aborted, where it may be for a record whose delivery nobody tells of.
+        """Return an error that is retried where a record without a delivery report may have caused the abort.
 
-        What would halt is met again by the next client, which tells of which record it is.
+        The next client meets an error that needs an operator again, and then knows the record.
         """
         if self.reports_all or found.retry is not Retry.OPERATOR:
             return found
         return SinkUnavailable(
-            found.message, hint="cdcd tries again: the next session finds which record it is"
+            found.message,
+            hint="no action is needed: the next session finds out which record caused the error",
         )
 
     def _refused_batch(self, found: RecordTooLarge) -> SinkError:
-        """Return what the refused batch's own report says: it comes behind those of what is dropped because of it."""
+        """Return the error of the refused batch's own report, which follows those of the records purged with it."""
         deadline_s = time.monotonic() + _REPORT_WITHIN_S
         while (pending := self._delivery_failure()) is None:
             if time.monotonic() > deadline_s:
-                # The next session meets it again, and may learn of its topic.
+                # The next session meets the error again, and may then know the topic.
                 return BatchTooLarge(found.message)
             self._serve(self._open_producer().poll, _REPORT_WITHIN_S)
         return pending
 
     def _timed_out(self, message: str) -> SinkError:
-        """Return the error of a deadline that passed, with what the brokers' connections last said."""
+        """Return the error of an expired deadline, with the last error of the connections to the brokers."""
         producer = self._producer
         if producer is not None:
             self._serve(producer.poll, 0)
@@ -374,21 +374,21 @@ class Client:
 
 
 def _renewal_reason(took_s: float) -> str:
-    """Return why a request of a commit that took so long may still arrive; empty where none can."""
+    """Return why a request of a commit that took `took_s` may still arrive; empty where none can."""
     if took_s < RESENT_AFTER_S:
         return ""
     return f"its commit took {took_s:.1f} s, and the client sends EndTxn again after {RESENT_AFTER_S:g} s"
 
 
 def not_open() -> SinkError:
-    """Return the error of a call that came before a client was made, or after it was closed."""
+    """Return the error of a call before a client was created, or after it was closed."""
     return SinkUnavailable("the sink is not open")
 
 
 def _taken_somewhere(message: Message) -> SinkError:
     return SinkUnavailable(
-        "a record was delivered, and where is not known: a broker had it already",
-        hint="no action is needed: it is written again",
+        "a record was delivered at an unknown offset: the broker had it already",
+        hint="no action is needed: cdcd writes the record again",
         topic=message.topic(),
         partition=message.partition(),
     )

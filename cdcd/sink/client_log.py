@@ -1,9 +1,9 @@
-"""What librdkafka logs, as events of cdcd's log.
+"""The log lines of librdkafka, as events of cdcd's log.
 
 In: a line of a client: its facility, the client's name, the text.  Out: `kafka_client` with broker and reason as
-fields of their own; the same from several clients, or again, is counted.
-Invariant: a broker that cannot be reached is a warning, because the client tries it again by itself and what cannot
-go on without it raises an error of its own; one broker and reason are one line, whichever client met it.
+separate fields; repeated lines, also from several clients, are counted.
+Invariant: a broker that cannot be reached is a warning: the client reconnects by itself, and an operation that needs
+the broker raises its own error. One broker and reason give one line, whichever client reports them.
 Must not: decide anything.
 """
 
@@ -18,7 +18,7 @@ from cdcd.redaction import clean
 __all__ = ["CLIENT_LOG", "ClientLog"]
 
 _TRIED_AGAIN = frozenset({"FAIL", "ERROR"})
-"""What a client goes on after by itself; what it does not is FATAL."""
+"""Facilities of errors that the client recovers from by itself; the others are FATAL."""
 _THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")
 _BROKER = re.compile(
     r"^(?:\w+://)?(?P<broker>[\w.:\[\]-]+:\d+)(?:/(?:bootstrap|-?\d+))?: (?P<reason>.*)$", re.DOTALL
@@ -30,13 +30,13 @@ _MOST_CHARACTERS = 500
 
 
 class ClientLog:
-    """What a client of librdkafka takes for a logger."""
+    """A logger for clients of librdkafka."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._deduplicator = LogDeduplicator("cdcd.sink.librdkafka", window_s)
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
-        """Take one line, as the binding gives it."""
+        """Log one line, with the arguments that the binding passes."""
         level = min(level, logging.WARNING) if facility in _TRIED_AGAIN else level
         text = clean(_THREAD.sub("", text, count=1), _MOST_CHARACTERS)
         found = _BROKER.match(text)
@@ -52,9 +52,9 @@ class ClientLog:
         )
 
     def flush(self) -> None:
-        """Say what was counted."""
+        """Log the counts of repeated lines."""
         self._deduplicator.flush()
 
 
 CLIENT_LOG = ClientLog()
-"""One for all clients of the process: each of them meets the same broker."""
+"""One logger for all clients of the process: they connect to the same brokers."""

@@ -1,9 +1,9 @@
 """The one table from Kafka's error codes to cdcd's errors.
 
-In: a KafkaError of any client, and what was being done.  Out: the cdcd error that says who can mend it.
-Invariant: a code that the table does not know waits for an operator, unless Kafka itself says that it may be
-tried again or that only this transaction is lost. A code is in one row; a test lists those that no client of
-cdcd's kinds can meet, and finds a code that a new librdkafka brings.
+In: a KafkaError of any client, and the operation that failed.  Out: the cdcd error that says who can resolve it.
+Invariant: a code that is not in the table waits for an operator, unless Kafka reports it as retriable or says that
+only this transaction is lost. Each code is in one row. A test lists the codes that no client of cdcd can meet, and
+finds a code that a new librdkafka adds.
 Must not: put anything of a record but its topic, partition and size into a message.
 """
 
@@ -113,7 +113,7 @@ _TOO_LARGE = ("INVALID_MSG_SIZE", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _MISSING = ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PART")
 _MISMATCH = ("_UNKNOWN_PARTITION", "INCONSISTENT_TOPIC_ID")
 _REFUSED = (
-    # What the configuration or the broker's rules do not allow, and what must not be guessed at.
+    # The configuration or the broker's rules do not allow the operation, or the cause must not be guessed.
     "_APPLICATION",
     "_AUTO_OFFSET_RESET",
     "_BAD_COMPRESSION",
@@ -159,7 +159,7 @@ def _by_code() -> dict[int, type[SinkError]]:
         (TopicMismatch, _MISMATCH),
         (SinkError, _REFUSED),
     )
-    # A code that the installed client is too old to name is met as an unknown number.
+    # A client too old to name a code reports it as an unknown number.
     return {
         getattr(KafkaError, name): cls for cls, names in rows for name in names if hasattr(KafkaError, name)
     }
@@ -169,7 +169,7 @@ _CLASSES = _by_code()
 
 
 def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
-    """Return the cdcd error for a Kafka error that came up while `doing` something."""
+    """Return the cdcd error for a Kafka error of the operation `doing`."""
     cls = _CLASSES.get(error.code())
     if cls is None:
         cls = SinkUnavailable if error.retriable() or error.txn_requires_abort() else SinkError
@@ -184,7 +184,7 @@ def error_of(failure: KafkaException) -> KafkaError:
 
 @contextmanager
 def kafka_errors(doing: str, **context: object) -> Iterator[None]:
-    """Translate what a client of Kafka raises inside the block."""
+    """Translate a KafkaException that is raised inside the block."""
     try:
         yield
     except KafkaException as failure:
@@ -193,9 +193,9 @@ def kafka_errors(doing: str, **context: object) -> Iterator[None]:
 
 @contextmanager
 def making_client() -> Iterator[None]:
-    """Translate what librdkafka has against the properties of a client that is made inside the block.
+    """Translate librdkafka's error about the properties of a client that is created inside the block.
 
-    A file that it cannot use may be half of a pair that is being changed (a certificate and its key): that passes.
+    An unusable file is AUTO: it may be half of a pair that is being replaced (a certificate and its key).
     """
     try:
         yield
@@ -204,7 +204,7 @@ def making_client() -> Iterator[None]:
         if any(f"{name} failed" in text for name in FILE_PROPERTIES):
             raise SinkAuthorization(
                 f"librdkafka cannot use a file that sink.properties names: {text}",
-                hint="correct the file, or its owner; it is read again at each try",
+                hint="correct the file or its owner; cdcd tries again and reads it at each try",
             ) from failure
         raise SinkError(
             f"librdkafka refuses sink.properties: {text}", hint="correct sink.properties, and restart cdcd"

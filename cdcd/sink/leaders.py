@@ -1,8 +1,8 @@
-"""Who holds a write to Kafka up: brokers that do not answer, partitions without a leader or with too few replicas.
+"""The blockers of a write to Kafka: brokers that do not answer, partitions without leader or with too few replicas.
 
-In: the sink's settings, the topics that are written to.  Out: blockers, as the brokers describe them now. Blocking.
-Invariant: what the brokers say is of this moment; a broker that answers is asked, however many do not.
-Must not: make or alter anything, or wait longer than `_PATIENCE_S` for an answer.
+In: the sink's settings, the topics that are written to.  Out: blockers, as the brokers report them now. Blocking.
+Invariant: the metadata is current; it comes from any broker that answers, however many do not.
+Must not: create or alter anything, or wait longer than `_PATIENCE_S` for an answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _COORDINATION = "__transaction_state"
 
 
 def partitions_without_leader(settings: SinkSettings, topics: Collection[str]) -> tuple[Blocker, ...]:
-    """Return the partitions of these topics that lack a leader or replicas, and the topics that are not there.
+    """Return the partitions of these topics that lack a leader or in-sync replicas, and the missing topics.
 
-    Where no broker answers, the brokers are what is returned.
+    Where no broker answers, return the brokers.
     """
     properties = {"log_level": "0", **settings.properties}
     asking = Admin(replace(settings, operation_timeout_s=_PATIENCE_S, properties=properties))
     try:
-        metadata = asking.metadata(None, "asking the brokers for the leaders")
+        metadata = asking.metadata(None, "querying the leaders of partitions")
     except SinkError as error:
         return (Blocker(f"brokers {settings.bootstrap_servers}", f"do not answer: {error.message}"),)
     found = [
@@ -51,7 +51,7 @@ def _why(partition: PartitionMetadata, metadata: ClusterMetadata) -> str:
     replicas, in_sync = partition.replicas, partition.isrs
     away = sorted(set(replicas) - metadata.brokers.keys())
     of = f"; its replicas are on brokers {_listed(replicas)}"
-    gone = f", of which {_listed(away)} are not there" if away else ""
+    gone = f", of which {_listed(away)} are down" if away else ""
     if partition.leader not in metadata.brokers:
         return f"has no leader{of}{gone}"
     if len(in_sync) < len(replicas):

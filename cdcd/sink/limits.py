@@ -1,11 +1,11 @@
-"""What brokers have refused as too large, and how it is written then (F65).
+"""The topics where a broker refused a batch as too large, and how their records are batched afterwards (F65).
 
-In: delivery reports, the topics' settings.  Out: for each record of such a topic, whether it may share a batch, goes
-alone, or is refused here.
-Invariant: a broker refuses a whole batch, and the client reports each record in it. So no record counts as too large
-before it was refused alone, or is larger than its topic's limit where nothing is compressed. What is known here
-outlives sessions, because a refusal ends one: the next begins where Kafka's last transaction ended.
-Must not: cost anything as long as no broker has refused anything.
+In: delivery reports, the topics' settings.  Out: for each record of such a topic, whether it may share a batch, is
+sent alone, or is refused here.
+Invariant: a broker refuses a whole batch, and the client reports each record in it. So a record counts as too large
+only after it was refused alone, or when it exceeds its topic's limit and nothing is compressed. This state outlives
+sessions, because a refusal ends a session: the next one begins where Kafka's last transaction ended.
+Must not: cost anything as long as no broker has refused a batch.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from cdcd.sink.too_large import larger_than_topic, size_of
 __all__ = ["Limits", "judge"]
 
 LEAST_ADDED_BYTES = 66
-"""A batch's header (61) and the least that a record has besides key and value."""
+"""A batch's header (61) and the minimum size of a record without key and value."""
 MOST_ADDED_BYTES = 100
 _NOT_OF_THE_ROW_BYTES = 2048
-"""The end of a value has the time of processing, and the rest of what a later attempt may say otherwise."""
+"""The end of a value has the processing time and other fields that a later attempt may fill differently."""
 
 Verdict = Literal["shared", "alone", "refused"]
 
 
 def judge(size_bytes: int, limit_bytes: int | None, *, is_compressed: bool, was_refused: bool) -> Verdict:
-    """Return how a record goes to a topic whose limit for a batch is `limit_bytes`, None where that is not known."""
+    """Return how to send a record to a topic whose batch limit is `limit_bytes` (None: unknown)."""
     if was_refused:
         return "refused"
     if limit_bytes is None:
@@ -43,16 +43,16 @@ def judge(size_bytes: int, limit_bytes: int | None, *, is_compressed: bool, was_
 
 
 class Limits:
-    """The topics of which a broker has refused a batch; false as long as there is none.
+    """The topics where a broker has refused a batch; false as long as there is none.
 
-    `known`: each with its limit in bytes, None where that was not read yet or may not be.
+    `known`: each topic with its limit in bytes, None where the limit was not read yet or may not be read.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, int | None] = {}
         self._bounds: dict[tuple[str, int], int] = {}
-        """By topic and limit, how large a batch is made where one below the limit was refused as well: a broker may
-        compress it otherwise than it was sent."""
+        """By topic and limit, the batch size in use where a batch below the limit was refused as well: a broker may
+        recompress a batch."""
         self._refused: set[bytes] = set()
         self._batched_bytes = 0
 
@@ -62,9 +62,9 @@ class Limits:
     def admitted(
         self, records: Sequence[Record], start: int, queued: Callable[[], int], *, is_compressed: bool
     ) -> Iterator[int]:
-        """Yield the indexes of what may be handed over now; it ends before what has to wait for an empty queue.
+        """Yield the indexes of the records to produce now; end before a record that has to wait for an empty queue.
 
-        Raises RecordTooLarge, with the record's index, for what is not worth trying.
+        Raises RecordTooLarge, with the record's index, for a record that the topic cannot take.
         """
         for at in range(start, len(records)):
             record = records[at]
@@ -92,12 +92,12 @@ class Limits:
         return 0 if limit_bytes is None else self._bounds.get((topic, limit_bytes), limit_bytes)
 
     def refused(self, message: Message, refusal: RecordTooLarge) -> BatchTooLarge:
-        """Take note that a broker has refused a batch with this record; return what ends the session for it."""
+        """Note that a broker has refused a batch with this record; return the error that ends the session."""
         topic, key, value = str(message.topic()), message.key(), message.value()
         limit_bytes = self.known.get(topic)
         size_bytes = len(key or b"") + len(value or b"") + MOST_ADDED_BYTES
         bound_bytes = self._bound_of(topic, limit_bytes)
-        if topic in self.known and size_bytes > bound_bytes:  # it was alone
+        if topic in self.known and size_bytes > bound_bytes:  # the record was alone in its batch
             self._refused.add(_identity(topic, key, value))
         else:
             self.known[topic] = None
@@ -108,7 +108,7 @@ class Limits:
         return found
 
     def read(self, limits: Mapping[str, int | None]) -> None:
-        """Take the topics' limits as they are now. What was refused under another limcdcd tries again."""
+        """Store the topics' current limits. A changed limit lets refused records be tried again."""
         for topic, limit_bytes in limits.items():
             before = self.known.get(topic)
             if before is not None and before != limit_bytes:
@@ -116,12 +116,12 @@ class Limits:
             self.known[topic] = limit_bytes
 
     def forget_refused(self) -> None:
-        """Let what was refused be tried again: somebody may have mended it."""
+        """Let refused records be tried again: an operator may have raised a limit."""
         self._refused.clear()
 
 
 def _identity(topic: str, key: bytes | None, value: bytes | None) -> bytes:
-    """Return what tells a record by the row that is in it, which is what its size comes from."""
+    """Return a digest that identifies a record by its row, which determines its size."""
     value = value or b""
     row = hashlib.sha256(value[:-_NOT_OF_THE_ROW_BYTES])
     row.update(b"%d/%s/" % (len(value), topic.encode()) + (key or b""))

@@ -1,8 +1,8 @@
 """Topic names from a template, reversible and without collisions.
 
 In: the template and the names of a relation.  Out: a name that Kafka accepts.
-Invariant: two relations never get one topic by accident: what Kafka does not allow, and a dot inside a
-schema or table name, become `_uXXXX` (UTF-16 code units in upper-case hex), so does the `_` of a name that
+Invariant: two relations never share a topic by accident. A character that Kafka does not allow, and a dot inside a
+schema or table name, become `_uXXXX` (UTF-16 code units in upper-case hex), and so does the `_` of a name that
 already looks like such an escape.
 Must not: do I/O.
 """
@@ -38,18 +38,18 @@ _LEGAL_TEXT = re.compile(r"[A-Za-z0-9._-]*")
 
 
 def escape(name: str) -> str:
-    """Return the name with everything but letters, digits, `_` and `-` escaped. `unescape` takes it back."""
+    """Return the name with every character but letters, digits, `_` and `-` escaped. `unescape` is the inverse."""
     return _ILLEGAL.sub(lambda match: _code_units(match.group()), name)
 
 
 def unescape(name: str) -> str:
-    """Return what `escape` was given."""
+    """Return the name that `escape` was given."""
     units = _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), name)
     return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
 
 
 def topic_of_table(template: str, name: str) -> Callable[[str, str], str]:
-    """Return what gives the topic of a table by schema and name, "" where Kafka would not take its name."""
+    """Return a function from schema and table to the topic, "" where Kafka would not accept the name."""
 
     def topic(schema: str, table: str) -> str:
         try:
@@ -61,30 +61,32 @@ def topic_of_table(template: str, name: str) -> Callable[[str, str], str]:
 
 
 def topic_name(template: str, *, name: str, schema: str, table: str) -> str:
-    """Return the topic of a relation. `name`, the prefix, keeps its dots.
+    """Return the topic of a relation. The dots of `name`, the prefix, are not escaped.
 
-    Raises SinkError when Kafka would not take the name, ConfigError for a template that cannot be used.
+    Raises SinkError when Kafka would not accept the name, ConfigError for an unusable template.
     """
     check_template(template)
     topic = template.format(name=_prefix(name), schema=escape(schema), table=escape(table))
     if len(topic) > MAX_TOPIC_CHARACTERS:
         raise SinkError(
-            f"the topic name has {len(topic)} characters, Kafka takes {MAX_TOPIC_CHARACTERS}",
-            hint="shorten sink.topics.template or the prefix",
+            f"the topic name has {len(topic)} characters, Kafka allows {MAX_TOPIC_CHARACTERS}",
+            hint="shorten sink.topics.template or name, and restart cdcd",
             table=f"{schema}.{table}",
         )
     if topic in ("", ".", ".."):
-        raise SinkError(f"{topic!r} is not a topic name", hint="change sink.topics.template")
+        raise SinkError(
+            f"{topic!r} is not a topic name", hint="change sink.topics.template, and restart cdcd"
+        )
     return topic
 
 
 def message_topic(name: str) -> str:
-    """Return the topic of the logical messages; `name`, the prefix, keeps its dots."""
+    """Return the topic of the logical messages; the dots of `name`, the prefix, are not escaped."""
     return f"{_prefix(name)}.message"
 
 
 def own_topics(name: str) -> tuple[str, ...]:
-    """Return the topics that no table may be written to, whatever the template."""
+    """Return the topics that no table may use, whatever the template."""
     one_partition = (progress_topic(name), f"{name}.__schemas", f"{name}.__dead_letters")
     return (message_topic(name), transaction_topic(name), *one_partition)
 
@@ -97,11 +99,11 @@ def progress_topic(name: str) -> str:
 def refuse_second_owner(
     owners: MutableMapping[str, tuple[str, str]], topic: str, table: tuple[str, str]
 ) -> None:
-    """Take the topic for this (schema, table). Raises TopicMismatch where another has it."""
+    """Assign the topic to this (schema, table). Raises TopicMismatch where another table has the topic."""
     owner = owners.setdefault(topic, table)
     if owner != table:
         raise TopicMismatch(
-            f"two would write to one topic: {'.'.join(owner)} and {'.'.join(table)}",
+            f"two tables would share one topic: {'.'.join(owner)} and {'.'.join(table)}",
             hint="change sink.topics.template so that each table has a topic of its own, and restart cdcd",
             topic=topic,
         )
@@ -128,7 +130,7 @@ def check_template(template: str) -> None:
             raise ConfigError(f"topic template {template!r}: {{{placeholder}}} is not one of {known}")
     if not any(placeholder == "table" for _, placeholder, _, _ in pieces):
         raise ConfigError(
-            f"topic template {template!r}: {{table}} is missing, all tables would share one topic"
+            f"topic template {template!r}: {{table}} is missing, so all tables would share one topic"
         )
 
 

@@ -1,9 +1,9 @@
-"""Who writes to which topics: what the records of all slots on the cluster say, and what that forbids.
+"""The slots that own topics, by the records of all slots on the cluster, and the conflicts between them.
 
-In: the last progress of every slot, and its record of topics.  Out: `Owner`s, and the error of what another one owns.
-Invariant: a topic has one slot that writes to it, unless somebody has said so: two databases' rows would have the
-same keys there, and one database's rows would come twice (F80). A slot that an older version has written for is an
-owner, too: its progress says which server and database it is of.
+In: the last progress of every slot, and its record of topics.  Out: `Owner`s, and the error of a conflict.
+Invariant: only one slot writes to a topic, unless an operator allows more: rows of two databases would have the same
+keys there, and rows of one database would come twice (F80). A slot whose records an older version wrote is an owner
+too: its progress names its server and database.
 Must not: do I/O.
 """
 
@@ -38,7 +38,7 @@ Record = tuple[int, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class ProgressKey:
-    """Where a slot's progress is; no two slots have the same."""
+    """The location of a slot's progress, unique to the slot."""
 
     progress_topic: str
     slot: str
@@ -51,9 +51,9 @@ class ProgressKey:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A slot that has written, and the topics that are its own.
+    """A slot that has written records, and its topics.
 
-    `has_slot`: it has read the slot, or made it; one whose start was cut off before has not.
+    `has_slot`: its daemon has read or created the slot; false where its first start was interrupted before that.
     """
 
     progress_key: ProgressKey
@@ -64,12 +64,12 @@ class Owner:
     has_slot: bool = True
 
     def reads(self, slot: str, system_identifier: str, database: str) -> bool:
-        """Whether it is this slot of this server that its progress is of."""
+        """Whether its progress belongs to this slot of this server."""
         here = (self.progress_key.slot, self.system_identifier, self.database)
         return self.has_slot and here == (slot, system_identifier, database)
 
     def is_of(self, system_identifier: str, database: str) -> bool:
-        """Whether its progress is of this server and database."""
+        """Whether its progress belongs to this server and database."""
         return (self.system_identifier, self.database) == (system_identifier, database)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Owner:
 def progress_of(records: Mapping[bytes, Record]) -> dict[str, Progress]:
     """Return the progress of each slot of one progress topic. Raises ProgressUnreadable.
 
-    A key that is no slot's name is somebody else's, or says what a slot's topics are.
+    A key that is not a slot's name is another program's, or that of a slot's record of topics.
     """
     return {
         key.decode(): load(value)
@@ -91,12 +91,12 @@ def progress_of(records: Mapping[bytes, Record]) -> dict[str, Progress]:
 
 
 def is_slots(key: bytes) -> bool:
-    """Whether the key may be a slot's name: it is of ASCII characters, and has no slash."""
+    """Whether the key may be a slot's name: it has only ASCII characters, and no slash."""
     return key.isascii() and b"/" not in key
 
 
 def topics_elsewhere(found: Mapping[str, Progress], records: Mapping[bytes, Record]) -> dict[str, int]:
-    """Return at which offsets the records of topics are that these slots' progress names and `records` lack."""
+    """Return the offsets of the records of topics that these slots' progress refers to and `records` lacks."""
     named = {slot: progress.topics_at for slot, progress in found.items() if progress.topics_at >= 0}
     return {slot: at for slot, at in named.items() if records.get(key_of_topics(slot), (-1,))[0] < at}
 
@@ -104,9 +104,9 @@ def topics_elsewhere(found: Mapping[str, Progress], records: Mapping[bytes, Reco
 def owners_of(
     topic: str, found: Mapping[str, Progress], records: Mapping[bytes, Record], own: ProgressKey
 ) -> list[Owner]:
-    """Return the owners in one progress topic. Raises ProgressUnreadable, of our own topic.
+    """Return the owners in one progress topic. Raises ProgressUnreadable, for our own topic.
 
-    Another name's daemons own the topics of that name besides; those of our own name share some of them.
+    Daemons of another name also own the common topics of that name; the slots of our own name share some of them.
     """
     is_ours = topic == own.progress_topic
     common = own_topics(own.prefix) if is_ours else own_topics(ProgressKey(topic, "").prefix)
@@ -115,7 +115,7 @@ def owners_of(
         _, value = records.get(key_of_topics(slot), (-1, None))
         known: Collection[str] = ()
         if value is not None and progress.topics_at >= 0:
-            # Of another name it may be anything, and what the progress itself says is still true.
+            # Under another name the record may be of another program; the progress itself is still valid.
             with contextlib.nullcontext() if is_ours else contextlib.suppress(ProgressUnreadable):
                 known = TopicIdentities.load(value, 0).with_records()
         topics = {*progress.offsets, *progress.snapshot_tables, *known}
@@ -134,14 +134,14 @@ def owners_of(
 
 
 def _shared(common: Iterable[str]) -> set[str]:
-    """Return those of the topics of one name that its slots write to together: each record says whose it is."""
+    """Return the topics of one name that its slots share: each record there names its slot."""
     return {topic for topic in common if topic.rpartition(".")[2].startswith("__")}
 
 
 def conflict(
     names: Collection[str], owners: Iterable[Owner], own: ProgressKey, shared_with: Collection[str]
 ) -> OwnedByAnother | None:
-    """Return the error of topics that another slot owns, None where each is free or shared on purpose."""
+    """Return the error of topics that another slot owns, None where each topic is free or shared on purpose."""
     for owner in owners:
         taken = sorted(owner.topics.intersection(names))
         if not taken or owner.progress_key == own or owner.progress_key.slot in shared_with:
@@ -150,36 +150,34 @@ def conflict(
         return OwnedByAnother(
             f"another slot writes to {shown}: {owner}. Records of both would be mixed there, under the same keys",
             hint=_way_out(taken, own.prefix)
-            + "choose another name, which gives topics of its own; or, if records of "
-            "both slots are wanted in one topic, or that slot is retired, set "
+            + "choose another name: cdcd then writes to topics of its own; or, if one topic shall have the records "
+            "of both slots, or that slot is retired, set "
             f"sink.topics.shared_with: [{owner.progress_key.slot}]",
         )
     return None
 
 
 def _way_out(taken: Collection[str], prefix: str) -> str:
-    """Return what is special about topics that every slot of a database writes the same to."""
+    """Return the additional hint for topics where every slot of a database would write the same records."""
     options = {
         message_topic(prefix): "source.protocol.messages: false",
         transaction_topic(prefix): "format.transactions: false",
     }
     if not options.keys() >= set(taken):
         return ""
-    return (
-        f"let one slot alone write there ({', '.join(options[topic] for topic in taken)} on the other); or "
-    )
+    return f"let only one slot write there ({', '.join(options[topic] for topic in taken)} on the other); or "
 
 
 def same_id(transactional_id: str, owners: Iterable[Owner], own: ProgressKey) -> OwnedByAnother | None:
-    """Return the error of a transactional id under which another slot writes, None where nobody else does.
+    """Return the error of a transactional id that another slot uses, None where no other slot does.
 
-    Whoever opens a producer under it would end the other's, and be ended by it in turn (F64, F79).
+    The two daemons would fence each other's producers in turn (F64, F79).
     """
     mine = [owner for owner in owners if owner.transactional_id == transactional_id]
     if not transactional_id or any(owner.progress_key == own for owner in mine) or not mine:
         return None
     return OwnedByAnother(
-        f"another slot writes under this transactional id: {mine[0]}. The two would end each other's producers",
-        hint="set sink.transactional_id to one that no other slot has",
+        f"another slot uses this transactional id: {mine[0]}. The two would fence each other's producers",
+        hint="set sink.transactional_id to an id that no other slot uses, and restart cdcd",
         transactional_id=transactional_id,
     )

@@ -1,9 +1,9 @@
-"""Put records in the order in which the producer gets them, and give them to it, next to nothing besides.
+"""Sort records by partition and produce them, with as little work per record as possible.
 
-In: records in commit order, the producer's `produce`.  Out: how many it took, and what it raised at the next one.
-Invariant: the records of a partition are given in their order (F47) and none is left out; the last one of each asks
-for its delivery report, whose offset is that of the group's end there.
-Must not: block, or look into a record.
+In: records in commit order, the producer's `produce`.  Out: how many it accepted, and its exception at the next one.
+Invariant: the records of a partition are produced in their order (F47) and none is left out. The last record of each
+partition asks for a delivery report, whose offset is the group's last offset in that partition.
+Must not: block, or read the content of a record.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _TOPIC_AND_PARTITION = itemgetter(0, 1)
 Call = Callable[..., None]
 
 MOST_PARTITIONS = 64
-"""Among more, too few records are neighbours for it to matter where they are."""
+"""With more partitions, too few records are neighbours for their order to matter."""
 
 
 def by_partition(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the records with those of each partition one after the other, in their order.
+    """Return the records grouped by partition, in their order within each partition.
 
-    What is produced together lies together in memory, and that is how Kafka's client goes through it to make its
-    batches, partition by partition, and to free it: half of the time of its thread. The partitions are in the order
-    of their first records. Where there are more than `MOST_PARTITIONS`, all is left as it is.
+    Records produced one after the other are adjacent in memory. librdkafka reads and frees them partition by
+    partition when it makes its batches, which is half of the time of its thread. The partitions are in the order of
+    their first records. With more than `MOST_PARTITIONS` the records are returned unchanged.
     """
     if _EXTENSION is not None and type(records) is list:
         ordered: list[Record] = _EXTENSION.by_partition(records)
@@ -38,7 +38,7 @@ def by_partition(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def by_partition_in_python(records: Sequence[Record]) -> Sequence[Record]:
-    """Do what `by_partition` says: the C extension's specification."""
+    """Do the same as `by_partition`: the C extension's specification."""
     found: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         found.setdefault((record.topic, record.partition), []).append(record)
@@ -52,11 +52,10 @@ def by_partition_in_python(records: Sequence[Record]) -> Sequence[Record]:
 def produce_batch(
     produce: Call, reported: Call, records: Sequence[Record], start: int
 ) -> tuple[int, Exception | None]:
-    """Produce `records[start:]`; return the index of the first one that was not taken, and why it was not.
+    """Produce `records[start:]`; return the index of the first record that was not accepted, and the exception.
 
-    `produce` is called with topic, value, key and partition, and for the last record of each partition with
-    `reported` besides; what it raises is returned, with the record's index. Without, the index is the number of
-    records.
+    `produce` is called with topic, value, key and partition, and for the last record of each partition also with
+    `reported`. Without an exception the index is the number of records.
     """
     if _EXTENSION is not None and type(records) is list:
         found: tuple[int, Exception | None] = _EXTENSION.produce_batch(produce, reported, records, start)
@@ -67,7 +66,7 @@ def produce_batch(
 def produce_batch_in_python(
     produce: Call, reported: Call, records: Sequence[Record], start: int
 ) -> tuple[int, Exception | None]:
-    """Do what `produce_batch` says: the C extension's specification."""
+    """Do the same as `produce_batch`: the C extension's specification."""
     first = at = start
     try:
         for last in sorted(last_of_each(records, start)):
@@ -77,7 +76,7 @@ def produce_batch_in_python(
             at, first = last, last + 1
             topic, partition, key, value = records[last]
             produce(topic, value, key, partition, reported)
-    except Exception as failure:  # noqa: BLE001 - the caller's to raise, with the record it was raised for
+    except Exception as failure:  # noqa: BLE001 - the caller raises it, with the record
         return at, failure
     return len(records), None
 

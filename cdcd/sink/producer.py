@@ -1,12 +1,12 @@
 """KafkaSink: records in, one atomic and durable group at a time out, with the progress record inside it.
 
-In: `begin`, records, `commit(progress)` or `abort`.  Out: the progress with the offsets that were written.
-Invariant: `commit` returns only when every record of the group and its progress record are durable; any
-failed delivery makes it raise (F63). When the result of a commit is unknown it raises and the sink refuses
-everything but `close`: the next `open` reads what is durable from the progress topic alone (F76).
-Must not: choose partitions, retry a failed group, log or raise anything of a record but topic and size. What one
-producer has told and what it can still do is its Client's.
-`commit`, `abort`, `open`, `renew` and `close` block and belong in a thread; the others do not.
+In: `begin`, records, `commit(progress)` or `abort`.  Out: the progress with the offsets of the group.
+Invariant: `commit` returns only when every record of the group and its progress record are durable; any failed
+delivery makes it raise (F63). When the result of a commit is unknown it raises, and the sink refuses every call but
+`close`: the next `open` reads the durable state from the progress topic alone (F76).
+Must not: choose partitions, retry a failed group, log or raise anything of a record but topic and size. The state and
+the reported errors of one producer belong to `Client`.
+`commit`, `abort`, `open`, `renew` and `close` block and belong in a thread; the other methods do not.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class KafkaSink:
         self._begun_s: float | None = None
         self._has_joined = False
         self.identities: TopicIdentities | None = None
-        """What the records count on in their topics; None: the progress record keeps what it says of it."""
+        """The identities of the topics that have records; None: the progress record's `topics_at` is unchanged."""
         self.ownership: TopicOwnership | None = None
-        """Checks whether another slot claims a topic at the same moment; None: no check."""
+        """Checks whether another slot claims a topic at the same time; None: no check."""
         self.progress_offset = -1
-        """Of the last progress record that was read or written here; whose is beyond it is somebody else's."""
+        """Offset of the last progress record read or written here; another producer wrote any later one."""
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -75,17 +75,17 @@ class KafkaSink:
             raise
 
     def initialise_only(self) -> None:
-        """Do what `open` does without reading the progress: create the producer and fence older ones."""
+        """Do the same as `open` without reading the progress: create the producer and fence older ones."""
         self.close()
         self._client = Client(self._settings, self._properties, self._limits, self._own_topics)
         if self._settings.is_exactly_once:
             self._client.initialise()
 
     def _fence_predecessor(self, last: Last | None) -> Last | None:
-        """Fence who wrote last under another id (F69): `initialise_only` has not. Return what is last then.
+        """Fence the producer that wrote last, if under another id (F69); return the last record after that.
 
-        Our own id is written down before anything is written under it: else who goes on under the other one again
-        would not know of us.
+        `initialise_only` fences only our own id. A progress record with our id precedes all other records under it:
+        otherwise a daemon that returns to the other id would not know of ours.
         """
         if last is None or last.progress is None or not self._settings.is_exactly_once:
             return last
@@ -109,17 +109,17 @@ class KafkaSink:
             predecessor.initialise_only()
         except SinkAuthorization as error:
             error.advice = (
-                f"grant this principal Write on the transactional id {other} too: whoever has it wrote last"
+                f"grant this principal Write on the transactional id {other} too: its producer must be fenced"
             )
             raise
         finally:
             predecessor.close()
 
     def renew(self, settings: SinkSettings) -> None:
-        """Go on with a new producer under `settings`, which differ in credentials alone. No group may be open.
+        """Continue with a new producer under `settings`, which differ only in credentials. No group may be open.
 
-        Raises what `open` does, and SinkFenced where somebody else has written since: initialising would have
-        fenced him, and what is to be written next may stand in his records already (F69).
+        Raises the errors of `open`, and SinkFenced where another producer has written since: initialising would have
+        fenced that producer, which may already have written the next records (F69).
         """
         self._opened().usable()
         self._settings, self._properties = settings, producer_properties(settings)
@@ -127,14 +127,14 @@ class KafkaSink:
 
     @property
     def renewal_reason(self) -> str:
-        """Why a request of the last group may still arrive (F77): then `renew_epoch` comes first; else empty."""
+        """Why a request of the last group may still arrive (F77), "" where none can; call `renew_epoch` then."""
         return "" if self._client is None else self._client.renewal_reason
 
     def renew_epoch(self) -> None:
-        """Go on as a producer of a new epoch: the broker refuses what comes late of the one before. No group is open.
+        """Continue as a producer of a new epoch: the broker refuses late requests of the old one. No group is open.
 
-        What became of the last commit is read back (F76). Raises what `renew` does, and SinkUnavailable where the
-        commit is not there.
+        The result of the last commit is read back (F76). Raises the errors of `renew`, and SinkUnavailable where the
+        commit cannot be read.
         """
         self._go_on_anew()
 
@@ -145,49 +145,49 @@ class KafkaSink:
         last = read_last(self._settings)
         offset = -1 if last is None else last.offset
         if offset > self.progress_offset:
-            raise SinkFenced("another producer has written while this one was made again")
+            raise SinkFenced("another producer wrote to the progress topic while cdcd recreated its producer")
         if offset < self.progress_offset:
             raise SinkUnavailable(
                 "Kafka has reported a commit that cannot be read back",
-                hint="no action is needed: the next session begins behind what can be read",
+                hint="no action is needed: the next session begins after the last commit that can be read",
                 topic=self._settings.progress_topic,
                 offset=self.progress_offset,
             )
 
     def close(self) -> None:
-        """Give up whatever is open and let the producer go. Never raises; may be called at any time."""
+        """Discard an open group and release the producer. Never raises; may be called at any time."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
     @property
     def queued(self) -> int:
-        """Records produced and not yet reported as delivered."""
+        """Number of records produced and not yet reported as delivered."""
         return 0 if self._client is None else self._client.queued
 
     @property
     def age_s(self) -> float:
-        """How long the open Kafka transaction has been open, 0 without one; a suspended machine counts too."""
+        """Age of the open Kafka transaction in seconds, 0 without one; the time of a suspended machine counts."""
         return 0.0 if self._begun_s is None else _now_s() - self._begun_s
 
     # --- a group -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a group. Raises what an earlier call left behind."""
+        """Begin a group. Raises an error that an earlier call left behind."""
         self._opened().begin()
         self._has_joined = False
         self._begun_s = _now_s()
 
     def by_partition(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return the records in the order in which they are to be produced: each partition keeps its own."""
+        """Return the records grouped by partition, in their order within each partition."""
         return by_partition(records)
 
     def produce(self, records: Sequence[Record], start: int) -> int:
-        """Hand over `records[start:]` without blocking; return the index of the first one not taken.
+        """Produce `records[start:]` without blocking; return the index of the first one not accepted.
 
-        An index below `len(records)` means that the queue is full, or that the record there has to wait until it is
-        empty (F65): call `send_now` and come back.
-        Raises RecordTooLarge, TopicMissing, TopicMismatch, or what a delivery of this group met.
+        An index below `len(records)` means that the queue is full, or that this record has to wait for an empty queue
+        (F65): call `send_now`, then `produce` again.
+        Raises RecordTooLarge, TopicMissing, TopicMismatch, or the error of a delivery of this group.
         """
         client = self._opened()
         producer = client.poll(0)
@@ -204,10 +204,10 @@ class KafkaSink:
         return at
 
     def write_ahead(self, topic: str, records: Sequence[tuple[bytes, bytes | None]], doing: str) -> int:
-        """Write records of cdcd's own to a topic's one partition, within the open group, and wait for their delivery.
+        """Write cdcd's own records to a topic's one partition, within the open group, and wait for their delivery.
 
-        Returns the offset after the last of them. They are no part of the group's offsets. `doing` is what an error
-        says of it. Blocks.
+        Return the offset after the last of them. The group's offsets do not include them. `doing` names the operation
+        in an error. Blocks.
         """
         client = self._opened()
         producer = client.usable()
@@ -216,25 +216,25 @@ class KafkaSink:
             try:
                 producer.produce(topic, value, key, _ONE_PARTITION, client.reported)
             except BufferError as failure:
-                raise SinkUnavailable(f"{doing}: no room in the client's queue", topic=topic) from failure
+                raise SinkUnavailable(f"{doing}: the client's queue is full", topic=topic) from failure
             except KafkaException as failure:
                 raise client.translated(failure, doing, topic=topic) from failure
         client.flush(doing)
         return client.next_offsets.pop((topic, _ONE_PARTITION))
 
     def poll(self, timeout_s: float) -> None:
-        """Serve delivery reports for up to `timeout_s`. Raises what they told."""
+        """Serve delivery reports for up to `timeout_s`. Raises an error that they report."""
         self._opened().poll(timeout_s)
 
     def send_now(self, timeout_s: float) -> None:
-        """As `poll`, until all is told; what waits for more to go with it is sent at once."""
+        """Send lingering batches at once and serve delivery reports until all have come, or for `timeout_s`."""
         self._opened().send_now(timeout_s)
 
     def commit_soon(self) -> None:
-        """Prepare for the commit while the first rows are on their way. May be called again; not for an open end.
+        """Prepare for the commit while the first rows are in flight. May be called again; not for an open end.
 
-        The progress topic joins the transaction by the same request as they do. Who reads that topic at a start
-        waits while it has joined.
+        The progress topic joins the transaction in the same request as the rows' topics. A starting daemon that reads
+        the progress topic waits while it is part of the transaction.
         """
         client = self._opened()
         if self._settings.is_exactly_once and client.queued and not self._has_joined:
@@ -243,8 +243,8 @@ class KafkaSink:
     def commit(self, progress: Progress) -> Progress:
         """Make the group durable with its progress record; return the progress with the group's offsets.
 
-        Raises before anything is visible, except when the result is unknown; then the sink is torn (F76). Who goes on
-        asks `renewal_reason` before.
+        Raises before a record is visible, except when the result is unknown; then the sink is torn (F76). Check
+        `renewal_reason` before the next group.
         """
         client = self._opened()
         client.usable()
@@ -264,7 +264,7 @@ class KafkaSink:
                 client.commit()
             finally:
                 self._note_progress(client)
-            # What is copied before a snapshot is complete is copied again from its beginning, whatever is durable.
+            # An incomplete snapshot restarts from its beginning, whatever part of it is durable.
             client.reports_all = client.reports_all and not (
                 progress.phase == "streaming" and progress.offsets
             )
@@ -276,7 +276,7 @@ class KafkaSink:
         return progress
 
     def abort(self) -> None:
-        """Give the group up: exactly once leaves nothing visible. Raises when that cannot be promised."""
+        """Abort the group; in exactly-once mode no record of it is visible. Raises when that is not certain."""
         client = self._opened()
         client.abort()
         self._begun_s = None
@@ -293,7 +293,7 @@ class KafkaSink:
     def _given(
         self, client: Client, producer: Producer, records: Sequence[Record], start: int
     ) -> tuple[int, Exception | None]:
-        """Hand over `records[start:]`; return the first index that was not taken, and what was raised there."""
+        """Produce `records[start:]`; return the first index that was not accepted, and the exception there."""
         if not client.reports_all and not self._limits.known:
             return produce_batch(producer.produce, client.reported, records, start)
         produce, reported = producer.produce, client.reported
@@ -318,13 +318,13 @@ class KafkaSink:
         return self._client
 
     def _join_progress(self, client: Client) -> None:
-        """Have the progress topic join the transaction while the group's records are on their way.
+        """Add the progress topic to the transaction while the group's records are in flight.
 
-        A partition joins by its first record, which waits more than a millisecond for that; the progress record,
-        which says their offsets, comes after them. Not where none is on its way: there is nothing to wait for.
+        A partition joins with its first record, which takes more than a millisecond; the progress record, which has
+        the offsets of the other records, follows them. Without records in flight an early join saves nothing.
         """
         key, doing = key_of_joining(self._settings.slot), "joining the progress topic"
-        # Without room behind the records the progress record is the first one.
+        # If the queue is full, the topic joins with the progress record.
         with contextlib.suppress(BufferError):
             self._produce_own(client, key, None, doing)
             self._has_joined = True
@@ -335,7 +335,7 @@ class KafkaSink:
             self._produce_own(client, key, dump(progress), doing)
         except BufferError as failure:
             topic = self._settings.progress_topic
-            raise SinkUnavailable("no room for the progress record", topic=topic) from failure
+            raise SinkUnavailable(f"{doing}: the client's queue is full", topic=topic) from failure
 
     def _produce_own(self, client: Client, key: bytes, value: bytes | None, doing: str) -> None:
         topic = self._settings.progress_topic
@@ -345,7 +345,7 @@ class KafkaSink:
             raise client.translated(failure, doing, topic=topic) from failure
 
     def _write_topics(self, identities: TopicIdentities) -> int:
-        """Write down what is new about the topics, within the group; return the offset where it stands."""
+        """Write a changed record of topics within the group; return the offset of the latest one."""
         if identities.is_changed:
             key, topic = key_of_topics(self._settings.slot), self._settings.progress_topic
             identities.at = self.write_ahead(topic, [(key, identities.dump())], _WRITING_TOPICS) - 1
@@ -354,7 +354,7 @@ class KafkaSink:
         return identities.at
 
     def _note_progress(self, client: Client) -> None:
-        """Remember how far the progress topic is known to be our own: also when the result is unknown (F76)."""
+        """Store the offset up to which the progress topic is our own, also when the result is unknown (F76)."""
         next_offset = client.next_offsets.get((self._settings.progress_topic, _ONE_PARTITION), 0)
         self.progress_offset = max(self.progress_offset, next_offset - 1)
 

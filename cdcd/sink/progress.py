@@ -1,11 +1,10 @@
-"""The progress record: what one Kafka transaction made durable, as JSON under the slot's name (F64).
+"""The progress record: the position that one Kafka transaction made durable, as JSON under the slot's name (F64).
 
-In: a Progress.  Out: the bytes of key and value, and back.
-`prepared_before`, `part`, `gap`, `topics_at`, `transactional_id` and `timeline_lsn` are keys only where there is
-something to say.
-Format 1 is read too: it did not know plugin, two_phase and slot_lsn.
-Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the
-wrong kind is ProgressUnreadable, because a guessed position loses or repeats data.
+In: a Progress.  Out: the bytes of key and value; and the inverse.
+The keys `prepared_before`, `part`, `gap`, `topics_at`, `transactional_id` and `timeline_lsn` are optional.
+Format 1, without plugin, two_phase and slot_lsn, can be read too.
+Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the wrong
+type is ProgressUnreadable, because a guessed position loses or repeats data.
 Must not: do I/O, read the clock.
 """
 
@@ -51,8 +50,8 @@ _MOST_DIGITS = 10
 
 
 _FOREIGN = (
-    "cdcd did not write this record: take the right to write to the topic from everybody else, produce the last "
-    "record of this key that was cdcd's once more (kafka-console-consumer shows it), then `cdcd resume`"
+    "cdcd did not write this record: revoke the ACLs of all other principals to write to the topic, produce cdcd's "
+    "last record of this key again (kafka-console-consumer shows it), then `cdcd resume`"
 )
 
 
@@ -111,7 +110,7 @@ def dump(progress: Progress) -> bytes:
 
 
 def load(value: bytes) -> Progress:
-    """Return what `dump` was given. Raises ProgressUnreadable, which names the key that is wrong."""
+    """Return the Progress that `dump` was given. Raises ProgressUnreadable, which names the wrong key."""
     try:
         document = json_of(value)
     except ValueError as error:
@@ -122,7 +121,7 @@ def load(value: bytes) -> Progress:
     if not isinstance(form, int) or isinstance(form, bool) or form not in _KEYS:
         raise ProgressUnreadable(
             f"the progress record has format {shown(form)}, this version reads up to {FORMAT}",
-            hint="run the version of cdcd that wrote it, or a newer one",
+            hint="run the version of cdcd that wrote the record, or a newer version",
         )
     odd = sorted(_KEYS[form] ^ (document.keys() - {*_SOMETIMES}))
     if odd:
@@ -177,7 +176,9 @@ def _identity(document: Mapping[str, Any]) -> SourceIdentity:
 
 
 def _wrong(key: str) -> ProgressUnreadable:
-    return ProgressUnreadable(f"the progress record's {key} is not what its format says", hint=_FOREIGN)
+    return ProgressUnreadable(
+        f"the progress record's {key} does not match the record's format", hint=_FOREIGN
+    )
 
 
 def _text(document: Mapping[str, Any], key: str) -> str:
@@ -195,7 +196,7 @@ def _number(document: Mapping[str, Any], key: str) -> int:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is one of 64 bits, as offsets, positions and times are."""
+    """Whether it is an integer of 64 bits, as offsets, positions and times are."""
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
@@ -270,7 +271,7 @@ def _is_xid_and_gid(one: object) -> bool:
 def _inner(
     document: Mapping[str, Any], name: str, keys: set[str], sometimes: str = ""
 ) -> Mapping[str, Any] | None:
-    """Return a mapping of the record that is not always there, with exactly these keys, and one that may be."""
+    """Return an optional mapping of the record, which has exactly these keys and perhaps `sometimes`."""
     if name not in document:
         return None
     inner = document[name]

@@ -1,12 +1,11 @@
-"""Reading the last committed progress record of a slot (F64, F76).
+"""Read the last committed progress record of a slot (F64, F76).
 
 In: the sink's settings, after init_transactions has fenced older writers.  Out: the slot's Progress or None.
-`peek` reads without anybody fenced before (F79): it says whether there may be a later one.
-Invariant: `read_last` answers only when every record below the log's end, as it was after fencing, has been
-decided and read: an open transaction of another slot's producer in the same topic is waited out, because a
-record of ours may stand behind it.
-The topic is compacted late and holds one record a group, so it is read from its end in growing windows.
-Must not: join a consumer group, commit offsets, answer None because of an error.
+`peek` reads without fencing (F79), and says whether a later record may still be committed.
+Invariant: `read_last` returns only when every record below the end of the log, as of the fencing, is decided and
+read. It waits for the end of another slot's open transaction in the same topic, because our record may follow it.
+The topic is compacted late and has one record per group, so it is read backwards from its end in growing windows.
+Must not: join a consumer group, commit offsets, return None because of an error.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ _FIRST_WINDOW = 1_000
 _WINDOW_GROWTH = 20
 _PARTITION = 0
 _END_AFTER_MS = 10
-"""How long a broker waits for more before it says that there is none: each reading here ends with that."""
+"""How long a broker waits for more records before it reports the end, with which each read here ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The slot's last committed record; `value` None is one that says that there is no progress any more."""
+    """The slot's last committed record; a `value` of None is a tombstone: the slot has no progress."""
 
     offset: int
     value: bytes | None
 
     @property
     def progress(self) -> Progress | None:
-        """What it says. Raises ProgressUnreadable."""
+        """The record's progress. Raises ProgressUnreadable."""
         return None if self.value is None else load(self.value)
 
 
@@ -70,11 +69,11 @@ def read_last(settings: SinkSettings) -> Last | None:
 
 
 def peek(settings: SinkSettings, patience_s: float) -> tuple[Progress | None, bool]:
-    """Return the slot's last progress by what is committed now, and whether nothing later can be committed.
+    """Return the slot's last committed progress, and whether it is final: no later one can be committed.
 
-    Nobody was fenced: a transaction that is open, as a running or a killed daemon leaves one, is waited for up to
-    `patience_s`, and then what stands before it counts. Raises TopicMissing, SinkAuthorization, ProgressUnreadable,
-    SinkUnavailable.
+    No writer was fenced. An open transaction, as a running or a killed daemon leaves one, is waited for up to
+    `patience_s`; after that only the records before it count. Raises TopicMissing, SinkAuthorization,
+    ProgressUnreadable, SinkUnavailable.
     """
     low, end = bounds(settings, settings.progress_topic)
     consumer = _consumer(settings)
@@ -105,7 +104,7 @@ def _last_below(
 
 
 def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
-    """Return what the slot's records count on in their topics, from the offset that its progress names (-1: none).
+    """Return the slot's topic identities, from the offset that its progress names (-1: none).
 
     Raises SinkUnavailable at the deadline, ProgressUnreadable, TopicMissing, SinkAuthorization.
     """
@@ -121,15 +120,15 @@ def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
     if last is None or last.value is None:
         raise ProgressUnreadable(
             "the record of the topics is not at the offset that the progress names",
-            hint="the progress topic was made again, or records in it were deleted; `cdcd resnapshot` has the tables "
-            "copied again",
+            hint="the progress topic was recreated, or records in it were deleted: run `cdcd resnapshot` to copy the "
+            "tables again",
             offset=at,
         )
     return TopicIdentities.load(last.value, at)
 
 
 def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
-    """Return the start of the log of a topic's one partition, and its end: beyond every open transaction.
+    """Return the start of the log of a topic's one partition, and its end, which is after every open transaction.
 
     Raises SinkUnavailable, TopicMissing, SinkAuthorization.
     """
@@ -154,12 +153,14 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
             found.append(int(futures[partition].result().offset))
         except KafkaException as failure:
             cause = error_of(failure)
-            if cause.code() == KafkaError._NOENT:  # the topic is there, its partition has no leader now
+            if cause.code() == KafkaError._NOENT:  # the topic exists, its partition has no leader now
                 raise SinkUnavailable(f"{doing}: its partition has no leader", topic=topic) from failure
             raise translate(cause, doing, topic=topic) from failure
     low, end = found
-    if low > end:  # two answers about two logs: the topic was made again, or has another leader
-        raise SinkUnavailable(f"{doing}: it begins behind its end", topic=topic, low=low, end=end)
+    if low > end:  # the answers are about two logs: the topic was recreated, or has a new leader
+        raise SinkUnavailable(
+            f"{doing}: the start of its log is after the end", topic=topic, low=low, end=end
+        )
     return low, end
 
 
@@ -182,7 +183,7 @@ def _last_in(
 ) -> Last | None:
     """Return the last record under this key in [lower, upper).
 
-    `is_decided`: all of it was committed before, so that nothing is there where the log ends sooner.
+    `is_decided`: the caller knows that all of them are committed, so a log that ends earlier does not have them.
     """
     last, reached = None, lower
     consumer.assign([TopicPartition(settings.progress_topic, _PARTITION, lower)])
@@ -191,7 +192,7 @@ def _last_in(
         if remaining_s <= 0:
             raise SinkUnavailable(
                 "the progress topic could not be read to its end in time",
-                hint="another producer's open transaction in this topic may be in the way (kafka-transactions "
+                hint="another producer's open transaction may block the topic (find it with kafka-transactions "
                 "find-hanging); cdcd tries again",
                 topic=settings.progress_topic,
                 reached=reached,
@@ -204,22 +205,22 @@ def _last_in(
             reached = max(reached, position)
             if is_decided and message.error() is not None:  # the end
                 return last
-            # Who asks for an offset that is not there is given the log from its start on.
+            # A consumer at an offset that does not exist gets the log from its start.
             if message.error() is None and lower < position <= upper and message.key() == key:
                 last = Last(position - 1, message.value())
     return last
 
 
 def next_messages(consumer: Consumer, timeout_s: float) -> list[Message]:
-    """Return what there is, at the latest after the timeout: `consume` alone would wait it out for a full batch."""
+    """Return the available messages, at the latest after the timeout; `consume` would wait for a full batch."""
     first = consumer.poll(timeout_s)
     return [] if first is None else [first, *consumer.consume(num_messages=499, timeout=0)]
 
 
 def position_of(message: Message, topic: str) -> int | None:
-    """Return the offset up to which the log is known after this message, None for a passing fault.
+    """Return the offset up to which the log is read after this message, None for a transient error.
 
-    Raises what ends the reading: TopicMissing, SinkAuthorization, SinkError.
+    Raises an error that ends the read: TopicMissing, SinkAuthorization, SinkError.
     """
     error = message.error()
     offset = message.offset()
@@ -229,5 +230,5 @@ def position_of(message: Message, topic: str) -> int | None:
         return None if offset is None else int(offset)
     failure = translate(error, "reading a topic", topic=topic)
     if isinstance(failure, SinkUnavailable):
-        return None  # the consumer goes on trying by itself; the deadline ends it
+        return None  # the consumer retries by itself, until the caller's deadline
     raise failure

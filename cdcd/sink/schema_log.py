@@ -1,10 +1,10 @@
-"""The log of a schema topic, read forward into a book.
+"""The log of a schema topic, read forward into a schema index.
 
-In: the sink's settings, the topic.  Out: its records in a `Book`, from the log's beginning on.
-Invariant: `position` is how far everything has been taken: committed records alone, or (`is_committed` False) what
-open and aborted transactions have written as well, which is what a writer has to know before it gives out an id.
-Must not: write, join a consumer group, pass over a record that it cannot read.
-Everything here blocks and belongs in a thread.
+In: the sink's settings, the topic.  Out: its records in a `SchemaIndex`, from the start of the log.
+Invariant: every record below `position` is in the index: only committed records, or (`is_committed` False) also those
+of open and aborted transactions, which a writer has to know before it assigns an id.
+Must not: write, join a consumer group, skip a record that it cannot read.
+Every function here blocks and belongs in a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_S = 0.2
 
 
 class SchemaLog:
-    """A place in the log. Errors: SinkUnavailable, TopicMissing, SinkAuthorization, SchemasUnreadable."""
+    """A position in the log. Errors: SinkUnavailable, TopicMissing, SinkAuthorization, SchemasUnreadable."""
 
     def __init__(self, settings: SinkSettings, topic: str, *, is_committed: bool) -> None:
         self._topic = topic
@@ -37,25 +37,25 @@ class SchemaLog:
         self.position, _ = bounds(settings, topic)
 
     def renew(self, settings: SinkSettings) -> None:
-        """Read on with these settings, from the same place."""
+        """Continue to read with these settings, from the same position."""
         self.close()
         self._settings = settings
         self._properties = reader_properties(settings) | {"isolation.level": self._level}
 
     def end(self) -> int:
-        """Return where the log ends now, beyond every open transaction."""
+        """Return the current end of the log, which is after every open transaction."""
         return bounds(self._settings, self._topic)[1]
 
     def read(
         self, schema_index: SchemaIndex, upto: int, deadline_s: float, *, is_stable_enough: bool = False
     ) -> list[tuple[int, Registered]]:
-        """Take what is in the log below `upto`; return what it says, each with the offset after it.
+        """Add the records below `upto` to the index; return them, each with the offset after it.
 
-        Ends at the deadline (seconds from now) as well, and with `is_stable_enough` where a transaction that is
-        still open begins: `position` tells.
+        Ends also after `deadline_s` seconds, and with `is_stable_enough` at the start of an open transaction;
+        `position` shows how far.
         """
         consumer = self._opened()
-        # Assigned again each time: the client tells the end of a partition only once.
+        # Assigned again each time: the client reports the end of a partition only once.
         consumer.assign([TopicPartition(self._topic, _PARTITION, self.position)])
         ends_s = time.monotonic() + deadline_s
         taken: list[tuple[int, Registered]] = []
@@ -83,7 +83,7 @@ class SchemaLog:
             raise
 
     def close(self) -> None:
-        """Let the connection go. May be called at any time."""
+        """Close the connection. May be called at any time."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

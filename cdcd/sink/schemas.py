@@ -1,14 +1,14 @@
 """Schemas without a registry: in a compacted topic, each written in the Kafka transaction that first uses it.
 
-In: a subject and an Avro schema.  Out: its id; the book of everything that is committed, for those who ask for it.
-Invariant: a record under an id becomes visible only together with, or after, the schema's own record, and only
-when that one is the first in the log to take its id and its version: after it was written, and before anything
-that uses it can be seen, the log is read up to it, what other writers have not committed included (`announce`).
-So two daemons of one prefix cannot give one id to two schemas, whatever comes of their transactions. What is
-served to others (`schema_index`) is committed; an id whose transaction is being decided is waited for
-(`await_decided`).
-Must not: decide what follows from an incompatible schema.
-Everything but `is_waiting`, `is_deciding`, `decided` and `schema_index` blocks and belongs in a thread.
+In: a subject and an Avro schema.  Out: its id; the index of all committed schemas, for readers.
+Invariant: a record under an id becomes visible only together with, or after, the schema's own record, and only when
+the schema's record is the first in the log to take its id and its version. To ensure that, `announce` writes the
+schema's record and reads the log up to it, uncommitted records of other writers included, before a record that uses
+the schema can be visible. So two daemons of one prefix cannot assign one id to two schemas, whatever the results of
+their transactions. Readers get committed schemas only (`schema_index`); `await_decided` waits for an id whose
+transaction is being decided.
+Must not: decide how cdcd treats an incompatible schema.
+All methods but `is_waiting`, `is_deciding`, `decided` and `schema_index` block and belong in a thread.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _LOOK_AGAIN_S = 0.5
 
 
 class WriteAhead(Protocol):
-    """What this needs of the sink: a group is open."""
+    """The method of the sink that SchemaTopic needs; a group is open."""
 
     def write_ahead(self, topic: str, records: list[tuple[bytes, bytes | None]], doing: str) -> int: ...
 
 
 class SchemaTopic:
-    """One for the process; `open` and `close` once a session."""
+    """The schema topic of the process; `open` and `close` are called once a session."""
 
     def __init__(self, topic: str, slot: str, compatibility: str) -> None:
         self._topic = topic
@@ -55,7 +55,7 @@ class SchemaTopic:
         self._waiting: dict[tuple[str, str], Registered] = {}
         self._announced: dict[tuple[str, str], Registered] = {}
         self.schema_index: SchemaIndex | None = None
-        """What is committed; None until the topic was read."""
+        """The committed schemas; None until the topic was read."""
 
     # --- a session ---------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class SchemaTopic:
             self._lock.notify_all()
 
     def serve(self, settings: SinkSettings, timeout_s: float) -> None:
-        """Read what is committed without a session, for the readers of a daemon that is halted. Raises as `open`."""
+        """Read committed schemas without a session, for readers of a halted daemon. Raises the errors of `open`."""
         log, schema_index = SchemaLog(settings, self._topic, is_committed=True), SchemaIndex()
         try:
             log.read(schema_index, log.end(), timeout_s, is_stable_enough=True)
@@ -102,26 +102,26 @@ class SchemaTopic:
         end = log.end()
         written = log.read(claims, end, timeout_s)
         own_end = max((after for after, one in written if one.slot == self._slot), default=0)
-        # The last session's transaction is decided, but its marker may still be on its way (F76).
+        # The last session's transaction is decided, but its marker may not be written yet (F76).
         served.read(schema_index, own_end, timeout_s)
         if log.position < end or served.position < own_end:
             raise SinkUnavailable(
                 "the schema topic could not be read to its end in time",
-                hint="another producer's open transaction in this topic may be in the way (kafka-transactions "
+                hint="another producer's open transaction may block the topic (find it with kafka-transactions "
                 "find-hanging); cdcd tries again",
                 topic=self._topic,
             )
         served.read(schema_index, end, timeout_s, is_stable_enough=True)
 
     def close(self) -> None:
-        """End a session. What is committed is served on; what was announced is for the next session to find out."""
+        """End a session. Committed schemas remain served; the next session finds out about announced ones."""
         with self._lock:
             log, self._log, self._sink = self._log, None, None
         if log is not None:
             log.close()
 
     def renew(self, settings: SinkSettings) -> None:
-        """Read with these settings from now on; the sink has no group open."""
+        """Use these settings from now on; the sink has no group open."""
         with self._reading, self._lock:
             self._settings = settings
             for log in (self._log, self._served):
@@ -136,9 +136,9 @@ class SchemaTopic:
             return self._known(subject, text_of(schema)) is not None
 
     def schema_id(self, subject: str, schema: Mapping[str, Any], *, is_forced: bool = False) -> int:
-        """Return the id of `schema` under `subject`; a new one is written before it is used (`is_waiting`).
+        """Return the id of `schema` under `subject`; a new schema is written before it is used (`is_waiting`).
 
-        Raises SchemaIncompatible with the exact differences when the level forbids it; `is_forced` lets it through.
+        Raises SchemaIncompatible with the exact differences when the level forbids `schema`; `is_forced` skips that.
         """
         text = text_of(schema)
         with self._lock:
@@ -159,13 +159,13 @@ class SchemaTopic:
         return schema if schema is None or isinstance(schema, dict) else {"type": schema}
 
     def verify_next(self) -> None:
-        """Raise RegistryRefused when the topic was emptied or made again under cdcd's feet (F55)."""
+        """Raise RegistryRefused when the topic was emptied or recreated while cdcd used it (F55)."""
         with self._lock:
             log = self._log
         if log is not None and log.end() < log.position:
             raise RegistryRefused(
-                "the schema topic has lost its records: others cannot find the schemas of what is written",
-                hint="restart cdcd: it writes every schema again, each under the id that it had",
+                "the schema topic has lost its records: readers cannot find the schemas of records already written",
+                hint="restart cdcd: it writes every schema again, under the same id",
                 topic=self._topic,
             )
 
@@ -181,7 +181,7 @@ class SchemaTopic:
         return sorted(found, key=lambda one: one.version)
 
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
-        """Compare with the versions since the last one that was let through, the oldest first."""
+        """Compare with the versions since the last forced one, the oldest first."""
         earlier: list[Any] = []
         for one in reversed(self._versions(subject)):
             earlier.insert(0, schema_of(one))
@@ -203,16 +203,16 @@ class SchemaTopic:
         return bool(self._waiting)
 
     def announce(self) -> None:
-        """Write what is waiting into the open group and make sure that nobody else has taken its ids.
+        """Write the waiting schemas into the open group and verify that no other writer has taken their ids.
 
-        Raises SchemaIdTaken (the group must not be committed), and what the sink does.
+        Raises SchemaIdTaken (the group must not be committed), and the errors of the sink.
         """
         with self._lock:
             batch, log, sink, settings = list(self._waiting.items()), self._log, self._sink, self._settings
         if log is None or sink is None or settings is None:
             raise SinkUnavailable("the schema topic is not open")
         end = sink.write_ahead(self._topic, [(key_of(one), dump(one)) for _, one in batch], "writing schemas")
-        with self._lock:  # who claims meanwhile waits: nobody may read a book that is being written
+        with self._lock:  # a concurrent claim has to wait: the index changes while the log is read
             log.read(self._claims, end, settings.operation_timeout_s)
         if log.position < end:
             raise SinkUnavailable("a new schema could not be read back in time", topic=self._topic)
@@ -227,16 +227,16 @@ class SchemaTopic:
             self.decided()
 
     def _give_up(self, lost: list[Registered], sink: WriteAhead, settings: SinkSettings) -> None:
-        if not settings.is_exactly_once:  # nothing takes these back but their deletion
-            sink.write_ahead(self._topic, [(key_of(one), None) for one in lost], "taking schemas back")
+        if not settings.is_exactly_once:  # without a transaction to abort, only a tombstone removes them
+            sink.write_ahead(self._topic, [(key_of(one), None) for one in lost], "deleting schemas")
         raise SchemaIdTaken(
-            "another daemon has given an id or a version to another schema",
+            "another daemon has assigned an id or a version to another schema",
             topic=self._topic,
             subjects=",".join(one.subject for one in lost),
         )
 
     def decided(self) -> None:
-        """Serve what was announced: the group that it was written in is committed."""
+        """Serve the announced schemas: the group that they were written in is committed."""
         with self._lock:
             assert self.schema_index is not None
             for one in self._announced.values():
@@ -244,19 +244,19 @@ class SchemaTopic:
             self._announced.clear()
             self._lock.notify_all()
 
-    # --- for those who ask -------------------------------------------------------------------------------
+    # --- for readers -------------------------------------------------------------------------------------
 
     def is_deciding(self, concerns: Callable[[Registered], bool]) -> bool:
-        """Whether a schema that `concerns` a question is written in a transaction that is not decided yet."""
+        """Whether an announced schema that matches `concerns` is in a transaction that is not decided yet."""
         return any(map(concerns, list(self._announced.values())))
 
     def await_decided(self, concerns: Callable[[Registered], bool]) -> None:
-        """Wait until it is: a reader may be faster than the answer to cdcd's own commit."""
+        """Wait until no such schema is undecided: a reader may be faster than the reply to cdcd's own commit."""
         with self._lock:
             self._lock.wait_for(lambda: not self.is_deciding(concerns), _DECIDED_WITHIN_S)
 
     def refresh(self) -> None:
-        """Read what others have committed since the last look. Raises SinkUnavailable and its like."""
+        """Read the schemas that others committed since the last read. Raises the errors of `open`."""
         with self._reading:
             time.sleep(max(0.0, self._looked_s + _LOOK_AGAIN_S - time.monotonic()))
             with self._lock:

@@ -1,8 +1,8 @@
-"""What the sink must be told, as plain values, and the client properties that cdcd alone decides.
+"""The settings of the sink, as plain values, and the client properties that only cdcd sets.
 
 In: values that config has read.  Out: the properties of librdkafka's producer, consumer and admin.
-Invariant: no property of the user can weaken durability, order or exactly once (F63): those in
-`FORCED_PROPERTIES` are refused, not overridden in silence.
+Invariant: no property of the user can weaken durability, order or exactly once (F63): the properties in
+`FORCED_PROPERTIES` are refused, not silently overridden.
 Must not: read files or the environment, talk to Kafka.
 """
 
@@ -29,19 +29,19 @@ Delivery = Literal["exactly_once", "at_least_once"]
 FORCED_PROPERTIES: Mapping[str, str] = {
     "bootstrap.servers": "set sink.bootstrap_servers",
     "metadata.broker.list": "set sink.bootstrap_servers",
-    "client.id": "it is made from the slot's name",
+    "client.id": "cdcd derives it from the slot's name",
     "acks": "cdcd needs acks=all",
     "request.required.acks": "cdcd needs acks=all",
     "enable.idempotence": "cdcd needs it on",
-    "enable.gapless.guarantee": "cdcd rebuilds the producer instead",
-    "transactional.id": "it is one for each slot, so that it fences an older process",
+    "enable.gapless.guarantee": "cdcd recreates the producer instead",
+    "transactional.id": "each slot has its own, which fences an older process",
     "transaction.timeout.ms": "cdcd sets it",
     "max.in.flight": "cdcd needs at most 5 for order",
     "max.in.flight.requests.per.connection": "cdcd needs at most 5 for order",
-    "retries": "a record is given up by time alone, see delivery.timeout.ms",
-    "message.send.max.retries": "a record is given up by time alone, see delivery.timeout.ms",
-    "retry.backoff.ms": "cdcd tells by it whether the end of a transaction was sent again",
-    "retry.backoff.max.ms": "cdcd tells by it whether the end of a transaction was sent again",
+    "retries": "only a timeout ends the delivery of a record, see delivery.timeout.ms",
+    "message.send.max.retries": "only a timeout ends the delivery of a record, see delivery.timeout.ms",
+    "retry.backoff.ms": "cdcd uses it to detect whether the end of a transaction was sent again",
+    "retry.backoff.max.ms": "cdcd uses it to detect whether the end of a transaction was sent again",
     "queuing.strategy": "order needs fifo",
     "partitioner": "cdcd chooses the partition itself, with the Java client's murmur2",
     "partitioner_cb": "cdcd chooses the partition itself, with the Java client's murmur2",
@@ -52,18 +52,18 @@ FORCED_PROPERTIES: Mapping[str, str] = {
     "group.id": "cdcd joins no consumer group",
     "enable.auto.commit": "cdcd joins no consumer group",
     "enable.auto.offset.store": "cdcd joins no consumer group",
-    "auto.offset.reset": "cdcd reads its progress from offsets it has looked up",
-    "enable.partition.eof": "cdcd finds the end of its progress by it",
-    "on_delivery": "cdcd's own",
-    "dr_cb": "cdcd's own",
-    "dr_msg_cb": "cdcd's own",
-    "error_cb": "cdcd's own",
-    "stats_cb": "cdcd's own",
-    "throttle_cb": "cdcd's own",
-    "log_cb": "cdcd's own",
-    "logger": "cdcd's own",
+    "auto.offset.reset": "cdcd reads its progress from offsets that it queries",
+    "enable.partition.eof": "cdcd uses it to find the end of its progress",
+    "on_delivery": "cdcd has its own",
+    "dr_cb": "cdcd has its own",
+    "dr_msg_cb": "cdcd has its own",
+    "error_cb": "cdcd has its own",
+    "stats_cb": "cdcd has its own",
+    "throttle_cb": "cdcd has its own",
+    "log_cb": "cdcd has its own",
+    "logger": "cdcd has its own",
 }
-"""Properties that `sink.properties` may not hold, each with what to do or know instead."""
+"""Properties that `sink.properties` may not have, each with the reason or the option to use instead."""
 
 FILE_PROPERTIES = (
     "ssl.ca.location",
@@ -76,33 +76,33 @@ FILE_PROPERTIES = (
     "sasl.oauthbearer.assertion.jwt.template.file",
     "sasl.oauthbearer.assertion.private.key.file",
 )
-"""Properties that name a file (the authorities' may be a folder). librdkafka reads it once, when a client is made."""
+"""Properties that name a file (ssl.ca.location also a directory). librdkafka reads it when it creates a client."""
 
 PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
-    # The end of a group flushes at once, and so does who waits for room or sends early: it lets a group that comes
-    # fast fill its batches, which may be as large as the client has them by itself. One batch is one request; where
-    # rows are spread over a hundred topics, a short one has hardly more than a row.
+    # A long linger lets a fast group fill its batches, up to the client's own default size. It delays nothing: the
+    # end of a group flushes at once, and so do an early send and a wait for space in the queue. One batch is one
+    # request; with rows spread over a hundred topics, a short linger gives hardly more than one row a batch.
     "linger.ms": 500,
     "batch.num.messages": 100_000,
-    # Bounds the memory between produce() and the broker; full means back-pressure, never loss.
+    # Limits the memory between produce() and the broker; a full queue means back-pressure, never loss.
     "queue.buffering.max.messages": 200_000,
-    # Twice as much is no faster; a record that `message.max.bytes` allows has room in any case.
+    # Twice the size is no faster; `_queue_of` makes it larger where `message.max.bytes` needs it.
     "queue.buffering.max.kbytes": 16_384,
     "socket.keepalive.enable": True,
 }
 
 _RETRY_BACKOFF_MS = 500
-"""Far above what a commit takes; a request that a broker refuses for the moment is repeated so much later."""
+"""Much longer than a commit takes; a request that a broker refuses with a retriable error waits for this time."""
 _RETRY_JITTER = 0.2
 RESENT_AFTER_S = _RETRY_BACKOFF_MS / 1000 * (1 - _RETRY_JITTER)
-"""The client sends no request again sooner than this after its first sending (F77).
+"""The client repeats no request sooner than this after it first sent the request (F77).
 
-librdkafka repeats a request, whatever became of it, and however much of it was sent, through
-`rd_kafka_broker_buf_retry` alone, which waits `retry.backoff.ms` with a jitter of 20 %, on the monotonic clock.
+librdkafka repeats a request only through `rd_kafka_broker_buf_retry`, whatever its result and however much of it was
+sent. That function waits `retry.backoff.ms` with a jitter of 20 %, on the monotonic clock.
 """
 
 _LARGEST_RECORD_KBYTES = 1_000_000_000 // 1024 + 1
-"""What librdkafka's largest `message.max.bytes` needs of the queue."""
+"""Size of the queue that librdkafka's largest `message.max.bytes` needs."""
 
 _PRODUCER_ONLY_PREFIXES = ("batch.", "compression.", "queue.buffering.", "sticky.partitioning.")
 _PRODUCER_ONLY = frozenset(
@@ -120,9 +120,9 @@ _PRODUCER_ONLY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """How to reach Kafka and how to write there. `properties` are librdkafka's own names, passed on.
+    """How to reach Kafka and how to write there. `properties` have librdkafka's names, and are passed to it.
 
-    `operation_timeout_s` bounds every blocking call (open, commit, abort, a look at a topic).
+    `operation_timeout_s` limits every blocking call (open, commit, abort, a query about a topic).
     """
 
     bootstrap_servers: str
@@ -143,7 +143,7 @@ class SinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How topics are made: `create` False means that a missing one is an error."""
+    """How topics are created: with `create` False a missing topic is an error."""
 
     create: bool
     partitions: int
@@ -152,7 +152,7 @@ class TopicSettings:
 
 
 def refuse_forced(properties: Mapping[str, str], prefix: str = "sink.properties") -> None:
-    """Raise ConfigError naming every property that cdcd alone decides."""
+    """Raise ConfigError naming every property that only cdcd sets."""
     problems = tuple(
         f"{prefix}.{name}: cannot be set: {FORCED_PROPERTIES[name]}"
         for name in sorted(properties)
@@ -163,7 +163,7 @@ def refuse_forced(properties: Mapping[str, str], prefix: str = "sink.properties"
 
 
 def client_properties(settings: SinkSettings) -> dict[str, object]:
-    """Return what every client of this sink needs: the address, a name, security. Raises ConfigError."""
+    """Return the properties of every client of this sink: address, name, security. Raises ConfigError."""
     refuse_forced(settings.properties)
     shared: dict[str, object] = {
         name: value
@@ -201,15 +201,15 @@ def producer_properties(settings: SinkSettings) -> dict[str, object]:
 
 
 def _queue_of(properties: Mapping[str, str]) -> dict[str, object]:
-    """Return how large the producer's queue is: the largest record allowed has to have room in it."""
+    """Return the size of the producer's queue: the largest allowed record has to fit in it."""
     name, largest_bytes = "queue.buffering.max.kbytes", properties.get("message.max.bytes", "0")
-    # librdkafka reads numbers as C does, "6e7" in YAML is one with a point; and it says itself which are too large.
+    # librdkafka parses numbers as C does ("6e7" in YAML is a float), and itself refuses a number that is too large.
     least = int(largest_bytes) // 1024 + 1 if largest_bytes.isdecimal() else _LARGEST_RECORD_KBYTES
     return {name: max(int(PRODUCER_DEFAULTS[name]), min(least, _LARGEST_RECORD_KBYTES))}
 
 
 def is_compressed(settings: SinkSettings) -> bool:
-    """Return whether the producer compresses its batches, so that their size is not that of their records."""
+    """Whether the producer compresses its batches, so that their size differs from that of their records."""
     names = ("compression.type", "compression.codec")
     return any(settings.properties.get(name, "none") != "none" for name in names)
 
@@ -217,7 +217,7 @@ def is_compressed(settings: SinkSettings) -> bool:
 def reader_properties(settings: SinkSettings) -> dict[str, object]:
     """Return the properties of the consumer that reads the progress topic. Raises ConfigError."""
     return client_properties(settings) | {
-        "group.id": f"{settings.client_id}-progress",  # librdkafka asks for one; nothing is ever committed
+        "group.id": f"{settings.client_id}-progress",  # librdkafka requires one; cdcd commits no offsets to it
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,

@@ -1,7 +1,7 @@
-"""A record that somebody finds too large: the client itself, its queue, or the broker (F65).
+"""The errors of a record that is too large: for the client, for its queue, or for the broker (F65).
 
-In: the record, or the message of a delivery report.  Out: RecordTooLarge, which says whose limit it was.
-Invariant: the error has the topic and the size, and where the record is at hand its index among those handed over.
+In: the record, or the message of a delivery report.  Out: RecordTooLarge, which names the limit.
+Invariant: the error has the topic and the size, and where the record is known its index in the produced batch.
 Must not: carry a key or a value.
 """
 
@@ -23,23 +23,23 @@ __all__ = [
 ]
 
 _GONE_HINT = (
-    "the topic was deleted while cdcd wrote to it; `cdcd resume` retries and names the commands where it held "
+    "the topic was deleted while cdcd wrote to it; `cdcd resume` retries, and names the commands if the topic had "
     "records"
 )
-_OR_A_MARKER = "or set sink.too_large: dead_letter, then a marker stands in the row's place"
+_OR_A_MARKER = "or set sink.too_large: dead_letter, then a marker replaces the row"
 OWN_HINT = (
     "raise sink.properties.message.max.bytes and the topic's max.message.bytes, or the broker's message.max.bytes "
-    "where the topic has none; sink.too_large: dead_letter does nothing for it: no row is in it"
+    "where the topic has none; sink.too_large: dead_letter does not help: the record contains no row"
 )
 
 
 def size_of(record: Record) -> int:
-    """Return the bytes of key and value."""
+    """Return the size of key and value in bytes."""
     return len(record.key or b"") + len(record.value or b"")
 
 
 def larger_than_producer(record: Record, at: int) -> RecordTooLarge:
-    """Return the error of a record that the client does not take."""
+    """Return the error of a record that the client refuses."""
     message = "producing a record: larger than message.max.bytes"
     hint = (
         "raise sink.properties.message.max.bytes, and max.message.bytes of the topic where it is lower, and restart "
@@ -49,10 +49,10 @@ def larger_than_producer(record: Record, at: int) -> RecordTooLarge:
 
 
 def never_fits(record: Record, at: int) -> RecordTooLarge:
-    """Return the error of a record for which an empty queue is full: it stays full for this record."""
+    """Return the error of a record that does not fit even in an empty queue."""
     refusal = RecordTooLarge(
         "producing a record: larger than the client's whole queue",
-        hint="raise sink.properties.queue.buffering.max.kbytes above it, and what a record may hold: "
+        hint="raise sink.properties.queue.buffering.max.kbytes above the record's size, and the limits of a record: "
         + RecordTooLarge.hint.removeprefix("raise "),
         topic=record.topic,
         size_bytes=size_of(record),
@@ -61,13 +61,13 @@ def never_fits(record: Record, at: int) -> RecordTooLarge:
 
 
 def larger_than_topic(record: Record, at: int) -> RecordTooLarge:
-    """Return the error of a record that the broker does not take, however it is sent."""
+    """Return the error of a record that the broker refuses even in its own batch."""
     message = "producing a record: larger than the topic's max.message.bytes"
     return _with_place(RecordTooLarge(message, topic=record.topic, size_bytes=size_of(record)), at)
 
 
 def undelivered(error: KafkaError, message: Message) -> SinkError:
-    """Return why a record was not delivered; of one that is too large, which of the three limits it was."""
+    """Return the error of an undelivered record; if the record is too large, the message names the limit."""
     place = {"topic": message.topic(), "partition": message.partition()}
     failure = translate(error, "delivering a record", **place)
     if isinstance(failure, TopicMissing):
@@ -77,14 +77,14 @@ def undelivered(error: KafkaError, message: Message) -> SinkError:
     size_bytes = len(message.key() or b"") + len(message.value() or b"")
     return RecordTooLarge(
         "delivering a record: the broker refuses its batch, which is larger than the topic's max.message.bytes, or "
-        "the broker's message.max.bytes where the topic has none",
+        "than the broker's message.max.bytes where the topic has none",
         **place,
         size_bytes=size_bytes,
     )
 
 
 def of_own_topic(refusal: RecordTooLarge) -> RecordTooLarge:
-    """Return the refusal with what mends it where the record is one of cdcd's own: of schemas, topics or progress."""
+    """Return the refusal with the hint for one of cdcd's own records: of schemas, topics or progress."""
     refusal.advice = OWN_HINT
     return refusal
 

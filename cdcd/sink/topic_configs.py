@@ -1,9 +1,9 @@
-"""What a topic's own configuration does to what is written to it: forget it, or lose it with a broker (F63, F67).
+"""Topic configurations with which Kafka removes needed records, or loses them with a broker (F63, F67).
 
-In: a topic's configuration as the broker gives it, defaults included.  Out: what is wrong with it, in words.
-Invariant: a topic that forgets a slot's progress or a schema is refused, because what is gone there looks like a
-first start; what only the owner of a data topic can judge is a warning of `cdcd check`.
-Must not: alter a topic.  Asking blocks.
+In: a topic's configuration as the broker reports it, defaults included.  Out: the problem, as text.
+Invariant: a topic that may remove a slot's progress or a schema is refused, because without the record a start looks
+like a first start. A problem that only the owner of a data topic can judge is a warning of `cdcd check`.
+Must not: alter a topic.  Queries block.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from cdcd.sink.error_map import kafka_errors
 _LOG = logging.getLogger("cdcd.sink.topics")
 _FOREVER = "-1"
 _NAMED = 3
-_DURABLE_HINT = "3 replicas, min.insync.replicas=2 and no unclean election keep what was acknowledged"
+_DURABLE_HINT = "3 replicas, min.insync.replicas=2 and no unclean election protect acknowledged records"
 _OLD_MS = 60_000
 _AGE_HINT = (
-    "raise it, or set message.timestamp.type=LogAppendTime: cdcd halts where a record waits, or clocks differ"
+    "raise the limit, or set message.timestamp.type=LogAppendTime: otherwise cdcd halts when a record waits longer "
+    "or clocks differ"
 )
-KEEP_HINT = "kafka-configs --alter --add-config cleanup.policy=compact on it"
+KEEP_HINT = "run kafka-configs --alter --add-config cleanup.policy=compact for the topic, then `cdcd resume`"
 KEYLESS_HINT = (
-    "set cleanup.policy=delete on it (sink.topics.properties for topics that are to be made); or give the table a "
-    "primary key, or with REPLICA IDENTITY FULL set format.key_columns or format.keyless"
+    "set cleanup.policy=delete on the topic (in sink.topics.properties for topics that cdcd creates); or add a "
+    "primary key to the table, or with REPLICA IDENTITY FULL set format.key_columns or format.keyless"
 )
 
 
 def forgets(configuration: Mapping[str, str]) -> str:
-    """Return why the topic loses the last record of a key in time, "" when it does not."""
+    """Return why Kafka will remove the last record of a key from the topic, "" when it does not."""
     policy = configuration.get("cleanup.policy", "")
     if "delete" not in policy:
         return ""
@@ -46,7 +47,7 @@ def forgets(configuration: Mapping[str, str]) -> str:
 
 
 def may_lose(configuration: Mapping[str, str], replicas: int) -> str:
-    """Return how an acknowledged record of the topic can be lost with a broker, "" where it is not that easy."""
+    """Return why the loss of one broker can lose an acknowledged record of the topic, "" where it cannot."""
     reasons = []
     if replicas < 2:
         reasons.append("one replica")
@@ -58,9 +59,9 @@ def may_lose(configuration: Mapping[str, str], replicas: int) -> str:
 
 
 def refuses_age(configuration: Mapping[str, str]) -> str:
-    """Return which records the topic refuses for their age, "" where it takes those of a minute ago.
+    """Return which records the topic refuses for their age, "" where it accepts records of a minute ago.
 
-    A record has the time of sending it: it may wait in the client, and clocks differ.
+    A record's timestamp is the time of sending: the record may wait in the client, and clocks differ.
     """
     limit_ms = configuration.get("message.timestamp.before.max.ms", "")
     is_own_time = configuration.get("message.timestamp.type") == "LogAppendTime"
@@ -70,9 +71,9 @@ def refuses_age(configuration: Mapping[str, str]) -> str:
 
 
 def configurations(client: AdminClient, topics: Iterable[str], timeout_s: float) -> dict[str, dict[str, str]]:
-    """Return the configuration of each topic that may be asked for one. Raises SinkUnavailable and others.
+    """Return the configuration of each topic. Raises SinkUnavailable and other Sink errors.
 
-    Without the right to describe configurations a topic is left out, and that is logged.
+    A topic on which DescribeConfigs is not granted is left out, and a line in the log says so.
     """
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
     if not resources:
@@ -84,7 +85,7 @@ def configurations(client: AdminClient, topics: Iterable[str], timeout_s: float)
                 entries = future.result()
         except SinkAuthorization:
             _LOG.info(
-                "the configuration of topic %s may not be read: DescribeConfigs is not granted", resource.name
+                "the configuration of topic %s cannot be read: DescribeConfigs is not granted", resource.name
             )
             continue
         found[resource.name] = {
@@ -94,7 +95,7 @@ def configurations(client: AdminClient, topics: Iterable[str], timeout_s: float)
 
 
 def broker_configuration(client: AdminClient, broker: int, timeout_s: float) -> dict[str, str]:
-    """Return a broker's configuration, nothing where it may not be read. Raises Sink errors."""
+    """Return a broker's configuration, empty where DescribeConfigs is not granted. Raises Sink errors."""
     resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
     try:
         with kafka_errors("describing a broker's configuration"):
@@ -107,10 +108,10 @@ def broker_configuration(client: AdminClient, broker: int, timeout_s: float) -> 
 def check_retention(
     client: AdminClient, lasting: Iterable[str], keyless: Iterable[str], made: Iterable[str], timeout_s: float
 ) -> list[Finding]:
-    """Return which topics would forget what has to stay, or refuse what is written. Raises Sink errors.
+    """Return findings for topics that would remove needed records, or refuse cdcd's records. Raises Sink errors.
 
-    `lasting` may forget nothing; to `keyless` go records without a key; `made` are such ones that are missing and
-    would be made compacted.
+    `lasting` topics have to retain every key; `keyless` topics get records without a key; `made` are keyless topics
+    that do not exist and would be created compacted.
     """
     lasting, keyless = list(lasting), list(keyless)
     found = configurations(client, [*lasting, *keyless], timeout_s)
@@ -121,25 +122,25 @@ def check_retention(
     ]
     compacted = [name for name in keyless if "compact" in found.get(name, {}).get("cleanup.policy", "")]
     for name in [*compacted, *made]:
-        message = "it is compacted and refuses records without a key, and its table has none"
+        message = "the topic is compacted and refuses records without a key, and its table has no key"
         findings.append(failure(f"topic {name}", SinkError(message, hint=KEYLESS_HINT, topic=name)))
-    message = "whether it forgets or refuses records is not known: its configuration may not be read"
+    message = "its configuration cannot be read, so retention and cleanup policy are not checked"
     return findings + [
-        Finding("warn", f"topic {name}", message, "grant DescribeConfigs on it")
+        Finding("warn", f"topic {name}", message, "grant DescribeConfigs on the topic")
         for name in [*lasting, *keyless]
         if name not in found
     ]
 
 
 def forgetting(name: str, why: str) -> TopicMismatch:
-    """Return the error of a topic that loses what has to stay: what is gone looks like a first start (F67)."""
-    return TopicMismatch(f"the topic forgets what has to stay: {why}", hint=KEEP_HINT, topic=name)
+    """Return the error of a topic that removes needed records: a start would look like a first start (F67)."""
+    return TopicMismatch(f"Kafka will remove records that cdcd needs: {why}", hint=KEEP_HINT, topic=name)
 
 
 def check_durability(client: AdminClient, replicas: Mapping[str, int], timeout_s: float) -> list[Finding]:
-    """Return which topics refuse records for their age, or may lose them with a broker.
+    """Return findings for topics that refuse records for their age, or may lose them with a broker.
 
-    `replicas`: the fewest of each by name.
+    `replicas`: by name, the smallest number of replicas of a partition.
     """
     findings = []
     losing: dict[str, list[str]] = {}
@@ -150,6 +151,6 @@ def check_durability(client: AdminClient, replicas: Mapping[str, int], timeout_s
             losing.setdefault(loses, []).append(name)
     for loses, names in losing.items():
         some = ", ".join(sorted(names)[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-        message = f"a broker that is lost may take records of {len(names)} topics with it, {loses}: {some}"
+        message = f"the loss of one broker may lose records of {len(names)} topics, {loses}: {some}"
         findings.append(Finding("warn", "topics", message, _DURABLE_HINT))
     return findings

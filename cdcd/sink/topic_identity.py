@@ -1,13 +1,14 @@
-"""What the records of a slot count on in their topics: which topic it was, and over how many partitions keys go.
+"""The identities of the topics that a slot has written to: topic id and number of partitions.
 
-In: the topics as the brokers describe them.  Out: an error where one is no longer what it was when it got records.
-Besides: `owner`, who writes to them (F80), for other slots' starts, None in records of older versions; `published`, a
-text that is not understood here: what the publications were, for the next start; and what was left (`leave`): topics
-that hold records, and of which nothing is counted on, because the tables were copied again since.
-Invariant: a topic that has held records is never made again silently, nor written to as another than it was (F66,
-F67). What is known is one record in the progress topic, under the key `<slot>/topics`, written in the Kafka
-transaction of the first records that count on it; the progress record names its offset. It is JSON in zlib's format,
-so that tens of thousands of topics stay below what a client takes by default (F65); the first ones were JSON alone.
+In: the topics as the brokers describe them.  Out: an error where a topic has changed since it got records.
+Also: `owner`, the slot that writes to the topics (F80), read by other slots' starts, None in records of older
+versions; `published`, the state of the publications for the next start, as opaque text; `_left`, topics that have
+records but whose identity no longer matters, because the tables were copied again since.
+Invariant: a topic that has held records is never silently recreated, nor written to after its identity changed (F66,
+F67). The identities are one record in the progress topic, under the key `<slot>/topics`, written in the Kafka
+transaction of the first records that depend on it; the progress record has its offset. The value is JSON compressed
+with zlib, so that tens of thousands of topics fit in a client's default record size (F65); the first versions wrote
+plain JSON.
 Must not: do I/O.
 """
 
@@ -25,14 +26,14 @@ __all__ = ["TopicIdentities", "TopicIdentity", "TopicOwner", "key_of_topics", "n
 
 FORMAT = 1
 RESOLUTION_HINT = (
-    "`cdcd resume --accept-topic NAME` goes on with it as it is; "
-    "`cdcd resnapshot` has the tables copied again"
+    "run `cdcd resume --accept-topic NAME` to continue with the topic as it is, or "
+    "`cdcd resnapshot` to copy the tables again"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIdentity:
-    """A topic's id, which a topic of the same name that is made later does not have, and its partitions."""
+    """A topic's id, which differs from the id of a later topic with the same name, and its partitions."""
 
     topic_id: str
     partitions: int
@@ -40,7 +41,7 @@ class TopicIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TopicOwner:
-    """Who writes to the topics: a slot, of a database of a server."""
+    """The slot that writes to the topics, with its server and database."""
 
     system_identifier: str
     database: str
@@ -48,7 +49,7 @@ class TopicOwner:
 
 
 class TopicIdentities:
-    """The topics of one slot. `is_changed`: something is to be written; `at`: the offset of what was written."""
+    """The topics of one slot. `is_changed`: the record has to be written; `at`: offset of the last written one."""
 
     def __init__(self, known: dict[str, TopicIdentity] | None = None, at: int = -1) -> None:
         self._known = known or {}
@@ -59,36 +60,36 @@ class TopicIdentities:
         self.owner: TopicOwner | None = None
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the topics that are known."""
+        """Return the names of the topics with an identity."""
         return tuple(self._known)
 
     def with_records(self) -> tuple[str, ...]:
-        """Return the names of the topics that hold records of this slot, also of those that were left."""
+        """Return the names of all topics that have records of this slot, with or without an identity."""
         return (*self._known, *sorted(self._left))
 
     def known(self, names: Iterable[str]) -> set[str]:
-        """Return those of these topics that have held records."""
+        """Return the topics in `names` that have held records."""
         return {name for name in names if name in self._known}
 
     def refuse_missing(self, missing: Iterable[str]) -> None:
-        """Raise TopicMissing for a topic that has held records and is gone."""
+        """Raise TopicMissing for a missing topic that has held records."""
         for name in missing:
             if name in self._known:
                 raise TopicMissing(
-                    "the topic has held records and is gone: readers can no longer have them",
+                    "a topic that held records was deleted: readers have lost its records",
                     hint=RESOLUTION_HINT,
                     topic=name,
                 )
 
     def check(self, name: str, now: TopicIdentity) -> None:
-        """Raise what is wrong with a topic. One that is not known yet is right as it is."""
+        """Raise the error of a topic whose identity has changed. A topic without an identity has no error."""
         was = self._known.get(name)
         failure = None if was is None else difference(name, was, now)
         if failure is not None:
             raise failure
 
     def take(self, name: str, now: TopicIdentity) -> None:
-        """Check a topic, and keep it in mind when it is new."""
+        """Check a topic, and store its identity when it is new."""
         self.check(name, now)
         if name not in self._known:
             self._known[name] = now
@@ -96,7 +97,7 @@ class TopicIdentities:
             self.is_changed = True
 
     def forget(self, names: Iterable[str]) -> None:
-        """Take these topics as they are from now on."""
+        """Discard the identities of these topics: their next ones are accepted."""
         for name in names:
             is_known = name in self._left or name in self._known
             self._known.pop(name, None)
@@ -104,25 +105,25 @@ class TopicIdentities:
             self.is_changed |= is_known
 
     def reset(self) -> None:
-        """Count on nothing any more, because all tables are copied again; what holds records stays known by name."""
+        """Discard all identities, because all tables are copied again; the names of the topics remain."""
         self.is_changed |= bool(self._known) or bool(self.published)
         self._left |= self._known.keys()
         self._known, self.published = {}, ""
 
     def publish(self, published: str) -> None:
-        """Keep what the publications are."""
+        """Store the state of the publications."""
         if published != self.published:
             self.published = published
             self.is_changed = True
 
     def set_owner(self, owner: TopicOwner) -> None:
-        """Say whose they are."""
+        """Set the owner of the topics."""
         if owner != self.owner:
             self.owner = owner
             self.is_changed = bool(self._known or self._left) or self.is_changed
 
     def dump(self) -> bytes:
-        """Return the record's value; nothing is to be written any more but what changes from now on."""
+        """Return the record's value, and reset `is_changed`."""
         self.is_changed = False
         known = sorted(dict(self._known).items())
         topics = {
@@ -140,13 +141,13 @@ class TopicIdentities:
 
     @classmethod
     def load(cls, value: bytes, at: int) -> TopicIdentities:
-        """Return what `dump` has written. Raises ProgressUnreadable."""
+        """Return the identities in a record that `dump` has written. Raises ProgressUnreadable."""
         try:
             document = json_of(value if value.startswith(b"{") else unpacked(value))
             if document["format"] != FORMAT:
                 raise ProgressUnreadable(
                     f"the record of the topics has format {shown(document['format'])}, this version reads {FORMAT}",
-                    hint="run the version of cdcd that wrote it, or a newer one",
+                    hint="run the version of cdcd that wrote the record, or a newer version",
                 )
             known = {
                 str(name): TopicIdentity(str(topic["id"]), int(topic["partitions"]))
@@ -159,8 +160,8 @@ class TopicIdentities:
                 identities.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProgressUnreadable(
-                "the record of the topics is not in its format",
-                hint="cdcd did not write it: `cdcd resnapshot` copies the tables again and writes another",
+                "the record of the topics does not match its format",
+                hint="cdcd did not write the record: run `cdcd resnapshot`, which copies the tables and replaces it",
             ) from error
         return identities
 
@@ -171,10 +172,10 @@ def key_of_topics(slot: str) -> bytes:
 
 
 def difference(name: str, was: TopicIdentity, now: TopicIdentity) -> SinkError | None:
-    """Return the error of a topic that is another than it was, None when it is the same."""
+    """Return the error of a topic whose identity has changed, None when it is the same."""
     if was.topic_id != now.topic_id:
         return TopicReplaced(
-            "the topic was deleted and made again: what it held before is lost to readers",
+            "the topic was deleted and recreated: readers have lost its earlier records",
             hint=RESOLUTION_HINT,
             topic=name,
             was=was.topic_id,
@@ -183,13 +184,13 @@ def difference(name: str, was: TopicIdentity, now: TopicIdentity) -> SinkError |
     if was.partitions != now.partitions:
         return TopicMismatch(
             f"the topic has {now.partitions} partitions, keys were hashed over {was.partitions}",
-            hint=f"the order per key breaks where the number changes: {RESOLUTION_HINT}",
+            hint=f"a new number of partitions breaks the order per key: {RESOLUTION_HINT}",
             topic=name,
         )
     return None
 
 
 def next_turn(names: Iterable[str], last: str, limit: int) -> list[str]:
-    """Return those that come after `last`, at most so many, sorted; after the last of all the first ones again."""
+    """Return the next names after `last`, sorted, at most `limit`; after the last name it starts again."""
     ordered = sorted(names)
     return ([name for name in ordered if name > last] or ordered)[:limit]

@@ -1,12 +1,12 @@
-"""What a slot may write to: the records of all slots on the cluster, read before the first record of a topic.
+"""The topics that a slot may write to, by the progress records of all slots on the cluster.
 
-In: the sink's settings.  Out: nothing, or `Owned`.
-Invariant: nothing of a topic that another slot owns is made or written (F80). Two that claim one at once meet in the
-log of the progress topic: whoever's claim stands behind reads the other's, also while it is not committed.
-Who owns what under another name stands in that name's progress topic. One that this principal may not read is passed
-over: its topics are refused by the broker as well, where rights go by name.
+In: the sink's settings.  Out: nothing, or OwnedByAnother.
+Invariant: a slot neither creates nor writes a topic that another slot owns (F80). Two slots that claim a topic at
+once meet in the log of the progress topic: the slot whose claim is later reads the other claim, committed or not.
+The progress topic of another name has the owners under that name. A progress topic that this principal may not read
+is skipped: where ACLs are granted by name, the broker refuses its data topics as well.
 Must not: write, join a consumer group, wait for another slot's open transaction.
-Everything here blocks and belongs in a thread.
+Every function here blocks and belongs in a thread.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _LOG = logging.getLogger("cdcd.sink.topic_ownership")
 _PARTITION = 0
 _WINDOW = 1_000
 _WINDOW_OF_OTHERS = 100
-"""There may be hundreds of other names, and an active slot's last progress is among the last few records."""
+"""There may be hundreds of other names; an active slot's last progress is among the last few records."""
 _WINDOW_GROWTH = 20
 _END_AFTER_MS = 10
 _OF_OTHERS_WITHIN_S = 10.0
 _OTHERS_ASKED_EVERY_S = 60.0
 _TOPICS = b"/topics"
 Span = tuple[int, int]
-"""From which offset to which, the second one not included."""
+"""First offset, and the offset after the last one."""
 Records = dict[bytes, Record]
 
 
@@ -71,14 +71,14 @@ class TopicOwnership:
         self._others_due_s = 0.0
 
     def renew(self, settings: SinkSettings) -> None:
-        """Read with these settings from now on."""
+        """Use these settings from now on."""
         self._settings = settings
 
     def refuse_owned(self, names: Collection[str]) -> OwnedByAnother | None:
-        """Raise Owned where another slot writes to one of these, or under our transactional id.
+        """Raise OwnedByAnother where another slot writes to one of these topics, or under our transactional id.
 
-        What our own record has already is not refused but returned: both slots' rows are in it, and a halt would not
-        take them out again.
+        Return the error, instead of raising it, for a topic that our own record already has: the rows of both slots
+        are in it, and a halt would not remove them.
         """
         is_due = time.monotonic() >= self._others_due_s
         self._since, owners = read_owners(self._settings, is_own_alone=not is_due)
@@ -98,13 +98,16 @@ class TopicOwnership:
         return self._conflict(self._had.intersection(names), owners)
 
     def refuse_slot_of_another(self, system_identifier: str, database: str) -> None:
-        """Raise Owned where by its progress a daemon of another name reads our slot; asked before it is dropped."""
+        """Raise OwnedByAnother where the progress of another name says that its daemon reads our slot.
+
+        For a caller that is about to drop the slot.
+        """
         _, owners = read_owners(self._settings)
         for owner in owners:
             if owner.progress_key != self._own and owner.reads(self._own.slot, system_identifier, database):
                 raise OwnedByAnother(
-                    f"the slot is read by a daemon with another name: {owner}",
-                    hint="choose another source.slot.name; or, if that daemon is not to run any more, "
+                    f"a daemon with another name reads the slot: {owner}",
+                    hint="choose another source.slot.name; or, if that daemon is retired, run "
                     "`cdcd drop-slot` with its configuration",
                     slot=self._own.slot,
                 )
@@ -113,17 +116,17 @@ class TopicOwnership:
         return conflict(names, owners, self._own, self._shared_with)
 
     def refuse_claimed_since(self, names: Collection[str], until: int) -> None:
-        """Raise SinkUnavailable where another slot's claim of one of these stands before ours, at offset `until`.
+        """Raise SinkUnavailable where another slot claimed one of these topics before our claim at offset `until`.
 
-        It may not be committed yet, or never be: the next session knows.
+        The other claim may still be open or be aborted later: the next session reads its result.
         """
         new = frozenset(names) - self._had
         if new and self._since < until:
             for slot, claimed in self._claims_between(self._since, until).items():
                 if slot != self._own.slot and slot not in self._shared_with and (both := new & claimed):
                     raise SinkUnavailable(
-                        f"slot {slot} claims {', '.join(sorted(both))} at the same moment",
-                        hint="nothing was written; the next session finds out whose it is",
+                        f"slot {slot} claims {', '.join(sorted(both))} at the same time",
+                        hint="no action is needed: no row was written, and the next session reads who owns the topic",
                         topic=self._own.progress_topic,
                     )
         self._since, self._had = until + 1, self._had | new
@@ -143,11 +146,11 @@ class TopicOwnership:
 
 
 def read_owners(settings: SinkSettings, *, is_own_alone: bool = False) -> tuple[int, list[Owner]]:
-    """Return where our own progress topic ends, and every slot that owns topics on this cluster, ours among them.
+    """Return the end of our own progress topic, and every slot that owns topics on this cluster, ours among them.
 
-    Of our own progress topic all is read, from its end, until our own record is found: a first start reads it whole.
-    `is_own_alone`: slots of other names are not asked for. Raises SinkUnavailable, SinkAuthorization,
-    ProgressUnreadable (of our own topic).
+    Our own progress topic is read backwards until our own record is found: a first start reads all of it.
+    `is_own_alone`: skip the slots of other names. Raises SinkUnavailable, SinkAuthorization, ProgressUnreadable (for
+    our own topic).
     """
     own = ProgressKey(settings.progress_topic, settings.slot)
     spans = _spans(settings, is_own_alone=is_own_alone)
@@ -167,7 +170,7 @@ def _progress_in(topic: str, records: Records, own: ProgressKey) -> dict[str, Pr
         return progress_of(records)
     found: dict[str, Progress] = {}
     for key, record in records.items():
-        with contextlib.suppress(ProgressUnreadable):  # of another name it may be anything
+        with contextlib.suppress(ProgressUnreadable):  # the topic of another name may hold other data
             found |= progress_of({key: record})
     return found
 
@@ -179,9 +182,9 @@ def _add_topics(
     records: Mapping[str, Records],
     ends: Mapping[str, Span],
 ) -> None:
-    """Read the records of topics that the progress names and that are not among the last ones, of each topic one.
+    """Read the records of topics that the progress refers to and that `records` lacks.
 
-    A progress topic that was copied, to another cluster for one, has them at other offsets, or none there at all.
+    A progress topic that was copied, for example to another cluster, has them at other offsets, or has none.
     """
     needed = {
         topic: {
@@ -203,7 +206,7 @@ def _add_topics(
 
 
 def _spans(settings: SinkSettings, *, is_own_alone: bool) -> dict[str, Span]:
-    """Return where the log of each progress topic begins and ends, as far as it is committed."""
+    """Return the start and the last stable offset of each progress topic."""
     admin = Admin(settings)
     asked = settings.progress_topic if is_own_alone else None
     metadata = admin.metadata(asked, "looking for progress topics")
@@ -226,7 +229,7 @@ def _spans(settings: SinkSettings, *, is_own_alone: bool) -> dict[str, Span]:
             except KafkaException as failure:
                 if partition.topic == settings.progress_topic:
                     raise SinkUnavailable(
-                        "the end of the progress topic is not known", topic=partition.topic
+                        "the broker did not report the end of the progress topic", topic=partition.topic
                     ) from failure
     return {name: (found[0], found[1]) for name, found in ends.items() if len(found) == 2}
 
@@ -234,7 +237,7 @@ def _spans(settings: SinkSettings, *, is_own_alone: bool) -> dict[str, Span]:
 def _last_records(
     consumer: Consumer, settings: SinkSettings, spans: Mapping[str, Span]
 ) -> dict[str, Records]:
-    """Return the last record under each key of the progress topics: of ours all, of the others the latest ones."""
+    """Return the last record under each key of the progress topics; of other names, only from the latest records."""
     own, key = settings.progress_topic, key_of(settings.slot)
     others = {
         topic: (max(low, end - _WINDOW_OF_OTHERS), end) for topic, (low, end) in spans.items() if topic != own
@@ -254,10 +257,10 @@ def _last_records(
 
 
 def _read_of_others(consumer: Consumer, spans: Mapping[str, Span]) -> dict[str, Records]:
-    """Read what can be read: one that must not be read, or has no leader, takes nothing away from the others."""
+    """Read the readable topics: one without the ACL or without a leader does not prevent reading the others."""
 
     def pass_over(topic: str, error: SinkError) -> None:
-        _LOG.info("who writes under %s is not known: %s", topic, error.message)
+        _LOG.info("the owners in %s cannot be read: %s", topic, error.message)
 
     return _read(consumer, spans, time.monotonic() + _OF_OTHERS_WITHIN_S, pass_over) if spans else {}
 
@@ -270,7 +273,7 @@ def _read(
 ) -> dict[str, Records]:
     """Return the last record under each key in these spans.
 
-    What cannot be read, or not in time, is left out and given to `pass_over`. Raises SinkError without it.
+    A topic that cannot be read in time is left out and passed to `pass_over`. Raises SinkError without `pass_over`.
     """
     found: dict[str, Records] = {topic: {} for topic in spans}
     left = {topic: upper for topic, (lower, upper) in spans.items() if lower < upper}
@@ -305,7 +308,7 @@ def _read(
 
 
 def _take(records: Records, message: Message, position: int, span: Span) -> None:
-    """Keep a record; who asks for what is not there any more is given the log from its start on."""
+    """Store a record of the span; a consumer at an offset that no longer exists gets the log from its start."""
     key = message.key()
     if message.error() is None and key is not None and span[0] < position <= span[1]:
         records[key] = (position - 1, message.value())

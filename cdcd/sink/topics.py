@@ -1,9 +1,9 @@
-"""Topics: made with their settings, looked up, and watched for a changed number of partitions.
+"""Create topics with their settings, query them, and detect a changed number of partitions.
 
-In: topic names.  Out: the number of partitions of each, which keys are hashed over (F66).
-Invariant: a topic is never left to the broker's automatic creation, whose replicas and retention nobody chose
-(F67); a topic that is there already is used as it is and never altered.
-Must not: delete or alter a topic.  Everything here blocks and belongs in a thread.
+In: topic names.  Out: the number of partitions of each, over which keys are hashed (F66).
+Invariant: the broker never creates a topic automatically, with replicas and retention that nobody chose (F67); an
+existing topic is used as it is and never altered.
+Must not: delete or alter a topic.  Every method here blocks and belongs in a thread.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from cdcd.sink.topic_ownership import TopicOwnership
 __all__ = ["DEAD_LETTER_PROPERTIES", "PROGRESS_PROPERTIES", "SCHEMA_PROPERTIES", "Topics"]
 
 _LOG = logging.getLogger("cdcd.sink.topics")
-_UNUSED = "has {partitions} partitions, of which the first is used and the others stay empty"
-_SEE_ACLS = "see that the principal may Describe and Write (kafka-acls --list)"
+_UNUSED = "has {partitions} partitions; cdcd uses the first, and the others remain empty"
+_SEE_ACLS = "grant the principal Describe and Write on the topics (kafka-acls --list shows the ACLs)"
 _LOOK_AGAIN_S = 0.05
 _FIRST_LOOK_AGAIN_S = 0.002
-"""A broker hears of a topic that was made a few milliseconds later, and a table's first row waits for it."""
+"""A new topic appears at a broker after a few milliseconds, and a table's first row waits for that."""
 _DESCRIBED_IN_A_LOOK = 20
-"""The client never lets go of the id of a topic that it has described: about 100 bytes each time."""
+"""The client never frees the id of a topic that it has described: about 100 bytes each time."""
 _HEARD_OF_WITHIN_S = 5.0
-"""A broker may hear of a topic later than the one that was asked first, and says until then that there is none."""
+"""A new topic may appear at one broker later than at another, which until then reports that it does not exist."""
 
 PROGRESS_PROPERTIES: Mapping[str, str] = {
     "cleanup.policy": "compact",
-    # Readers cut all topics at a progress record's offsets, so the recent ones have to stay.
+    # Readers cut all topics at a progress record's offsets, so recent progress records have to remain.
     "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000),
 }
 SCHEMA_PROPERTIES: Mapping[str, str] = {"cleanup.policy": "compact"}
-# They stay until somebody has seen to them.
+# Dead letters remain until an operator has processed them.
 DEAD_LETTER_PROPERTIES: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 
@@ -66,19 +66,19 @@ class Topics:
         self._topics = topic_settings
         self.renew(settings)
         self.identities: TopicIdentities | None = None
-        """What was counted on before, which `ensure` and `verify` compare; None: nothing is compared."""
+        """The stored identities, which `ensure` and `verify` compare; None: no comparison."""
         self.ownership: TopicOwnership | None = None
-        """Asked before a topic is made or written to for the first time; None: nobody is asked."""
+        """Checked before a topic is created or first written to; None: no check."""
         self._limits = Limits() if limits is None else limits
         self._described_last = ""
 
     def renew(self, settings: SinkSettings) -> None:
-        """Ask with these settings from now on. Who is asking goes on with the client that he has."""
+        """Use these settings from now on. A call in progress continues with its client."""
         self._admin = Admin(settings)
         self._settings = settings
 
     def ensure(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions by topic, creating what is missing when that is allowed."""
+        """Return the number of partitions by topic; create missing topics when that is allowed."""
         wanted = {name: self._new(name) for name in names}
         if self.identities is None:
             return self._ensure(wanted)
@@ -89,33 +89,33 @@ class Topics:
         described = self._described(self._ensure(wanted))
         for name, now in described.items():
             self.identities.take(name, now)
-        # What is kept is what keys are hashed over: a topic may have been widened since it was found (F66).
+        # Keys are hashed over the stored number: partitions may have been added since the topic was found (F66).
         return {name: now.partitions for name, now in described.items()}
 
     def ensure_new(self, names: Iterable[str]) -> dict[str, int]:
-        """As `ensure`, of those alone that nothing was written to yet."""
+        """Do the same as `ensure` for the topics that have no records yet."""
         names = list(names)
         known = set[str]() if self.identities is None else self.identities.known(names)
         return self.ensure(name for name in names if name not in known)
 
     def ensure_progress(self, name: str) -> None:
-        """Make sure that the progress topic is there, with the one partition that orders its records."""
+        """Ensure that the progress topic exists, with the one partition that orders its records."""
         self._ensure_single(self._new_single(name, PROGRESS_PROPERTIES))
         self._refuse_forgetting(name)
 
     def ensure_schemas(self, name: str) -> None:
-        """Make sure that the schema topic is there, with the one partition that orders its records."""
+        """Ensure that the schema topic exists, with the one partition that orders its records."""
         self._ensure_single(self._new_single(name, SCHEMA_PROPERTIES))
         self._refuse_forgetting(name)
 
     def ensure_dead_letters(self, name: str) -> None:
-        """Make sure that the topic of dead letters is there, with the one partition that orders them."""
+        """Ensure that the topic of dead letters exists, with the one partition that orders them."""
         self._ensure_single(self._new_single(name, DEAD_LETTER_PROPERTIES))
 
     def _ensure_single(self, topic: NewTopic) -> None:
-        """Make sure of a topic of which the first partition is all that is written to and read.
+        """Ensure that a topic exists of which cdcd uses only the first partition.
 
-        It may have more: partitions cannot be taken away again, and a halt for them would have no way on.
+        A topic with more partitions is accepted: Kafka cannot remove partitions, so a halt would have no resolution.
         """
         partitions = self._ensure({topic.topic: topic})[topic.topic]
         if partitions != 1:
@@ -123,11 +123,11 @@ class Topics:
 
     def _refuse_forgetting(self, name: str) -> None:
         why = forgets(self._configuration(name))
-        if why:  # F67: what is gone here looks like a first start
+        if why:  # F67: without its records the next start looks like a first start
             raise forgetting(name, why)
 
     def _configuration(self, name: str) -> dict[str, str]:
-        """Return the configuration of a topic that is there, nothing where it may not be asked for."""
+        """Return the configuration of an existing topic, empty where DescribeConfigs is not granted."""
         deadline = time.monotonic() + _HEARD_OF_WITHIN_S
         while True:
             try:
@@ -139,7 +139,7 @@ class Topics:
                 time.sleep(_LOOK_AGAIN_S)
 
     def partitions(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of those topics that exist."""
+        """Return the number of partitions of the existing topics in `names`."""
         metadata = self._metadata()
         found = {}
         for name in names:
@@ -152,7 +152,7 @@ class Topics:
         return found
 
     def has_records(self, name: str) -> bool:
-        """Whether anything was ever written to the topic. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
+        """Whether the topic ever had a record. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
         partitions = [TopicPartition(name, number) for number in range(self.partitions([name]).get(name, 0))]
         asked = self._admin.client.list_offsets(
             dict.fromkeys(partitions, OffsetSpec.latest()), request_timeout=self._settings.operation_timeout_s
@@ -161,20 +161,20 @@ class Topics:
             return any(future.result().offset > 0 for future in asked.values())
 
     def verify(self, expected: Mapping[str, int]) -> None:
-        """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic is no longer what it was (F66).
+        """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic has changed (F66).
 
-        That all are there with their partitions is seen each time; whether one was made again, of some in turn.
+        Each call checks that all topics exist with their partitions; it checks the ids of some of them in turn.
         """
         found = self._found_at_last(expected)
         for name, partitions in expected.items():
             if name not in found:
                 raise TopicMissing(
-                    "the topic is gone: its records are lost to readers", hint=RESOLUTION_HINT, topic=name
+                    "the topic was deleted: readers have lost its records", hint=RESOLUTION_HINT, topic=name
                 )
             if found[name] != partitions:
                 raise TopicMismatch(
                     f"the topic has {found[name]} partitions, keys were hashed over {partitions}",
-                    hint=f"the order per key breaks where the number changes: {RESOLUTION_HINT}",
+                    hint=f"a new number of partitions breaks the order per key: {RESOLUTION_HINT}",
                     topic=name,
                 )
         if self.identities is not None:
@@ -185,20 +185,20 @@ class Topics:
         self.read_limits()
 
     def read_limits(self) -> None:
-        """Read the limits of those topics of which a broker has refused a batch; often there are none (F65)."""
+        """Read the limits of the topics where a broker has refused a batch; often there is none (F65)."""
         if self._limits:
             self._limits.read({name: self._limit_of(name) for name in list(self._limits.known)})
 
     def _limit_of(self, name: str) -> int | None:
-        """Return the topic's max.message.bytes, None where that may not be asked."""
+        """Return the topic's max.message.bytes, None where the configuration may not be read."""
         try:
             limit = self._configuration(name).get("max.message.bytes")
         except TopicMissing:
-            return None  # who writes to it meets it as well, and says so
+            return None  # the next write to the topic reports the error
         return None if limit is None else int(limit)
 
     def cluster_metadata(self) -> ClusterMetadata:
-        """Return what the brokers say of themselves and their topics. Raises SinkUnavailable, SinkAuthorization."""
+        """Return the metadata of the brokers and their topics. Raises SinkUnavailable, SinkAuthorization."""
         return self._metadata()
 
     def check(
@@ -210,11 +210,11 @@ class Topics:
         keyless: Iterable[str] = (),
         describes: bool = True,
     ) -> list[Finding]:
-        """Return what would keep cdcd from writing to these topics, without creating or changing anything.
+        """Return findings for these topics, without creating or changing anything: would a write to them fail?
 
-        `metadata` is of `hit`. `own` are those with one partition that cdcd keeps its own records in, with their
-        settings; `keyless` those of the names whose records have no key. `describes`: also whether a topic that has
-        held records was made again, which costs memory each time (`_DESCRIBED_IN_A_LOOK`).
+        `metadata` comes from `cluster_metadata`. `own` are the topics of cdcd's own records, with one partition, and
+        their settings; `keyless` are the names whose records have no key. `describes`: also check whether a topic
+        that has held records was recreated, which costs memory each time (`_DESCRIBED_IN_A_LOOK`).
         """
         wanted = {name: self._new(name) for name in names}
         singles = {name: self._new_single(name, properties) for name, properties in own.items()}
@@ -232,7 +232,7 @@ class Topics:
         return [*findings, *self._check_retention(metadata, lasting, keyless)]
 
     def longest_transaction_ms(self, metadata: ClusterMetadata) -> int | None:
-        """Return a broker's transaction.max.timeout.ms, None where it may not be read. Raises Sink errors."""
+        """Return a broker's transaction.max.timeout.ms, None where it cannot be read. Raises Sink errors."""
         broker = next(iter(metadata.brokers), None)
         if broker is None:
             return None
@@ -241,7 +241,7 @@ class Topics:
         return None if limit is None else int(limit)
 
     def check_durability(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
-        """Return how what is acknowledged in these topics may be lost with a broker; warnings only."""
+        """Return warnings for topics whose acknowledged records may be lost with a broker."""
         there = {
             name: min((len(one.replicas) for one in metadata.topics[name].partitions.values()), default=0)
             for name in names
@@ -250,32 +250,23 @@ class Topics:
         try:
             return check_durability(self._admin.client, there, self._settings.operation_timeout_s)
         except SinkError as error:
-            hint = error.advice or "grant DescribeConfigs on them"
-            return [
-                Finding(
-                    "warn", "sink.topics", f"their configuration is not known: {error.without_hint}", hint
-                )
-            ]
+            hint = error.advice or "grant DescribeConfigs on the topics"
+            message = f"the configuration of the topics cannot be read: {error.without_hint}"
+            return [Finding("warn", "sink.topics", message, hint)]
 
     def check_acls(self, metadata: ClusterMetadata, names: Iterable[str]) -> list[Finding]:
-        """Return which of these topics may not be written to, of those that are there."""
+        """Return findings for existing topics that the principal may not write to."""
         there = [name for name in names if _is_there(metadata, name)]
         try:
             return check_acls(self._admin.client, there, self._settings.operation_timeout_s)
         except SinkError as error:
-            return [
-                Finding(
-                    "warn",
-                    "sink.topics",
-                    f"the rights on them are not known: {error.without_hint}",
-                    _SEE_ACLS,
-                )
-            ]
+            message = f"the ACLs of the topics cannot be read: {error.without_hint}"
+            return [Finding("warn", "sink.topics", message, _SEE_ACLS)]
 
     # --- inside ------------------------------------------------------------------------------------------
 
     def _found_at_last(self, names: Collection[str]) -> dict[str, int]:
-        """Return the number of partitions of those topics that exist, also where one broker has not heard of it."""
+        """Return the number of partitions of existing topics; wait for a topic that a broker does not list yet."""
         if not names:
             return {}
         deadline = time.monotonic() + _HEARD_OF_WITHIN_S
@@ -284,7 +275,7 @@ class Topics:
         return found
 
     def _described(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
-        """Return topics that were just found, as they are now. Raises TopicMissing and what asking met."""
+        """Return the current identities of topics that were just found. Raises TopicMissing and other Sink errors."""
         found: dict[str, TopicIdentity] = {}
         deadline = time.monotonic() + _HEARD_OF_WITHIN_S
         missing = list(names)
@@ -295,7 +286,7 @@ class Topics:
         return found
 
     def _described_once(self, names: list[str], *, is_last: bool) -> dict[str, TopicIdentity]:
-        """Return those that the broker knows; the last time, raise TopicMissing for the others."""
+        """Return the identities of the topics that the broker knows; if `is_last`, raise TopicMissing for others."""
         found = {}
         timeout_s = self._settings.operation_timeout_s
         asked = self._admin.client.describe_topics(TopicCollection(names), request_timeout=timeout_s)
@@ -339,12 +330,12 @@ class Topics:
     def _not_made(self, names: Collection[str]) -> TopicMissing:
         return TopicMissing(
             f"{len(names)} topics are missing and sink.topics.create is off: {', '.join(names)}",
-            hint=f"create them, {self._topics.partitions} partitions each, cdcd's own with 1 and compacted, and "
-            "`cdcd resume`; or set sink.topics.create: true and restart cdcd",
+            hint=f"create them with {self._topics.partitions} partitions each, cdcd's own topics compacted with 1, "
+            "then `cdcd resume`; or set sink.topics.create: true and restart cdcd",
         )
 
     def _create(self, missing: list[NewTopic]) -> None:
-        # Asked for in one request Kafka makes both of two that collide; one after the other it refuses the second.
+        # Kafka creates both of two colliding topics in one request; in two requests it refuses the second.
         error = refusal(_collisions(topic.topic for topic in missing))
         if error is not None:
             raise error
@@ -361,7 +352,7 @@ class Topics:
                     raise translate(error, "creating a topic", topic=name) from failure
 
     def _await(self, wanted: Mapping[str, NewTopic]) -> dict[str, int]:
-        """Wait until every broker that is asked knows the created topics."""
+        """Wait until the brokers list the created topics."""
         deadline = time.monotonic() + self._settings.operation_timeout_s
         pause_s = _FIRST_LOOK_AGAIN_S
         while True:
@@ -370,32 +361,33 @@ class Topics:
             if not absent:
                 return found
             if time.monotonic() > deadline:
-                raise SinkUnavailable(f"created topics do not appear: {', '.join(absent)}")
+                raise SinkUnavailable(
+                    f"the brokers do not list topics that cdcd created: {', '.join(absent)}"
+                )
             time.sleep(pause_s)
             pause_s = min(_LOOK_AGAIN_S, 2 * pause_s)
 
     def _metadata(self) -> ClusterMetadata:
-        doing = "asking the brokers for their topics"
+        doing = "querying the brokers' topics"
         return self._admin.metadata(None, doing, servers=self._settings.bootstrap_servers)
 
     def _check_replicas(self, brokers: int, metadata: ClusterMetadata, names: list[str]) -> list[Finding]:
-        """Warn of what new topics get; a broker that cannot make a missing one refuses that one by itself."""
+        """Return warnings about the replicas of new topics; for a missing topic the broker itself refuses."""
         wanted = self._topics.replication_factor
         if wanted > brokers and all(_is_there(metadata, name) for name in names):
             hint = f"set sink.topics.replication_factor to {brokers} or less, or add brokers"
-            message = f"new topics want {wanted} replicas and there are {brokers} brokers"
+            message = f"new topics get {wanted} replicas, but there are only {brokers} brokers"
             return [Finding("warn", "sink.topics", message, hint)]
         if wanted < 2:
-            hint = "set sink.topics.replication_factor: 3 and min.insync.replicas: 2 where it matters"
-            return [
-                Finding("warn", "sink.topics", "new topics have one replica: a lost disk loses them", hint)
-            ]
+            hint = "set sink.topics.replication_factor: 3 and min.insync.replicas: 2 for durable topics"
+            message = "new topics get one replica: the loss of a disk loses their records"
+            return [Finding("warn", "sink.topics", message, hint)]
         return []
 
     def _changed(
         self, metadata: ClusterMetadata, names: Collection[str], *, describes: bool
     ) -> dict[str, Finding]:
-        """Return, by name, which topics that have held records are not what they were (F66, F67)."""
+        """Return findings, by name, for topics that have changed since they got records (F66, F67)."""
         known = set() if self.identities is None else self.identities.known(names)
         changed = {}
         there = {name for name in known if _is_there(metadata, name)}
@@ -427,13 +419,13 @@ class Topics:
             return failure(subject, translate(topic.error, "looking up a topic", topic=name))
         partitions = _partitions(new.num_partitions)
         if not self._topics.create:
-            message = "does not exist and sink.topics.create is off"
+            message = "the topic does not exist and sink.topics.create is off"
             not_made = self._not_made(sorted(missing))
             return Finding("fail", subject, message, not_made.advice, not_made)
         refusal = refusals.get(name)
         if refusal is None:
             return Finding("ok", subject, f"will be created with {partitions}")
-        error = translate(refusal, "it cannot be created", topic=name)
+        error = translate(refusal, "the topic cannot be created", topic=name)
         return failure(subject, error)
 
     def _check_single(
@@ -447,7 +439,7 @@ class Topics:
         topic = metadata.topics.get(name)
         if topic is not None and topic.error is None and len(topic.partitions) != 1:
             message = _UNUSED.format(partitions=len(topic.partitions))
-            return Finding("warn", f"topic {name}", message, "none is needed; one partition would do")
+            return Finding("warn", f"topic {name}", message, "no action is needed; one partition is enough")
         return self._check_topic(metadata, new, refusals, missing)
 
     def _check_retention(
@@ -465,7 +457,7 @@ class Topics:
         )
 
     def _would_refuse(self, metadata: ClusterMetadata, topics: list[NewTopic]) -> dict[str, KafkaError]:
-        """Return, by name, why the cluster would not create those that are missing."""
+        """Return, by name, why the cluster would refuse to create a missing topic."""
         missing = [topic for topic in topics if not _is_there(metadata, topic.topic)]
         if not missing or not self._topics.create:
             return {}
@@ -477,7 +469,7 @@ class Topics:
                 future.result()
             except KafkaException as failed:
                 error = error_of(failed)
-                if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # made since the brokers were asked
+                if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # created since `metadata`
                     refusals[name] = error
         return refusals
 
@@ -488,13 +480,13 @@ def _is_there(metadata: ClusterMetadata, name: str) -> bool:
 
 
 def _collisions(names: Iterable[str]) -> list[Finding]:
-    """Return which topics that are not there yet cannot both come to be: alone, the cluster would take either."""
+    """Return findings for missing topics whose names collide: the cluster would create either, but not both."""
     first: dict[str, str] = {}
     findings = []
     for name in names:
         other = first.setdefault(name.replace(".", "_"), name)
         if other != name:
-            message = f"cannot be created along with {other}"
+            message = f"the topic cannot be created together with {other}: their names collide"
             error = SinkError(message, hint=COLLISION_HINT, topic=name)
             findings.append(Finding("fail", f"topic {name}", message, COLLISION_HINT, error))
     return findings

@@ -1,10 +1,9 @@
-"""Whether the principal may use the slot's Kafka transactions, asked without fencing a cdcd that is running (F79).
+"""Check the ACLs on the transactional id without fencing a running cdcd (F79).
 
 In: the sink's settings, the broker's longest transaction.  Out: a finding.
-Invariant: the broker is asked with the slot's own id and a time-out that it does not allow: it looks at the rights
-first, at the time-out then, and at the id's producer only after that, so the answer tells of the rights and nothing
-is changed. Where the broker's limit is not known, or is the largest there is, that would be no question but a
-takeover, and it is not asked.
+Invariant: the request has the slot's own id and a timeout that the broker does not allow. The broker checks the ACLs
+first, then the timeout, and only after that the id's producer: so the reply shows the ACLs, and nothing changes.
+Where the broker's limit is unknown or the maximum, the request would fence the running producer, so it is not sent.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ __all__ = ["check_by_another_id", "check_transactional_id"]
 _NOBODY = logging.getLogger("cdcd.sink.refused_on_purpose")
 _NOBODY.propagate = False
 _NOBODY.addHandler(logging.NullHandler())
-"""The client calls the answer that is wanted here a fatal error."""
+"""The client logs the expected reply as a fatal error."""
 _NEVER_ALLOWED_MS = 2**31 - 1 - 100
-"""librdkafka compares a `socket.timeout.ms` that is given with this and 100 more, as an int of 32 bits."""
+"""librdkafka adds 100 to it, as an int of 32 bits, when it compares it with a given `socket.timeout.ms`."""
 _LOOK_AGAIN_S = 1.0
 
 
 def check_transactional_id(settings: SinkSettings, longest_ms: int | None) -> Finding | None:
-    """Return whether the slot's transactions are allowed; None where that cannot be asked without a takeover.
+    """Return a finding on the ACLs of the slot's transactional id; None where a request would fence a producer.
 
-    `longest_ms`: the broker's transaction.max.timeout.ms, None where it may not be read.
+    `longest_ms`: the broker's transaction.max.timeout.ms, None where it cannot be read.
     """
     subject = _subject(settings)
     if longest_ms is not None and longest_ms < settings.transaction_timeout_ms:
         error = SinkError(
-            f"sink.transaction_timeout_ms is {settings.transaction_timeout_ms}, the broker's longest is {longest_ms}",
+            f"sink.transaction_timeout_ms is {settings.transaction_timeout_ms}, the broker's maximum is {longest_ms}",
             hint=f"lower sink.transaction_timeout_ms to {longest_ms} or less, or raise the broker's "
             "transaction.max.timeout.ms",
         )
@@ -57,9 +56,9 @@ def check_transactional_id(settings: SinkSettings, longest_ms: int | None) -> Fi
 
 
 def check_by_another_id(settings: SinkSettings) -> Finding:
-    """Return what trying with `<transactional id>.check` finds: for a check, where the right way is not open.
+    """Return a finding from a test with the id `<transactional id>.check`, for when the slot's own id cannot be used.
 
-    That changes nothing of the slot's own, but an ACL that names the slot's id literally refuses it.
+    The test does not affect the slot's producer, but an ACL that names the slot's id literally refuses it.
     """
     probe_id = f"{settings.transactional_id}.check"
     sink = KafkaSink(dataclasses.replace(settings, transactional_id=probe_id, delivery="exactly_once"))
@@ -67,8 +66,8 @@ def check_by_another_id(settings: SinkSettings) -> Finding:
         sink.initialise_only()
     except SinkError as error:
         hint = (
-            f"grant DescribeConfigs on the cluster, then the id itself is looked at; or grant Write and Describe on "
-            f"transactional ids with the prefix {settings.transactional_id}"
+            f"grant DescribeConfigs on the cluster, so that the check can use the id itself; or grant Write and "
+            f"Describe on transactional ids with the prefix {settings.transactional_id}"
         )
         return Finding("unknown", _subject(settings), f"tried with {probe_id}: {error.without_hint}", hint)
     finally:
@@ -81,7 +80,7 @@ def _subject(settings: SinkSettings) -> str:
 
 
 def _ask(settings: SinkSettings) -> None:
-    """Return when the broker refuses the time-out, and so not the principal. Raises Sink errors."""
+    """Return when the broker refuses the timeout, which means that the ACLs allow the id. Raises Sink errors."""
     properties = producer_properties(settings) | {"transaction.timeout.ms": _NEVER_ALLOWED_MS, "log_level": 0}
     with making_client():
         producer = Producer(properties, logger=_NOBODY)
@@ -94,8 +93,8 @@ def _ask(settings: SinkSettings) -> None:
             if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                 return
             goes_on = error.retriable() or error.code() == KafkaError._TIMED_OUT
-            refusal = translate(error, "asking for the right to use transactions")
+            refusal = translate(error, "checking the ACLs of the transactional id")
             if not goes_on or isinstance(refusal, SinkAuthorization) or time.monotonic() > deadline_s:
                 raise refusal from failed
         else:
-            raise SinkUnavailable("the broker's longest transaction has changed while it was asked")
+            raise SinkUnavailable("the broker's transaction.max.timeout.ms changed during the check")

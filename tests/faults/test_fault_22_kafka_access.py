@@ -52,7 +52,7 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
         assert ["CDCD-SINK-AUTH: the principal may not write" in line for line in refused] == [True], (
             checked.stdout
         )
-        assert "-> grant the principal Write on it" in checked.stdout
+        assert "-> grant the principal Write on the topic" in checked.stdout
         secured.give_back("User:forbidden", topic)
         daemon.wait_state("streaming")
         access.await_more_rows()

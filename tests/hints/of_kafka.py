@@ -68,7 +68,9 @@ def no_such_topic_property(w: World) -> Iterator[None]:
     w.start(sink={"topics": {"properties": {"cleanup.policy": "delete"}}})
 
 
-@situation(SINK, "a compacted topic refuses a record without a key", "set it to delete", "cdcd resume")
+@situation(
+    SINK, "a compacted topic refuses a record without a key", "set the policy to delete", "cdcd resume"
+)
 def compacted_topic(w: World) -> Iterator[None]:
     w.stream(sink={"topics": {"properties": {"cleanup.policy": "compact"}}})
     w.sql("TRUNCATE t")
@@ -242,7 +244,7 @@ def too_many_bytes(w: World) -> Iterator[None]:
 @situation(
     "CDCD-PROGRESS-UNREADABLE",
     "another program writes a record with the slot's key",
-    "produce the last record",
+    "last record of this key again",
     "cdcd resume",
 )
 def foreign_progress(w: World) -> Iterator[None]:

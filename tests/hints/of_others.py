@@ -53,7 +53,9 @@ def _owned_by_another(w: World) -> str:
 
 
 @situation(
-    OWNED, "another slot uses the transactional id", "set sink.transactional_id to one that no other slot has"
+    OWNED,
+    "another slot uses the transactional id",
+    "set sink.transactional_id to an id that no other slot uses",
 )
 def same_transactional_id(w: World) -> Iterator[None]:
     w.stream()
@@ -157,7 +159,7 @@ def foreign_schema(w: World) -> Iterator[None]:
 @situation(
     "CDCD-SCHEMA-TOPIC",
     "a newer version of cdcd wrote to it",
-    "run the version of cdcd that wrote it",
+    "run the version of cdcd that wrote the record",
     is_well_after=False,
 )
 def newer_schema(w: World) -> Iterator[None]:

@@ -336,7 +336,7 @@ def test_a_record_of_cdcds_own_that_is_too_large_says_what_mends_it(place: Place
     assert caught.value.context["topic"] == place.progress_topic
     if limit == "client":
         assert "the record of the topics" in caught.value.message
-    assert "dead_letter does nothing" in caught.value.advice
+    assert "dead_letter does not help" in caught.value.advice
     assert "sink.properties.message.max.bytes" in caught.value.advice
     sink.abort()
     assert place.committed() == []

@@ -47,7 +47,7 @@ def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluste
     assert lost
     assert {who for who in found if alone in who} == lost
     assert all("has no leader" in found[who] for who in lost)
-    assert f"of which {gone.node_id} are not there" in found[lost.pop()]
+    assert f"of which {gone.node_id} are down" in found[lost.pop()]
     assert found[f"partition 0 of topic {three}"].startswith("2 of 3 replicas are in sync")
     found = {one.who: one.doing for one in partitions_without_leader(settings, ["no-such-topic"])}
     assert found["topic no-such-topic"] == "the broker that answered has no such topic"

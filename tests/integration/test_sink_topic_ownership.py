@@ -77,7 +77,7 @@ def test_a_claim_that_is_not_decided_counts_until_it_is_taken_back(
     assert first.sink.identities is not None
     record = (key_of_topics(first.settings.slot), first.sink.identities.dump())
     first.sink.write_ahead(first.settings.progress_topic, [record], "claiming")
-    with pytest.raises(SinkUnavailable, match="at the same moment"):
+    with pytest.raises(SinkUnavailable, match="at the same time"):
         second.write()
     for one in (second, first):
         one.sink.abort()

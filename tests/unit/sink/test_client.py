@@ -47,7 +47,7 @@ def test_a_record_that_was_taken_nobody_knows_where_is_not_taken_for_durable() -
     assert client.next_offsets == {("t", 1): 5}
     client.usable()
     client.reported(None, Message(topic="t", partition=1, offset=-1001))
-    with pytest.raises(SinkUnavailable, match="where is not known"):
+    with pytest.raises(SinkUnavailable, match="at an unknown offset"):
         client.usable()
     client.close()
 

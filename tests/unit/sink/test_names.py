@@ -52,7 +52,7 @@ def test_a_prefix_keeps_its_dots() -> None:
 
 
 def test_a_name_too_long_for_kafka_is_refused() -> None:
-    with pytest.raises(SinkError, match="Kafka takes 249"):
+    with pytest.raises(SinkError, match="Kafka allows 249"):
         topic_name(TEMPLATE, name="shop", schema="s", table="ä" * 50)
 
 

@@ -46,5 +46,5 @@ def test_each_answer_is_that_of_its_question(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_log_that_begins_behind_its_end_is_two_logs_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """F64: else no progress would be found where there is some."""
     monkeypatch.setattr(reader, "Admin", answering(9, 3))
-    with pytest.raises(SinkUnavailable, match="begins behind its end"):
+    with pytest.raises(SinkUnavailable, match="the start of its log is after the end"):
         reader.bounds(SETTINGS, TOPIC)
