@@ -1,9 +1,9 @@
-"""The command line: from words to one call of a room, and from an error to an exit status.
+"""The command line: parse the arguments, call one package, turn an error into an exit status.
 
-Comes in: arguments.  Goes out: an exit status; what a command found on stdout, what went wrong on stderr.
+Comes in: arguments.  Goes out: an exit status; a command's results on stdout, errors on stderr.
 Invariant: a wrong configuration ends with status 78 and one line for each problem; an error of cdcd's tree is
 one line, never a traceback.
-Must not: decide anything that a room could decide; import a client library before a command needs it.
+Must not: take a decision that belongs to another package; import a client library before a command needs it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cdcd.version import __version__
 __all__ = ["main"]
 
 _DESCRIPTION = "Change data capture from PostgreSQL to Kafka, exactly once."
-_EPILOG = "`cdcd --config FILE` runs the daemon. `cdcd config sample` prints a configuration to begin with."
-_USAGE = 2  # as argparse ends
-_BROKEN_PIPE = 141  # what a shell reports for a process ended by SIGPIPE
+_EPILOG = "`cdcd --config FILE` runs the daemon. `cdcd config sample` prints a sample configuration."
+_USAGE = 2  # argparse's status for a usage error
+_BROKEN_PIPE = 141  # a shell's status for a process that SIGPIPE has ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Version(argparse.Action):
-    """Only who asks pays for loading the C extensions."""
+    """Print the version. The C extensions are loaded only for this option, because loading takes time."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
         print(f"cdcd {__version__} ({implementation()})")
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     check = commands.add_parser(
-        "check", help="connect everywhere and say what would fail", allow_abbrev=False
+        "check", help="connect to all servers and report each problem", allow_abbrev=False
     )
     _add_config(check)
     check.add_argument("--json", action="store_true", help="print the findings as JSON")
@@ -97,11 +97,11 @@ def _parser() -> argparse.ArgumentParser:
     add_recovery_commands(commands, _add_config)
     add_capture(commands, _add_config)
     add_decode(commands)
-    commands.add_parser("demo", help="run the whole pipeline on servers of its own", add_help=False)
+    commands.add_parser("demo", help="run the whole pipeline on temporary servers", add_help=False)
     return parser
 
 
 def _add_config(parser: argparse.ArgumentParser, *, is_command: bool = True) -> None:
-    # a subcommand's default would overwrite what stood before it: `cdcd --config FILE check`
+    # a subcommand's default would overwrite the option before the command: `cdcd --config FILE check`
     default = argparse.SUPPRESS if is_command else None
     parser.add_argument("--config", metavar="FILE", type=Path, default=default, help="the configuration file")

@@ -1,9 +1,9 @@
-"""Whether `admin.port` can be had on this machine, and who answers there.
+"""Check whether `admin.port` is free on this machine, and which process listens on it.
 
-Comes in: a configuration.  Goes out: one finding; none where any free port will do.
-Invariant: the daemon of this configuration is as it should be. Another process there is a warning only: a check often
-runs on another machine than the daemon.
-Must not: keep the port.
+Comes in: a configuration.  Goes out: one finding; none with `admin.port: 0`, which takes any free port.
+Invariant: the daemon of this configuration on the port is ok. Another process there is only a warning, because a
+check often runs on another machine than the daemon.
+Must not: leave the port bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LARGEST_PAGE_BYTES = 1 << 20
 
 
 def check_admin_port(config: Config) -> list[Finding]:
-    """Return what a daemon on this machine would meet when it listens. Does not raise."""
+    """Return whether a daemon on this machine could listen, as a finding. Does not raise."""
     host, port = config.admin.host, config.admin.port
     if port == 0:
         return []
@@ -32,13 +32,13 @@ def check_admin_port(config: Config) -> list[Finding]:
     if failed.errno == errno.EADDRINUSE and _name_there(host, port) == config.name:
         return [Finding("ok", "admin.port", f"the daemon of this configuration answers at {host}:{port}")]
     why = failed.strerror or type(failed).__name__
-    message = f"{host}:{port} cannot be had on this machine: {why}; a daemon here would end with status 78"
-    hint = "stop what listens there, or choose another admin.port or admin.host"
+    message = f"{host}:{port} is not available on this machine: {why}; a daemon here would end with status 78"
+    hint = "stop the process that listens there, or choose another admin.port or admin.host"
     return [Finding("warn", "admin.port", message, hint)]
 
 
 def here(host: str) -> str:
-    """Return where who listens on `host` is found from this machine."""
+    """Return the address at which this machine reaches a process that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing listens here
 
 
@@ -54,9 +54,9 @@ def _bind_failure(host: str, port: int) -> OSError | None:
 
 
 def _name_there(host: str, port: int) -> str | None:
-    """Return the name of the cdcd that answers, None where none does."""
+    """Return the name of the cdcd that answers, None if none does."""
     connection = http.client.HTTPConnection(here(host), port, timeout=_ANSWER_TIMEOUT_S)
-    connection.response_class = paced_response(Deadline(_ANSWER_TIMEOUT_S))  # it may be anybody
+    connection.response_class = paced_response(Deadline(_ANSWER_TIMEOUT_S))  # any process may listen there
     try:
         connection.request("GET", "/status", headers={"Host": "localhost"})
         page = json.loads(connection.getresponse().read(_LARGEST_PAGE_BYTES))

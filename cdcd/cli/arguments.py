@@ -1,7 +1,7 @@
-"""The arguments of commands: `cdcd capture` and `cdcd decode`, and the ways on from a halt.
+"""The arguments of commands: `cdcd capture` and `cdcd decode`, and the resolutions of a halt.
 
-Comes in: the parser of commands.  Goes out: the same with some more.
-Invariant: the help of those two says that they show row values, that of the ways on what they cost.
+Comes in: the parser of commands.  Goes out: the same parser with these commands.
+Invariant: the help of capture and decode says that they show row values; the help of a resolution says its effect.
 Must not: run anything.
 """
 
@@ -13,30 +13,31 @@ from pathlib import Path
 from typing import Any
 
 _CAPTURE = (
-    "Write what the server sends for the configured publications and options to FILE, byte for byte, from now on "
-    "until Ctrl-C or a limit. It reads a temporary slot of its own: no other slot is touched and nothing is "
-    "confirmed. While it runs, the server keeps the WAL from its beginning on. FILE must not exist yet; it holds "
-    "the values of rows, so only its owner may read it."
+    "Write the messages that the server sends for the configured publications and options to FILE, byte for byte, "
+    "from now on until Ctrl-C or a limit. The command reads its own temporary slot: it changes no other slot and "
+    "confirms nothing. While it runs, the server retains the WAL since the start of the command. FILE must not exist "
+    "yet. FILE contains the values of rows, so only its owner may read it."
 )
 _DECODE = (
     "Print each message of FILE, or each line of hex on standard input, as one line of JSON with every field by its "
-    "name: `frame` and its fields, `message` and, under `fields`, its own. LSNs are X/Y, times microseconds since "
-    "2000-01-01. A value sent as text is under `text`, or under `hex` where it is not UTF-8; one sent in binary is "
-    "always under `hex`. `at_byte` or `line` says where it stands. This command shows the values of rows: that is "
-    "what it is for. The first error ends it with one line and a status other than 0."
+    "name: `frame` and the frame's fields, then `message` and, under `fields`, the message's fields. LSNs are X/Y, "
+    "times microseconds since 2000-01-01. A value sent as text is under `text`, or under `hex` if it is not UTF-8; a "
+    "value sent in binary is always under `hex`. `at_byte` or `line` is the input position. This command shows "
+    "the values of rows. The first error ends it with one line and a status other than 0."
 )
 _RESUME = (
-    "Have the halted daemon on this machine retry, as SIGHUP does. With --accept-gap, first decide that what "
-    "is missing stays missing: the stored position is moved to where the slot stands (a slot that is gone is made "
+    "Ask the halted daemon on this machine to retry, as SIGHUP does. With --accept-gap, first accept that missing "
+    "changes never arrive: the stored position is moved to the slot's position (a slot that is gone is created "
     "again), and the topic of each published table gets a marker of the gap. Refused unless that resolves the halt."
 )
 _RESNAPSHOT = (
-    "Have the tables of the publication copied again: the daemon makes the slot again, marks the gap in each topic, "
-    "empties it by a truncate event, and copies. It has to be halted or stopped; it need not be in trouble."
+    "Copy the tables of the publication again: the daemon recreates the slot, writes a marker of the gap and a "
+    "truncate event to each topic, and copies the tables. The daemon must be halted or stopped."
 )
 _DROP_SLOT = (
-    "Drop the slot of the configuration, when cdcd is not to run any more: as long as it is there PostgreSQL keeps "
-    "the WAL since its position. Refused while a daemon streams or begins. Topics, progress and publication stay."
+    "Drop the slot of the configuration when cdcd is no longer needed: PostgreSQL retains the WAL since the slot's "
+    "position until the slot is dropped. Refused while a daemon streams or starts. Topics, progress and publication "
+    "are not changed."
 )
 Add = Callable[[argparse.ArgumentParser], None]
 
@@ -44,38 +45,38 @@ Add = Callable[[argparse.ArgumentParser], None]
 def add_recovery_commands(commands: Any, add_config: Add) -> None:
     """Add `cdcd resume`, `cdcd resnapshot` and `cdcd drop-slot`."""
     resume: argparse.ArgumentParser = commands.add_parser(
-        "resume", help="tell a halted daemon to look again", description=_RESUME, allow_abbrev=False
+        "resume", help="ask a halted daemon to retry", description=_RESUME, allow_abbrev=False
     )
     add_config(resume)
-    resume.add_argument(
-        "--accept-gap", action="store_true", help="go on without the changes that are missing"
-    )
+    resume.add_argument("--accept-gap", action="store_true", help="continue without the missing changes")
     resume.add_argument(
         "--accept-topic",
         action="append",
         metavar="NAME",
         default=[],
-        help="go on with a topic that was made again, has other partitions, or is gone and is to be made again",
+        help="continue with a topic that was recreated, has more partitions, or is gone and has to be recreated",
     )
     resnapshot: argparse.ArgumentParser = commands.add_parser(
         "resnapshot", help="copy the tables again", description=_RESNAPSHOT, allow_abbrev=False
     )
     add_config(resnapshot)
     drop_slot: argparse.ArgumentParser = commands.add_parser(
-        "drop-slot", help="drop the slot, to end with cdcd", description=_DROP_SLOT, allow_abbrev=False
+        "drop-slot", help="drop the slot, to stop using cdcd", description=_DROP_SLOT, allow_abbrev=False
     )
     add_config(drop_slot)
     for command in (resume, resnapshot, drop_slot):
-        command.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+        command.add_argument("--dry-run", action="store_true", help="print the planned steps, change nothing")
 
 
 def add_capture(commands: Any, add_config: Add) -> None:
     """Add `cdcd capture`."""
     capture: argparse.ArgumentParser = commands.add_parser(
-        "capture", help="write what the server sends to a file", description=_CAPTURE, allow_abbrev=False
+        "capture", help="write the server's messages to a file", description=_CAPTURE, allow_abbrev=False
     )
     add_config(capture)
-    capture.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to make")
+    capture.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, required=True, help="the file to create"
+    )
     capture.add_argument(
         "--seconds", metavar="N", type=_seconds, help="end after N seconds (default: at Ctrl-C)"
     )
@@ -94,7 +95,7 @@ def add_decode(commands: Any) -> None:
         metavar="FILE",
         nargs="?",
         type=Path,
-        help="a file of `cdcd capture`; without it: lines of hex",
+        help="a file written by `cdcd capture`; default: lines of hex on standard input",
     )
     lines = decode.add_mutually_exclusive_group()
     lines.add_argument(
@@ -127,12 +128,12 @@ def add_decode(commands: Any) -> None:
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return value
 
 
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of messages")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of messages")
     return value

@@ -1,7 +1,7 @@
-"""`cdcd capture`: from a configuration to a file of frames.
+"""`cdcd capture`: write the frames of a stream to a file.
 
-Comes in: a configuration, a file's name, limits.  Goes out: an exit status; what was done on standard error.
-Invariant: a file that was begun is whole up to its last frame, also after Ctrl-C or SIGTERM, unless it cannot grow.
+Comes in: a configuration, a file's name, limits.  Goes out: an exit status; the progress on standard error.
+Invariant: the file ends with a complete frame, also after Ctrl-C or SIGTERM, unless a write to it fails.
 Must not: print a value.
 """
 
@@ -49,14 +49,15 @@ def run(config: Config, path: Path, *, seconds: float | None, messages: int | No
                 raise
     except OSError as error:
         raise CaptureError(
-            f"{path} cannot be written: {error.strerror}", hint="it can be decoded up to its last whole frame"
+            f"{path} cannot be written: {error.strerror}",
+            hint="`cdcd decode` reads it up to its last complete frame",
         ) from None
     _say(f"{written} messages")
     return EXIT_OK
 
 
 class _Stop:
-    """Whether a signal has asked for the end."""
+    """A flag that SIGINT and SIGTERM set."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -68,20 +69,20 @@ class _Stop:
 
 
 def _begun(settings: SourceSettings, options: StreamOptions, stop: _Stop) -> Capture:
-    """Begin in a thread: where the slot waits for open transactions (F38), no signal would be heard."""
+    """Start in a thread: while the slot's creation waits for open transactions (F38), libpq blocks signals."""
     capture: Future[Capture] = Future()
 
     def begin() -> None:
         try:
             capture.set_result(Capture(settings, options, BlockerReport()))
-        except BaseException as error:  # noqa: BLE001 - handed to who waits
+        except BaseException as error:  # noqa: BLE001 - passed to the waiting thread
             capture.set_exception(error)
 
     threading.Thread(target=begin, daemon=True).start()
     while wait([capture], _LOOK_AGAIN_S).not_done:
         if stop.is_asked:
             raise CaptureError(
-                "ended before it began", hint="end the transactions that are open, and try again"
+                "interrupted before the capture started", hint="end the open transactions, and try again"
             )
     return capture.result()
 
@@ -96,7 +97,7 @@ def _write(capture: Capture, file: BinaryIO, stop: _Stop, seconds: float | None,
 
     for payload in capture.frames(until):
         if payload is None:
-            file.flush()  # so that the file can be looked at while it grows
+            file.flush()  # so that the file can be read while it grows
             continue
         write_frame(file, payload)
         written += payload[0] == XLOG_DATA

@@ -1,11 +1,10 @@
-"""`cdcd check`: what a start would meet, all of it at once.
+"""`cdcd check`: run all checks of a start at once.
 
 Comes in: a configuration.  Goes out: findings, and their text with the SQL or command for each.
-Invariant: the looks are those of a start (`cdcd.session.start_checks`), so what fails here is what it refuses, with
-the same code. Each thing that is looked at has a line: ok, warn, fail, or unknown where it could not be looked at,
-which is a failure of the check. What concerns this machine, or is a matter of the cluster's care, is added here.
-Nothing is changed anywhere.
-Must not: judge what a start judges.
+Invariant: the checks are those of a start (`cdcd.session.start_checks`), so a start refuses what fails here, with the
+same code. Each check has a line: ok, warn, fail, or unknown if it could not be made, which is a failure of the
+command. This module adds checks of this machine and of the cluster's settings. Nothing is changed anywhere.
+Must not: repeat a decision of the start's checks.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
 
 
 def check(config: Config) -> list[Finding]:
-    """Return what was found: of this machine, then in the order of a start. Does not raise."""
+    """Return the findings: of this machine, then in the order of a start. Does not raise."""
     with known_of(config) as known:
         found = [
             *_files(config),
@@ -41,14 +40,14 @@ def check(config: Config) -> list[Finding]:
 
 
 def has_failed(findings: Sequence[Finding]) -> bool:
-    """Whether a start would fail, or something could not be looked at."""
+    """Return whether a start would fail, or a check could not be made."""
     return any(finding.level in ("fail", "unknown") for finding in findings)
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """Return an aligned list, each complaint followed by what to do, and a last line that counts.
+    """Return an aligned list with the hint below each problem, and a last line with the counts.
 
-    What to do for several in a row is said once, below the last of them.
+    A hint of several consecutive findings is printed once, below the last of them.
     """
     width = max((len(escape(finding.subject)) for finding in findings), default=0)
     levels = max((len(finding.level) for finding in findings), default=0)
@@ -63,7 +62,7 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 def _counts(findings: Sequence[Finding]) -> str:
     numbers = {level: sum(finding.level == level for finding in findings) for level in (*_LEVELS, "unknown")}
-    unknown = f", {numbers['unknown']} could not be looked at" if numbers["unknown"] else ""
+    unknown = f", {numbers['unknown']} could not be checked" if numbers["unknown"] else ""
     return "{ok} ok, {warn} warn, {fail} fail".format(**numbers) + unknown
 
 
@@ -83,12 +82,14 @@ def _encryption(config: Config) -> list[Finding]:
     is_local = all(host in _LOCAL_HOSTS or host.startswith("/") for host in hosts)
     if is_local or parameters.get("sslmode") in _VERIFYING:
         return []
-    message = "the server's certificate is not verified, so anybody on the way can read and answer"
+    message = (
+        "the server's certificate is not verified, so an attacker on the network can read and change the data"
+    )
     return [Finding("warn", "source.dsn", message, "add sslmode=verify-full")]
 
 
 def _cluster(known: StartContext) -> list[Finding]:
-    """What the brokers do with what is written, asked only where they have answered."""
+    """Return findings about the brokers' durability settings; none if the brokers have not answered."""
     if known.metadata is None or known.topics is None or known.sink is None:
         return []
     names = written_topics(known)

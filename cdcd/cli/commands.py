@@ -1,4 +1,4 @@
-"""What each command does, in a few lines: load the configuration, call the room, print.
+"""The commands: each loads the configuration, calls a package and prints the result.
 
 Comes in: parsed arguments.  Goes out: an exit status.
 Invariant: the configuration is loaded, and refused, before anything connects.
@@ -22,22 +22,22 @@ from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.redaction import escape, strike
 
 _DEMO_EXTRA = "the demo needs its extra: pip install 'cdcd[demo]'"
-_NO_CONFIG = 2  # as argparse ends
+_NO_CONFIG = 2  # argparse's status for a usage error
 
 
 def run_daemon(options: argparse.Namespace) -> int:
-    """Run the daemon until it is told to stop; that it is told so while it is still being loaded is in order too."""
+    """Run the daemon until a signal stops it, also while its modules are still being imported."""
     config = _loaded(options).config
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end_at_once)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it looks at everything anyway
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a start checks everything anyway
     from cdcd.process.main import run
 
     return run(config)
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
-    """Nothing is begun, so there is nothing to bring to an end."""
+    """Exit immediately: nothing has been started yet."""
     os._exit(EXIT_OK)
 
 

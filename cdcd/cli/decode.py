@@ -1,9 +1,9 @@
 """`cdcd decode`: each captured message as one line of JSON.
 
 Comes in: a capture file, or lines of hex.  Goes out: JSON lines on standard output, an exit status.
-Invariant: whether the wire is inside a stream segment is followed from message to message, so that xids are
-read right; an error says where in the input it is, and everything before it has been printed.
-Must not: connect anywhere. It shows row values on purpose; its errors still hold none.
+Invariant: `Reader` tracks whether a message is inside a stream segment, because only such a message has an xid. An
+error has its position in the input, and everything before it has been printed.
+Must not: connect anywhere. The command shows row values on purpose; its errors have none.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Place = tuple[str, int]
 _HEX_PROTO_VERSION = 4
 _HEX_STREAMING = "on"
 _MAX_LINE_BYTES = 2 * MAX_FRAME_BYTES + 16
-_ADVICE = "is it of another --proto-version or --streaming? then an unknown server's; report it"
+_ADVICE = "check --proto-version and --streaming; if both are right, report the message as unknown"
 _ADVICE_FOR_HEX = {
-    True: f"are these pgoutput messages without their frames? then --messages; {_ADVICE}",
-    False: f"are these whole CopyData frames? then without --messages; {_ADVICE}",
+    True: f"for pgoutput messages without their frames, add --messages; {_ADVICE}",
+    False: f"for whole CopyData frames, omit --messages; {_ADVICE}",
 }
-"""By whether the lines were taken for frames."""
+"""By whether the lines are read as frames."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print every message. Raises cdcd's errors, with the place in the input."""
+    """Print every message. Raises cdcd's errors, with the position in the input."""
     if options.file is None:
         reader = Reader(options.proto_version or _HEX_PROTO_VERSION, options.streaming or _HEX_STREAMING)
         read = reader.frame if options.is_frames else reader.message
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise CaptureError(
             f"{options.file} cannot be read: {error.strerror}",
-            hint="name a file that is there and may be read",
+            hint="give the path of a file that exists and that this user may read",
         ) from None
     with file:
         header = read_header(file)
@@ -109,14 +109,14 @@ def _print(
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Raise CaptureError where the output cannot be written; that nobody reads it any more is no error."""
+    """Raise CaptureError if the output cannot be written; a closed pipe is no error here."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise CaptureError(
-            f"standard output cannot be written: {error.strerror}", hint="make room where the output goes to"
+            f"standard output cannot be written: {error.strerror}", hint="free disk space for the output"
         ) from None
 
 

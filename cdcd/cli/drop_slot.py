@@ -1,11 +1,11 @@
-"""`cdcd drop-slot`: the last step of an end with cdcd, so that PostgreSQL keeps no WAL for it (F24).
+"""`cdcd drop-slot`: drop the slot when cdcd is no longer used, so that PostgreSQL retains no WAL for it (F24).
 
-Comes in: a configuration.  Goes out: lines that say what was done, an audit line.
-Invariant: the slot goes only when nobody streams from it or begins on it, only when it is cdcd's by name, plugin
-and database, and not where the progress topics say that a daemon of another name reads it, or that ours reads
-another server. The progress record stays, so that a later start says that the slot is gone and skips nothing
-silently.
-Must not: touch a topic or a publication.
+Comes in: a configuration.  Goes out: lines with the steps done, an audit line.
+Invariant: the slot is dropped only while no daemon streams from it or starts on it, and only if name, plugin and
+database are cdcd's. It is not dropped if the progress topics show that a daemon of another name reads it, or that
+this configuration's daemon reads another server. The progress record is not deleted, so that a later start halts
+because the slot is gone, and skips nothing silently.
+Must not: change a topic or a publication.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.audit")
 
 
 def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
-    """Raise ResumeRefused where a daemon of another name reads the slot, or ours reads another server's (F80).
+    """Raise ResumeRefused if a daemon of another name reads the slot, or our daemon reads another server (F80).
 
     Raises Sink errors.
     """
@@ -40,21 +40,21 @@ def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
     ours = next((owner for owner in owners if owner.progress_key == own), None)
     if ours is not None and not ours.is_of(server.system_identifier, server.database):
         raise ResumeRefused(
-            f"the stored position is that of {ours}, and this is another server or database: its slot of that "
-            "name is another daemon's",
-            hint="point source.dsn at the server that was read before",
+            f"the stored position is that of {ours}, and source.dsn leads to another server or database: the slot of "
+            "that name there belongs to another daemon",
+            hint="set source.dsn to the server of the stored position",
             slot=settings.slot,
         )
     if readers and all(reader.progress_key != own for reader in readers):
         raise ResumeRefused(
             f"the slot is read by a daemon with another name: {readers[0]}",
-            hint="run it with that daemon's configuration, if it is not to run any more",
+            hint="if that daemon is no longer needed, run this command with its configuration",
             slot=settings.slot,
         )
 
 
 def drop(config: Config, *, is_dry: bool = False) -> list[str]:
-    """Drop the slot. Raises ResumeRefused while a daemon is there or where the slot is not cdcd's, Source errors."""
+    """Drop the slot. Raises ResumeRefused while a daemon runs or if the slot is not cdcd's; Source errors."""
     source = config.source_settings()
     slot, server = look(config)
     if slot is None:
@@ -68,7 +68,7 @@ def drop(config: Config, *, is_dry: bool = False) -> list[str]:
     if confirmed_lsn is None:
         raise ResumeRefused(
             "the slot is not one of cdcd's in this database",
-            hint="it is another program's: pg_replication_slots says of which plugin and database",
+            hint="the slot belongs to another program: pg_replication_slots shows its plugin and database",
             slot=source.slot,
             plugin=slot.plugin,
             database=slot.database,
@@ -77,6 +77,6 @@ def drop(config: Config, *, is_dry: bool = False) -> list[str]:
     _LOG.warning("slot_dropped", who=by, slot=source.slot, confirmed_flush_lsn=until)
     return [
         f"slot_dropped by {by}: {source.slot}, confirmed up to {until}",
-        "topics, progress and publication are as they were; where there is progress, a start from here on halts with "
-        "CDCD-SLOT-MISSING, and `cdcd resnapshot` begins again",
+        "topics, progress and publication are unchanged; if there is a progress record, the next start halts with "
+        "CDCD-SLOT-MISSING, and `cdcd resnapshot` copies the tables again",
     ]

@@ -1,7 +1,7 @@
-"""Commands that change what a daemon relies on run alone: nobody streams from the slot, and nobody begins.
+"""Exclusive access for commands that change a daemon's state: no daemon streams from the slot, and none starts.
 
-Comes in: a configuration.  Goes out: the slot and its server, the lock of the start, who decides.
-Invariant: while the lock is held no daemon begins (F69); nobody is waited for: who is there is named.
+Comes in: a configuration.  Goes out: the slot and its server, the start lock, the user's name.
+Invariant: while the lock is held no daemon starts (F69). A command does not wait for a daemon: its error names it.
 Must not: change anything.
 """
 
@@ -23,9 +23,9 @@ from cdcd.source.start_lock import StartLock
 
 @contextlib.contextmanager
 def exclusive(config: Config) -> Iterator[None]:
-    """Keep every daemon from beginning meanwhile; raises ResumeRefused where one has begun.
+    """Prevent the start of any daemon meanwhile. Raises ResumeRefused if a daemon starts or runs.
 
-    Nobody holds the slot while the tables are copied for the first time: the lock of the start is held then (F69).
+    The start lock is needed because no session uses the slot while the tables are copied for the first time (F69).
     """
     lost: list[CdcdError] = []
     lock = StartLock(config.source_settings(), lost.append)
@@ -34,7 +34,7 @@ def exclusive(config: Config) -> Iterator[None]:
     except SlotActive as error:
         raise ResumeRefused(
             "a daemon is starting on the slot now, or copies the tables",
-            hint="let it go on, or stop it first; a start is over in seconds, so try again",
+            hint="stop the daemon, or wait until it has started, which takes seconds, and try again",
             **error.context,
         ) from error
     try:
@@ -47,7 +47,7 @@ def exclusive(config: Config) -> Iterator[None]:
 
 
 def look(config: Config) -> tuple[SlotState | None, ServerIdentity]:
-    """Return slot and server. Raises SourceStandby, and ResumeRefused while somebody holds the slot."""
+    """Return slot and server. Raises SourceStandby, and ResumeRefused while a session uses the slot."""
     source = config.source_settings()
     with contextlib.closing(connect_sql(source)) as connection:
         slot = read_slot(connection, source.slot)
@@ -56,7 +56,7 @@ def look(config: Config) -> tuple[SlotState | None, ServerIdentity]:
     if slot is not None and slot.active:
         raise ResumeRefused(
             "a daemon streams from the slot now",
-            hint="stop it first, if this is wanted all the same",
+            hint="stop the daemon first",
             slot=source.slot,
             active_pid=slot.active_pid,
         )
@@ -64,7 +64,7 @@ def look(config: Config) -> tuple[SlotState | None, ServerIdentity]:
 
 
 def who() -> str:
-    """Return who decides; in a container the user often has a number alone."""
+    """Return the name of the user who runs the command, or the uid: in a container a user often has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,11 +1,11 @@
-"""`cdcd init`: create what a first start needs and what is missing, or print how.
+"""`cdcd init`: create the publication, topics and slot that are missing for a first start, or print the commands.
 
 Comes in: a configuration.  Goes out: steps done, or (`plan`) the SQL and commands that would do them.
-Invariant: first everything is looked at that a start looks at (`session.start_checks`); where that refuses, nothing
-is made anywhere (F79). The publication comes before the slot (F39), and once it is there its tables are looked at
-before their topics are made. The slot is made here only when no snapshot is wanted, because a snapshot joins the
-stream only if slot and snapshot are made together (F36); and never in the place of one that cdcd has read from,
-because what came in between is not in it (F10). What exists stays.
+Invariant: first all checks of a start run (`session.start_checks`); if one of them refuses, nothing is created
+anywhere (F79). The publication is created before the slot (F39), and its tables are checked before their topics are
+created. The slot is created here only without a snapshot, because a snapshot joins the stream only if slot and
+snapshot are created together (F36). A slot that cdcd has read from is never replaced, because the new slot lacks the
+changes in between (F10). Existing objects are not changed.
 Must not: alter or drop anything, or wait long for a lock.
 """
 
@@ -32,20 +32,20 @@ from cdcd.source.publication_catalog import create_publication_sql, missing_publ
 from cdcd.source.slot import read_slot
 
 _TIMEOUT_S = 60.0
-_SLOT_LATER = "the daemon makes it at its first start, together with the snapshot"
-_SLOT_NEVER = "only the daemon can make it, together with the snapshot: set source.slot.create: true"
+_SLOT_LATER = "the daemon creates it at its first start, together with the snapshot"
+_SLOT_NEVER = "only the daemon can create it, together with the snapshot: set source.slot.create: true"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was there, was made, or could not be made."""
+    """One object that existed, was created, or could not be created."""
 
     text: str
     is_done: bool = True
 
 
 def init(config: Config) -> list[Step]:
-    """Create what is missing. What a start would refuse becomes a step that is not done, and nothing is made then."""
+    """Create the missing objects. If a check of the start fails, return it as a step not done and create nothing."""
     steps = _refused(config)
     for make in () if steps else (_publication, _topics, _slot):
         steps += _attempt(make, config)
@@ -55,7 +55,7 @@ def init(config: Config) -> list[Step]:
 
 
 def plan(config: Config) -> list[str]:
-    """Return the SQL and commands for what is missing, with comments. Raises cdcd's errors."""
+    """Return the SQL and commands for the missing objects, with comments. Raises cdcd's errors."""
     connection = connect_sql(config.source_settings())
     try:
         missing = missing_publications(connection, config.source.publication.names)
@@ -71,13 +71,15 @@ def plan(config: Config) -> list[str]:
     existing = _asked_topics(config).partitions([*topics, *own])
     lines += [topic_command(config, name) for name in topics if name not in existing]
     if missing:
-        lines.append("# topics of the tables in the missing publication: run this again once it is there")
+        lines.append(
+            "# topics of the tables in the missing publication: run this again once the publication exists"
+        )
     lines += [topic_command(config, name) for name in own if name not in existing]
     return lines or ["# nothing is missing"]
 
 
 def topic_command(config: Config, name: str) -> str:
-    """Return the command of Kafka's own tools that creates the topic as cdcd would."""
+    """Return the command of Kafka's tools that creates the topic with cdcd's settings."""
     topics = config.sink.topics
     own = own_topic_properties(config)
     properties = own.get(name, topics.properties)
@@ -107,7 +109,7 @@ def _attempt(make: Callable[[Config], list[Step]], config: Config) -> list[Step]
 
 
 def _refused(config: Config) -> list[Step]:
-    """Return what a start would be refused with, but for what is made here."""
+    """Return the findings that refuse a start, except for objects that `cdcd init` creates."""
     with known_of(config, create_slot=True, timeout_s=_TIMEOUT_S) as known:
         findings = looked(known)
     return [_not_done(one) for one in dict.fromkeys(findings) if _is_in_the_way(one, config)]
@@ -132,7 +134,7 @@ def _publication(config: Config) -> list[Step]:
             if name not in missing:
                 steps.append(Step(f"exists   publication {name}"))
                 continue
-            with (  # it locks the tables that it names
+            with (  # CREATE PUBLICATION locks the tables that it names
                 holders_named(connection, LOCK_PATIENCE_MS, AGAINST_ALTERING),
                 translated(),
                 connection.cursor() as cursor,
@@ -140,7 +142,7 @@ def _publication(config: Config) -> list[Step]:
                 cursor.execute(create_publication_sql(name, wanted.tables))
             log_notices(connection.notices)
             steps.append(Step(f"created  publication {name}"))
-    # What it publishes is known only now: two tables in one topic, or one that nobody may read.
+    # The published tables are known only now: two tables may share a topic, or the role may not read one of them.
     return [*steps, *(_refused(config) if missing else [])]
 
 

@@ -1,8 +1,8 @@
-"""What commands say to people: each line struck out, escaped and cut (`cdcd.redaction`).
+"""The output of commands for people: each line without secrets, escaped and cut (`cdcd.redaction`).
 
-In: lines, which may hold a server's words and names.  Out: the same on standard output or standard error.
-Invariant: what comes in as one line goes out as one line.
-Must not: be used for what other programs read (JSON, YAML), which has escapes of its own.
+In: lines, which may contain a server's messages and names.  Out: the same lines on standard output or standard error.
+Invariant: one line of input is one line of output.
+Must not: be used for output to other programs (JSON, YAML), which has its own escapes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdcd.redaction import MAX_CHARACTERS, clean, clean_lines
 
 __all__ = ["ascii_escapes", "say", "show_uncaught"]
 
-_UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]")  # a line break is of the layout: in a string JSON has it escaped
+_UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]")  # a raw line break is layout: in a string, JSON escapes it
 
 
 def say(lines: Iterable[str], stream: TextIO | None = None) -> None:
@@ -28,7 +28,7 @@ def say(lines: Iterable[str], stream: TextIO | None = None) -> None:
 
 
 def show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print what nobody has caught, as Python does, but struck out and escaped: `sys.excepthook`."""
+    """Print an uncaught exception as Python does, but without secrets and escaped: `sys.excepthook`."""
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
@@ -37,7 +37,7 @@ def show_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
 
 
 def ascii_escapes(text: str) -> str:
-    """Return JSON with escapes of JSON's own for what is no printable character, which may stay raw in it."""
+    """Return the JSON with unprintable characters as JSON escapes: JSON itself allows them raw."""
 
     def escaped(found: re.Match[str]) -> str:
         character = found[0]

@@ -1,9 +1,9 @@
-"""What has become of the tables that records were written of: renamed, replaced, taken out of the publication.
+"""Report changes of the tables whose records were written: renamed, replaced, removed from the publication.
 
-Comes in: a configuration, what is kept of the topics, a connection.  Goes out: findings; what the daemon would halt
-at is a failure, the rest a warning.
-Invariant: the daemon's own comparison with what it keeps in Kafka, so both say the same.
-Must not: change what is kept.
+Comes in: a configuration, the stored topic identities, a connection.  Goes out: findings; a change at which the
+daemon would halt is a failure, any other a warning.
+Invariant: the comparison is the daemon's own, with the same stored data, so both report the same.
+Must not: change the stored data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdcd.source.unpublished_tables import unpublished, with_topic
 
 
 def compared(config: Config, identities: TopicIdentities, connection: Any) -> list[Finding]:
-    """Return what is otherwise than when records were last written. Raises Source errors, ProgressUnreadable."""
+    """Return the changes since records were last written. Raises Source errors, ProgressUnreadable."""
     names = config.source_settings().publications
     now = read_published(connection, names)
     not_published = unpublished(connection, published_oids(now), names)

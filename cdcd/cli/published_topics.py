@@ -1,7 +1,7 @@
-"""The settings with which a command asks Kafka, and the topics that are written to.
+"""The settings of a command's Kafka clients, and the topics that are written to.
 
-Comes in: a configuration.  Goes out: settings; topic names, asked from the source's catalog at this moment.
-Invariant: the topics are those of a start (`session.start_checks`), so `resnapshot` and `init` speak of its topics.
+Comes in: a configuration.  Goes out: settings; topic names, read from the source's catalog now.
+Invariant: the topics are those of a start (`session.start_checks`), so `resnapshot` and `init` use the same topics.
 Must not: create anything, or wait long for a lock.
 """
 
@@ -18,13 +18,13 @@ from cdcd.source.locks import holders_named
 from cdcd.source.publication_catalog import published_tables
 
 LOCK_PATIENCE_MS = 4000
-"""For each question that reads a published table; who holds it is then named."""
+"""How long each query waits for the lock of a published table; its error names the sessions that hold the lock."""
 
 
 def asking_settings(config: Config, *, timeout_s: float = 10.0) -> SinkSettings:
-    """Return the sink's settings for a command: each call waits so long, and the client's own log is quiet.
+    """Return the sink's settings for a command: each call waits `timeout_s`, and librdkafka logs nothing.
 
-    What the client would log comes as an error of the call that met it. Raises SecretUnreadable.
+    librdkafka also returns its errors to the call that failed, so nothing is lost. Raises SecretUnreadable.
     """
     settings = config.sink_settings()
     quiet = {} if "debug" in settings.properties else {"log_level": "0"}

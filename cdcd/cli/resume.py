@@ -1,11 +1,11 @@
-"""The ways on from a halt: `cdcd resume`, `cdcd resume --accept-gap`, `cdcd resnapshot`.
+"""The resolutions of a halt: `cdcd resume`, `cdcd resume --accept-gap`, `cdcd resnapshot`.
 
-Comes in: a configuration.  Goes out: lines that say what was done, an audit line, the daemon told to go on.
-Invariant: what may refuse is asked before anything is changed (F79), and again behind the fence: the sink is opened,
-which fences whoever still writes, only with the lock of the start (F69) and when nobody holds the slot; the verdict
-is the daemon's own. The new progress record, with its gap, is the one step that counts: what is done before it (a
-slot made) is found again by a second try, and what comes after it the daemon does.
-Must not: write a record where the verdict is not one that this way mends.
+Comes in: a configuration.  Goes out: lines with the steps done, an audit line, a request to the daemon to retry.
+Invariant: all checks that may refuse run before anything is changed (F79), and again after fencing. Opening the sink
+fences any other producer; the sink is opened only with the start lock (F69) and while no session uses the slot. The
+verdict is the daemon's own. The command takes effect with one step, the new progress record with its gap: a second
+attempt finds what was done before it (a new slot), and the daemon does all later steps.
+Must not: write a record if the command does not resolve the verdict.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ _ANSWER_BYTES = 256 << 10
 
 
 def look_again(config: Config, *, is_dry: bool = False) -> list[str]:
-    """Tell the daemon on this machine to look again. Raises ResumeRefused when none answers."""
+    """Ask the daemon on this machine to retry. Raises ResumeRefused if none answers."""
     if is_dry:
-        return [f"would tell the daemon at port {config.admin.port} to look again"]
+        return [f"would ask the daemon at port {config.admin.port} to retry"]
     found = _tell(config)
     if found is None:
         raise ResumeRefused(
             "no cdcd answers on this machine's admin port",
-            hint="run this where the daemon runs, with its configuration, or start it",
+            hint="run this command on the daemon's machine, with its configuration, or start the daemon",
             port=config.admin.port,
         )
     return [found]
 
 
 def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
-    """Go on without what is missing. Raises ResumeRefused where that mends nothing, Source and Sink errors."""
+    """Continue without the missing changes. Raises ResumeRefused if that resolves no halt, Source and Sink errors."""
     if is_dry:
         halt = check_accepts_gap(_halt_of(config))
         return [f"would accept the gap of this halt: {halt}"]
@@ -83,10 +83,10 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
 def accept_topics(
     config: Config, names: list[str], *, is_dry: bool = False, is_all: bool = True
 ) -> list[str]:
-    """Go on with these topics as they are. Raises ResumeRefused for one that is not known, Source and Sink errors.
+    """Accept these topics as they are. Raises ResumeRefused for a topic that is not known, Source and Sink errors.
 
-    `is_all`: nothing else is to be decided, so the daemon is told; else a gap is accepted next, and what that refuses
-    is refused before the topics are taken (F79).
+    `is_all`: nothing else has to be decided, so the daemon is asked to retry. Otherwise a gap is accepted next, and
+    its checks run before the topics are accepted (F79).
     """
 
     def accepted(config: Config, stored: Progress) -> TopicIdentities:
@@ -97,7 +97,7 @@ def accept_topics(
 
     if is_dry:
         _refuse_first(config, accepted)
-        return [f"would take these topics as they are: {', '.join(names)}"]
+        return [f"would accept these topics as they are: {', '.join(names)}"]
     with _opened(config, accepted) as (sink, stored):
         sink.identities = accepted(config, stored)
         _write(sink, stored)
@@ -108,7 +108,7 @@ def accept_topics(
 
 
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
-    """Have the tables copied again. Raises ResumeRefused where that is not safe, Source and Sink errors."""
+    """Request a new copy of the tables. Raises ResumeRefused if that is not safe, Source and Sink errors."""
     if config.snapshot.mode != "initial":
         raise ResumeRefused("snapshot.mode is never", hint="set snapshot.mode: initial")
     if is_dry:
@@ -116,7 +116,8 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         _refuse_first(config, _anew)
         refuse_unready(config)
         return [
-            f"would have these copied again: {', '.join(_topics(config))}; the start now: {halt or 'goes on'}"
+            f"would copy the tables of these topics again: {', '.join(_topics(config))}; "
+            f"a start now: {halt or 'succeeds'}"
         ]
     with _opened(config, _anew, refuse_unready) as (sink, stored):
         now = _anew(config, stored)
@@ -127,14 +128,14 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
 
 # --- inside ---
 
-_NOT_RUNNING = "no cdcd answers on this machine: start it, or tell it by SIGHUP, and it goes on"
+_NOT_RUNNING = "no cdcd answers on this machine: start the daemon, or send SIGHUP to it, and it continues"
 
 
 def _refuse_first(config: Config, ask: Callable[[Config, Progress], object]) -> None:
-    """Go through what may refuse before the sink is opened, which fences whoever writes (F79).
+    """Run all checks that may refuse before the sink is opened, which fences any other producer (F79).
 
-    A transaction that a killed daemon has left open hides what is durable: who is asked behind the fence, as well,
-    then refuses by what that is.
+    An open transaction of a killed daemon hides the durable progress. The checks therefore run again after fencing,
+    and then decide by the durable progress.
     """
     stored, is_final = peeked(config)
     if stored is None:
@@ -149,11 +150,11 @@ def _refuse_first(config: Config, ask: Callable[[Config, Progress], object]) -> 
 
 
 def _gap(config: Config, stored: Progress) -> tuple[SlotState | None, ServerIdentity, Timelines, CdcdError]:
-    """Return slot, server, its timelines and the halt whose gap is accepted. Raises ResumeRefused where it is not."""
+    """Return slot, server, its timelines and the halt whose gap is accepted. Raises ResumeRefused for other halts."""
     slot, server = look(config)
     timelines = timelines_of(config.source_settings(), server)
     halt = check_accepts_gap(_halted(config, stored, slot, server, timelines))
-    # What this refuses is refused before a slot is dropped; where a new one will begin is not known yet.
+    # Refuse before a slot is dropped; the consistent point of the new slot is not known yet.
     confirmed_lsn = 0 if slot is None else slot.confirmed_flush_lsn or 0
     slot_lsn = server.wal_lsn if needs_new_slot(slot) else confirmed_lsn
     identity = _identity(config, server, timelines, stored.identity.slot_lsn)
@@ -162,7 +163,7 @@ def _gap(config: Config, stored: Progress) -> tuple[SlotState | None, ServerIden
 
 
 def _identities_without(config: Config, stored: Progress, names: list[str]) -> TopicIdentities:
-    """Return what is kept of the topics but for these. Raises ResumeRefused, SourceMismatch on another server."""
+    """Return the stored identities of all other topics. Raises ResumeRefused, SourceMismatch on another server."""
     slot, server = look(config)
     halt = _halted(config, stored, slot, server, timelines_of(config.source_settings(), server))
     if isinstance(halt, SourceMismatch):
@@ -172,14 +173,14 @@ def _identities_without(config: Config, stored: Progress, names: list[str]) -> T
     if unknown:
         raise ResumeRefused(
             f"cdcd has written nothing to {', '.join(unknown)}, so there is nothing to accept",
-            hint="give the topics that the halt names",
+            hint="give only topics that the halt names",
         )
     identities.forget(names)
     return identities
 
 
 def _left(config: Config, stored: Progress) -> TopicIdentities:
-    """Return what is kept of the topics with nothing that is counted on: that they hold records (F42)."""
+    """Return the stored topic identities without the fact that the topics hold records (F42)."""
     try:
         identities = read_topic_identities(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
     except ProgressUnreadable:
@@ -189,7 +190,7 @@ def _left(config: Config, stored: Progress) -> TopicIdentities:
 
 
 def _anew(config: Config, stored: Progress) -> Progress:
-    """Return the record that has the tables copied again. Raises ResumeRefused where that is not safe."""
+    """Return the progress record that requests a new copy. Raises ResumeRefused if that is not safe."""
     slot, server = look(config)
     timelines = timelines_of(config.source_settings(), server)
     halt = _halted(config, stored, slot, server, timelines)
@@ -209,7 +210,7 @@ def _identity(config: Config, server: ServerIdentity, timelines: Timelines, slot
 def _nothing_written(config: Config) -> ResumeRefused:
     return ResumeRefused(
         "cdcd has written nothing for this slot yet, so nothing can be missing",
-        hint="start cdcd; `cdcd check` says how it would begin",
+        hint="start cdcd; `cdcd check` shows the problems of a start",
         slot=config.source.slot.name,
     )
 
@@ -220,9 +221,9 @@ def _opened(
     ask: Callable[[Config, Progress], object],
     ask_besides: Callable[[Config], None] = lambda config: None,
 ) -> Iterator[tuple[KafkaSink, Progress]]:
-    """Fence whoever wrote last and read what is durable, if nobody begins or streams and nothing asked refuses.
+    """Fence the last producer and read the durable progress, if no daemon starts or streams and no check refuses.
 
-    `ask_besides`: what does not depend on the stored position. Raises ResumeRefused.
+    `ask_besides`: the check that does not depend on the stored position. Raises ResumeRefused.
     """
     settings = asking_settings(config, timeout_s=_TIMEOUT_S)
     with exclusive(config), contextlib.closing(KafkaSink(settings)) as sink:
@@ -230,11 +231,11 @@ def _opened(
         ask_besides(config)
         ownership_of(config, settings).refuse_owned(
             ()
-        )  # opening ends the producer that has our transactional id
+        )  # opening fences the producer that has our transactional id
         try:
             stored = sink.open()
         except TopicMissing:
-            stored = None  # nor is there a progress topic
+            stored = None  # there is no progress topic either
         if stored is None:
             raise _nothing_written(config)
         yield sink, stored
@@ -243,7 +244,7 @@ def _opened(
 def _halted(
     config: Config, stored: Progress, slot: SlotState | None, server: ServerIdentity, timelines: Timelines
 ) -> CdcdError | None:
-    """Return what a start would halt with now, None when it would go on. Raises what only has to be waited for."""
+    """Return the error with which a start would halt now, or None. Raises errors that a retry resolves."""
     try:
         verdict(stored, slot, server, wanted_of(config), timelines.left)
     except CdcdError as error:
@@ -254,7 +255,7 @@ def _halted(
 
 
 def _halt_of(config: Config) -> CdcdError | None:
-    """Return what a start would halt with, asked without fencing anybody."""
+    """Return the error with which a start would halt, without fencing any producer."""
     stored, is_final = peeked(config)
     if stored is None and is_final:
         raise _nothing_written(config)
@@ -270,9 +271,9 @@ def _halt_of(config: Config) -> CdcdError | None:
 def _slot_to_go_on_with(
     config: Config, slot: SlotState | None, server: ServerIdentity, stored: Progress
 ) -> tuple[Lsn, Lsn]:
-    """Return where the slot stands and where it was made, after making it again where it cannot be read any more.
+    """Return the slot's confirmed LSN and consistent point; recreate a slot that can no longer be read.
 
-    Raises SourceUnavailable where another server answers than the one that `slot` was read on (F59).
+    Raises SourceUnavailable if the connection leads to another server than the one of `slot` (F59).
     """
     source = config.source_settings()
     if slot is not None and not needs_new_slot(slot):
@@ -286,7 +287,7 @@ def _slot_to_go_on_with(
 
 
 def _prepared_before(config: Config) -> PreparedBefore:
-    """Return what is prepared now: its PREPARE may lie in the gap, so that its rows never come (F33)."""
+    """Return the transactions prepared now: a PREPARE may lie in the gap, so that its rows never arrive (F33)."""
     source = config.source_settings()
     if not source.two_phase:
         return PreparedBefore()
@@ -300,7 +301,7 @@ def _topics(config: Config) -> list[str]:
     names = published_topics(config)
     found: list[str] = []
     version = 1
-    while names:  # registry.incompatible: new_topic goes on in <topic>.v2 and so on
+    while names:  # registry.incompatible: new_topic continues in <topic>.v2 and so on
         there = topics.partitions([f"{name}.v{version}" if version > 1 else name for name in names])
         found += there
         names = [name for name in names if (f"{name}.v{version}" if version > 1 else name) in there]
@@ -314,7 +315,7 @@ def _write(sink: KafkaSink, progress: Progress) -> None:
 
 
 def _audit(config: Config, event: str, progress: Progress) -> str:
-    """Log who has decided what; return the same for who looks."""
+    """Log the decision with the user's name; return the same text for the command's output."""
     gap = progress.gap
     assert isinstance(gap, Gap)
     data = {
@@ -330,15 +331,13 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
 
 
 def _tell(config: Config) -> str | None:
-    """Tell the daemon on this machine to look again; what it says of itself, None when none answers."""
+    """Ask the daemon on this machine to retry. Return its state as a line, None if none answers."""
     connection = http.client.HTTPConnection(
         here(config.admin.host), config.admin.port, timeout=_ANSWER_TIMEOUT_S
     )
-    connection.response_class = paced_response(
-        Deadline(_ANSWER_TIMEOUT_S)
-    )  # whoever it is that listens there
+    connection.response_class = paced_response(Deadline(_ANSWER_TIMEOUT_S))  # any process may listen there
     try:
-        named = urllib.parse.urlencode({"name": config.name})  # another one may listen at this port
+        named = urllib.parse.urlencode({"name": config.name})  # another daemon may listen at this port
         connection.request("POST", f"/resume?{named}", headers={RESUME_HEADER: "1", "Host": "localhost"})
         answer = connection.getresponse()
         text = answer.read(_ANSWER_BYTES)

@@ -1,8 +1,8 @@
-"""Make a slot for a command: say on standard error whom PostgreSQL waits for, and end at Ctrl-C.
+"""Create a slot for a command: show the blocking transactions on standard error, and end at Ctrl-C.
 
-Comes in: source settings.  Goes out: the slot, with the connection that made it.
-Invariant: who is interrupted leaves no slot, and no session that would make one later.
-Must not: wait longer than `TIMEOUT_S`; who waits for more runs the daemon.
+Comes in: source settings.  Goes out: the slot, with the connection that created it.
+Invariant: an interrupted command leaves no slot, and no session that would create one later.
+Must not: wait longer than `TIMEOUT_S`; only the daemon waits longer.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def create_slot_reporting_waits(
                 report=report,
             )
             made.set_result(slot)
-        except BaseException as error:  # noqa: BLE001 - handed to who waits
+        except BaseException as error:  # noqa: BLE001 - passed to the waiting thread
             made.set_exception(error)
 
     threading.Thread(target=make, daemon=True).start()
     try:
-        return made.result()  # libpq would not let a signal through
+        return made.result()  # a signal does not interrupt a wait inside libpq
     except KeyboardInterrupt:
         given_up.set()
         with contextlib.suppress(TimeoutError):
@@ -54,14 +54,14 @@ def create_slot_reporting_waits(
 
 
 class BlockerReport:
-    """Says on standard error whom the creation of a slot waits for, once for each set of blockers."""
+    """Prints the transactions that block the creation of a slot to standard error, once for each set of blockers."""
 
     def __init__(self) -> None:
         self._said = ""
 
     def __call__(self, seen: Seen | None) -> None:
-        """Take what a look has found."""
+        """Print the blockers that a query has found, if they differ from the last ones."""
         text = "" if seen is None else held_by(seen.blockers)
         if text and text != self._said:
-            say([f"cdcd: waiting for transactions to end that are open now: {text}; Ctrl-C ends"], sys.stderr)
+            say([f"cdcd: waiting for the end of open transactions: {text}; Ctrl-C ends"], sys.stderr)
         self._said = text

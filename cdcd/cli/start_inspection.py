@@ -1,8 +1,8 @@
-"""What a start would meet, asked from beside it: the daemon's own looks, by a command.
+"""Run the daemon's start checks from a command.
 
-Comes in: a configuration.  Goes out: what the looks of `cdcd.session.start_checks` find.
-Invariant: nobody is fenced and nothing is held, so a daemon that runs is not disturbed; its state is no complaint.
-No lock of a user's table is waited for longer than `LOCK_PATIENCE_MS`.
+Comes in: a configuration.  Goes out: the findings of `cdcd.session.start_checks`.
+Invariant: no producer is fenced and no lock is held, so a running daemon is not disturbed, and its state is no
+problem. No query waits longer than `LOCK_PATIENCE_MS` for the lock of a user's table.
 Must not: create, drop or advance anything.
 """
 
@@ -48,7 +48,7 @@ _TIMEOUT_S = 60.0
 def known_of(
     config: Config, *, create_slot: bool | None = None, timeout_s: float = 10.0
 ) -> Iterator[StartContext]:
-    """What a command begins to look with. `create_slot`: as the configuration has it unless it is given."""
+    """Open the context of a command's start checks. `create_slot`: default `source.slot.create`."""
 
     def open_sink() -> tuple[SinkSettings, Topics, TopicOwnership]:
         sink = asking_settings(config, timeout_s=timeout_s)
@@ -79,29 +79,29 @@ def known_of(
 
 
 def _say_how_far(done: int, topics: int) -> None:
-    say([f"schemas: {done} of {topics} topics looked at"], sys.stderr)
+    say([f"schemas: {done} of {topics} topics checked"], sys.stderr)
 
 
 def looked(known: StartContext) -> list[Finding]:
-    """Return what all looks find, in their order. Does not raise."""
+    """Return the findings of all start checks, in order. Does not raise."""
     looks = [replace(look, ask=partial(_guarded, look.ask)) for look in START_CHECKS]
     return [finding for _, findings in each(known, looks) for finding in findings]
 
 
 def _guarded(ask: Callable[[StartContext], list[Finding]], known: StartContext) -> list[Finding]:
-    """Ask; what a client library meets unforeseen is a finding too, because the others are still to be asked."""
+    """Run a check. An unexpected error of a client library becomes a CdcdError, so that other checks still run."""
     try:
         return ask(known)
     except CdcdError:
         raise
     except Exception as error:
-        # A client library's text may repeat a value it was given, so only its class is said.
+        # A client library's text may repeat a value of an option, so only the error's class is shown.
         message = f"a client refused its settings or failed: {type(error).__name__}"
-        raise CdcdError(message, hint="look through the options of this room") from error
+        raise CdcdError(message, hint="check the options of this client") from error
 
 
 def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
-    """Return the verdict of a start now. Raises what the start would, and what asking met."""
+    """Return the verdict of a start now. Raises the errors of the start, and of the checks themselves."""
     with known_of(config, create_slot=create_slot) as known:
         for look in START_CHECKS:
             if look.name in ("server", "kafka", "position"):
@@ -110,14 +110,16 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
                 if error is not None:
                     raise error
         if known.verdict is None:
-            raise SinkUnavailable("another producer's open transaction in the progress topic is in the way")
+            raise SinkUnavailable(
+                "another producer's open transaction in the progress topic hides the stored position"
+            )
         return known.verdict
 
 
 def refuse_unready(config: Config) -> None:
-    """Raise ResumeRefused where a start that copies the tables again would be refused (F79).
+    """Raise ResumeRefused if a start that copies the tables again would be refused (F79).
 
-    Once it is written that they are to be copied, there is no way back to the position that was stored.
+    Once the request for a copy is written, the stored position cannot be restored.
     """
     with known_of(config, create_slot=True, timeout_s=_TIMEOUT_S) as known:
         looks = [replace(look, ask=_anew if look.name == "position" else look.ask) for look in START_CHECKS]
@@ -136,7 +138,7 @@ def refuse_unready(config: Config) -> None:
 
 
 def _anew(known: StartContext) -> list[Finding]:
-    """Look at the position as if a new snapshot had been asked for; what that mends is no refusal."""
+    """Check the position as for a requested snapshot: ignore errors that a new snapshot resolves."""
     with contextlib.suppress(*OF_THE_SLOT, *OF_THE_POSITION, PartialTransactionMissing):
         position(known)
     known.verdict = Snapshot(drop_slot=known.slot is not None, begun_topics=())
@@ -145,7 +147,7 @@ def _anew(known: StartContext) -> list[Finding]:
 
 
 def peeked(config: Config) -> tuple[Progress | None, bool]:
-    """Return the slot's last committed progress, and whether nothing later can be committed. Raises Sink errors."""
+    """Return the slot's last committed progress, and whether no later commit is possible. Raises Sink errors."""
     try:
         return peek(asking_settings(config), PATIENCE_S)
     except TopicMissing:

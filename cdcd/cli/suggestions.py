@@ -1,6 +1,6 @@
-"""What is said to who has typed a command that there is not, or none.
+"""Error messages for unknown commands and options, with suggestions.
 
-Comes in: the words of the command line, the commands' names.  Goes out: lines for stderr, none where all is well.
+Comes in: the words of the command line, the commands' names.  Goes out: lines for stderr, none for a valid command.
 Must not: run anything.
 """
 
@@ -14,23 +14,23 @@ from typing import Any, ClassVar, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what may have been meant by an option that there is not: those of all commands are known."""
+    """A parser that suggests an option of any command for an unknown one."""
 
     _options: ClassVar[set[str]] = set()
 
     def add_argument(self, *args: Any, **more: Any) -> argparse.Action:
-        """Add it, and know its names."""
+        """Add the argument and record its names."""
         action = super().add_argument(*args, **more)
         self._options.update(action.option_strings)
         return action
 
     def error(self, message: str) -> NoReturn:
-        """End with the complaint."""
+        """End with the message and a suggestion."""
         super().error(meant(message, self._options))
 
 
 def complaint(words: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Return what is wrong with the command, and what may have been meant."""
+    """Return the error for an unknown command, with a suggestion; no lines for a known one."""
     word = _first_word(words)
     if word is None or word in commands:
         return []
@@ -43,7 +43,7 @@ def complaint(words: Sequence[str], commands: Collection[str]) -> list[str]:
 
 
 def meant(message: str, options: Collection[str]) -> str:
-    """Return a parser's complaint with what may have been meant by an option that there is not."""
+    """Return a parser's message with a suggestion for an unknown option."""
     words = message.partition("unrecognized arguments: ")[2].split()
     word = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
     near = difflib.get_close_matches(word, sorted(options), n=1) if word else []
@@ -51,7 +51,7 @@ def meant(message: str, options: Collection[str]) -> str:
 
 
 def _first_word(words: Sequence[str]) -> str | None:
-    """Return the first word that is no option and no option's value."""
+    """Return the first word that is neither an option nor an option's value."""
     is_value = False
     for word in words:
         if is_value:

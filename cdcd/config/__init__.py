@@ -1,6 +1,6 @@
 """The configuration: one tree of options from a YAML file and the environment, checked as a whole.
 
-Comes in: a file, `CDCD_...` variables.  Goes out: `Config`, and the settings of each room.
+Comes in: a file, `CDCD_...` variables.  Goes out: `Config`, and the settings of each package.
 Invariant: every problem is reported at once, with path, origin and advice; no secret is ever shown.
 Must not: connect to anything.
 """

@@ -1,9 +1,9 @@
-"""A YAML file as a tree of plain values, with the line on which each key stands.
+"""A YAML file as a tree of plain values, with the line of each key.
 
 Comes in: a path.  Goes out: `Document(tree, lines)`, or ConfigError with one clear line for each problem.
 Invariant: a key given twice is a problem, never a silent choice; only `true` and `false` are booleans, so
-that `on` and `off` stay words; a parser's message is stripped of what it quotes, which could be a secret.
-Must not: know any option, resolve aliases or tags (a configuration of one screen needs neither).
+that `on` and `off` are text; quoted text is removed from a parser's message, because it could be a secret.
+Must not: know any option, resolve aliases or tags (a configuration needs neither).
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def read_document(path: Path) -> Document:
     except UnicodeDecodeError:
         raise _unusable(f"{name}: is not UTF-8 text") from None
     if len(data) > MAX_FILE_BYTES:
-        raise _unusable(f"{name}: has more than {MAX_FILE_BYTES} bytes, so it is no configuration")
+        raise _unusable(f"{name}: has more than {MAX_FILE_BYTES} bytes, the limit of a configuration")
     return parse_document(text, name)
 
 
 def parse_document(text: str, name: str) -> Document:
-    """Parse YAML `text`; `name` is what problems call it."""
+    """Parse YAML `text`; `name` is its name in problems."""
     loader = None
     try:
         loader = _Loader(text)
@@ -97,7 +97,7 @@ def _unusable(*problems: str) -> ConfigError:
 
 
 def first_of(problems: tuple[str, ...]) -> tuple[str, ...]:
-    """Return as many problems as somebody reads, and how many more there are."""
+    """Return the first problems, and the number of the others."""
     shown = problems[:_MOST_PROBLEMS]
     return shown if len(problems) == len(shown) else (*shown, f"and {len(problems) - len(shown)} more")
 
@@ -112,7 +112,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> str:
     problem = error.problem or "cannot be parsed"
     if r"'\t'" in problem:
         problem = "a tab cannot indent; use blanks"
-    elif not problem.startswith("expected"):  # those quote token names only, the others the file's own text
+    elif not problem.startswith("expected"):  # other messages quote the file's text, these only token names
         problem = _QUOTED.sub("...", problem)
     return f"{where}: is not YAML: {problem}"
 
@@ -152,7 +152,7 @@ def _survey(
 
 
 def spelled(path: KeyPath) -> str:
-    """Return a key's path as people write it: `source.publication.tables[1]`."""
+    """Return a key's path as text: `source.publication.tables[1]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

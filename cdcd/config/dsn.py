@@ -1,9 +1,9 @@
-"""A PostgreSQL connection string, understood as far as secrets and early mistakes need it.
+"""A PostgreSQL connection string, parsed to find secrets and early mistakes.
 
 Comes in: a URL (`postgresql://...`) or `key=value` pairs, libpq's two forms.
-Goes out: `Dsn`: the same string without its password, the password apart, and a form that is safe to print.
-Invariant: no message and no repr made here holds any part of the string but its parameters' names.
-Must not: import a PostgreSQL client; what a parameter means is libpq's business.
+Goes out: `Dsn`: the same string without its password, the password alone, and a form that is safe to print.
+Invariant: no message and no repr made here contains any part of the string except its parameters' names.
+Must not: import a PostgreSQL client; interpret a parameter, which is libpq's task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHOWN_NAMES = """
     min_protocol_version max_protocol_version
 """
 _SHOWN = frozenset(_SHOWN_NAMES.split())
-"""Parameters whose values no secret is in; of any other one, misspelt ones too, only the name is shown."""
+"""Parameters whose values are never secret; of any other one, also a misspelt one, only the name is shown."""
 
 
 class Dsn:
@@ -77,7 +77,7 @@ def _check(parameters: dict[str, str]) -> None:
     if not parameters.get("dbname") and "service" not in parameters:
         refuse("names no database", "end the URL with /DATABASE or add dbname=DATABASE")
     if "replication" in parameters:
-        refuse("must not set replication", "cdcd sets it itself where it is needed")
+        refuse("must not set replication", "omit it: cdcd sets replication itself")
     for port in parameters.get("port", "").split(","):
         if port and not (port.isdigit() and 0 < int(port) < 65536):
             refuse("has a port that is not a number from 1 to 65535")
@@ -89,7 +89,7 @@ def _parse_url(text: str) -> dict[str, str]:
         refuse("is not a PostgreSQL URL", "write postgresql://USER@HOST:PORT/DATABASE")
     authority, database, query = match["authority"], match["database"] or "", match["query"] or ""
     if authority.count("@") > 1 or "@" in database or "/" in database:
-        refuse("has a '@' or '/' at a place where neither can be", "percent-encode them: %40, %2F")
+        refuse("has a '@' or '/' where neither is allowed", "percent-encode them: %40, %2F")
     user_info, _, hosts = authority.rpartition("@")
     user, _, password = user_info.partition(":")
     host, port = _split_hosts(hosts)

@@ -1,7 +1,7 @@
 """Options from environment variables: `CDCD_SOURCE__DSN` is `source.dsn`.
 
 Comes in: an environment.  Goes out: `Variables`, with one line for each variable that names no option.
-Invariant: a variable that begins with CDCD_ is an option, or known to be somebody else's, or a problem: a
+Invariant: a variable that begins with CDCD_ is an option, a known variable of another program, or a problem: a
 misspelt one is never ignored.
 Must not: read `os.environ` itself, show a value.
 """
@@ -26,12 +26,12 @@ FOREIGN_PREFIXES = ("CDCD_CACHE", "CDCD_DEMO", "CDCD_TEST", "CDCD_EXTENSIONS")
 _SERVICE_LINK = re.compile(
     r"CDCD(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP).*)?)"
 )
-"""What Kubernetes gives every pod beside a Service whose name begins with cdcd."""
+"""The variables that Kubernetes sets in every pod for a Service whose name begins with cdcd."""
 
 
 @dataclass(slots=True)
 class Variables:
-    """What the environment says: a tree like the file's, and which variable each path came from."""
+    """The options in the environment: a tree like the file's, and the variable of each path."""
 
     tree: dict[str, Any] = field(default_factory=dict)
     names: dict[KeyPath, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Variables:
 
 
 def read_variables(environ: Mapping[str, str]) -> Variables:
-    """Return the options in `environ`; variables without the prefix are none."""
+    """Return the options in `environ`; variables without the prefix are ignored."""
     known = {PREFIX + DELIMITER.join(option.path).upper(): option for option in options()}
     variables = Variables()
     for name, text in sorted(environ.items()):
@@ -77,7 +77,7 @@ def _set(variables: Variables, option: Option, name: str, text: str) -> None:
 
 
 def _list(text: str) -> list[Any]:
-    """Read a JSON list, which can hold any name, or names between commas, which cannot."""
+    """Return the names of a JSON list, or of text with commas; only the list can contain names with commas."""
     if not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     value: list[Any] = json.loads(text)

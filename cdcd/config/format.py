@@ -1,8 +1,8 @@
-"""Options of the records' shape: defaults, and rules for some tables and columns.
+"""Options of the records' format: defaults, and rules for some tables and columns.
 
 Comes in: the `format` mapping.  Goes out: `Format`, and the pure core's `Policies`.
 Invariant: a rule knows the same options as the defaults do, under the same names, because it is made from them.
-Must not: know what an option means to the bytes.
+Must not: know the effect of an option on the bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return a pattern of names, in which `.` is any character: a name may have line ends."""
+    """Return the compiled pattern of names; `.` matches any character, because a name may have line ends."""
     return re.compile(pattern, re.DOTALL)
 
 
@@ -34,7 +34,7 @@ def _pattern(value: str) -> str:
 
 def _avro_name(value: str) -> str:
     if not _AVRO_NAME.fullmatch(value):
-        refuse("is not a name in Avro", "letters, digits and _, not beginning with a digit")
+        refuse("is not a name in Avro", "use letters, digits and _, not beginning with a digit")
     return value
 
 
@@ -43,50 +43,50 @@ AvroName = Annotated[str, AfterValidator(_avro_name)]
 
 
 class Columns(Room):
-    """What can be chosen for a column."""
+    """Options of a column."""
 
     numeric_as: Literal["exact", "string", "double", "variable_scale"] = Field(
         default="exact",
         description="exact: a decimal where precision and scale are declared, else a string; double loses digits",
     )
     money_as: Literal["decimal", "string"] = Field(
-        default="decimal", description="decimal: as many fraction digits as lc_monetary has"
+        default="decimal", description="decimal: with the fraction digits of lc_monetary"
     )
     interval_as: Literal["iso_8601", "fields", "microseconds"] = Field(
         default="iso_8601",
-        description="fields: months, days, microseconds; microseconds alone loses the calendar",
+        description="fields: months, days, microseconds; microseconds: one number for all three",
     )
     json_as: Literal["json", "string"] = Field(
-        default="json", description="json: a string that Connect readers know as JSON"
+        default="json", description="json: a string that Kafka Connect recognises as JSON"
     )
     special: Literal["separate", "halt", "string"] = Field(
         default="separate",
-        description="values the Avro type cannot hold: in source.special, halt, or all of the column as string",
+        description="values outside the Avro type's range: in source.special, halt, or the whole column as string",
     )
     max_value_bytes: Whole = Field(
-        default=0, ge=0, description="the longest text of a value; 0: what Kafka takes"
+        default=0, ge=0, description="maximum length of a value's text; 0: Kafka's limit"
     )
     oversized: Literal["halt", "omit"] = Field(
         default="halt", description="a longer value: halt, or null and named in source.special"
     )
     placeholder: str = Field(
         default="",
-        description="stands in string and bytes columns for a TOASTed value that was not sent; none: null",
+        description="the text in string and bytes columns for a TOASTed value that was not sent; none: null",
     )
 
 
 class Tables(Room):
-    """What can be chosen for a table."""
+    """Options of a table."""
 
     value: Literal["envelope", "flat"] = Field(
         default="envelope",
-        description="shape of a value; flat: the row with a few fields more, no row before",
+        description="format of a value; flat: the new row with additional fields, without the row before",
     )
     tombstones: bool = Field(default=True, description="write a record with a null value after each delete")
-    key_columns: Names = Field(default=(), description="key of a table that PostgreSQL gives none")
+    key_columns: Names = Field(default=(), description="key columns of a table without a key in PostgreSQL")
     keyless: Literal["one_partition", "row"] = Field(
         default="one_partition",
-        description="without such a key: null, in one partition, or (REPLICA IDENTITY FULL) the whole row as its key",
+        description="key of a table without a key: null, in one partition, or (REPLICA IDENTITY FULL) the whole row",
     )
 
 
@@ -109,12 +109,12 @@ class Flat(Room):
     def _each_once(self) -> Flat:
         names = list(self.model_dump().values())
         if len(set(names)) < len(names):
-            refuse("two of the fields have one name")
+            refuse("two of the fields have the same name")
         return self
 
 
 def _without_null(schema: dict[str, Any]) -> None:
-    """Leave in an override's JSON Schema what may be written: a key is there with a value, or not at all."""
+    """Remove null from an override's JSON Schema: a key has a value, or is absent."""
     for one in schema["properties"].values():
         kinds = [kind for kind in one.pop("anyOf", ()) if kind != {"type": "null"}]
         if kinds:
@@ -123,7 +123,7 @@ def _without_null(schema: dict[str, Any]) -> None:
 
 
 class _Matching(Room):
-    """Which tables, or which of their columns, a rule is for."""
+    """The tables, or columns of them, that a rule applies to."""
 
     model_config = ConfigDict(json_schema_extra=_without_null)
 
@@ -135,8 +135,8 @@ class _Matching(Room):
     @field_validator("*", mode="before")
     @classmethod
     def _is_given(cls, value: Any) -> Any:
-        if value is None:  # a key with nothing after it would undo what it seems to leave alone
-            refuse("expected a value, found nothing", "leave the key out for what holds otherwise")
+        if value is None:  # a key without a value would override the default that it seems to leave unchanged
+            refuse("expected a value, found nothing", "remove the key to use the default")
         return value
 
     @model_validator(mode="after")
@@ -145,12 +145,12 @@ class _Matching(Room):
         if not given:
             refuse("changes nothing", f"set one of {', '.join(_CHOICES)}")
         if self.column is not None and (of_tables := sorted(given & set(Tables.model_fields))):
-            refuse(f"{', '.join(of_tables)} cannot be set for a column", "leave `column` out")
+            refuse(f"{', '.join(of_tables)} cannot be set for a column", "remove `column`")
         return self
 
 
 def _or_none(field: FieldInfo) -> Any:
-    """Return a field that may be left out, with the same checks."""
+    """Return the field as an optional one, with the same checks."""
     annotation: Any = field.annotation
     if field.metadata:
         annotation = Annotated[annotation, *field.metadata]
@@ -159,20 +159,20 @@ def _or_none(field: FieldInfo) -> Any:
 
 _OPTIONAL: dict[str, Any] = {name: _or_none(field) for name, field in _CHOICES.items()}
 Override: Any = create_model("Override", __base__=_Matching, **_OPTIONAL)
-"""One rule: a pattern of tables, perhaps one of columns, and the options that are otherwise for them."""
+"""One rule: a pattern of tables, an optional pattern of columns, and the options that differ for them."""
 
 
 class Format(Columns, Tables):
-    """The shape of the records."""
+    """The format of the records."""
 
     transactions: bool = Field(
         default=False,
-        description="write each transaction's BEGIN and END, with counts, and its block into every change",
+        description="write BEGIN and END of each transaction, with counts, and a transaction block in each change",
     )
     flat: Flat = Field(default_factory=Flat, description="names of the fields that the flat format adds")
     overrides: tuple[Override, ...] = Field(
         default=(),
-        description="what is otherwise for some tables, or columns of them; a later one goes before an earlier one",
+        description="options for some tables, or columns of them; a later rule overrides an earlier one",
         examples=[
             [
                 {"table": r"audit\..*", "tombstones": False},
@@ -182,7 +182,7 @@ class Format(Columns, Tables):
     )
 
     def policies(self) -> Policies:
-        """Return what the pure core goes by."""
+        """Return the options as the pure core needs them."""
         return Policies(
             Policy(**{name: getattr(self, name) for name in _CHOICES}),
             tuple(_rule(one) for one in self.overrides),

@@ -1,9 +1,9 @@
-"""From a file and an environment to a `Config`, or to every problem at once.
+"""Load a `Config` from a file and an environment, or report every problem at once.
 
-Comes in: a path and an environment; a variable wins over the file.
-Goes out: `Loaded` (the Config and where each value came from), or ConfigError whose `problems` are lines.
-Invariant: nothing of a file is used unless all of it is valid.
-Must not: read `os.environ`, connect, keep a pydantic error alive (its inputs can be secrets).
+Comes in: a path and an environment; a variable overrides the file.
+Goes out: `Loaded` (the Config and the origin of each value), or ConfigError whose `problems` are lines.
+Invariant: a file is used only if all of it is valid.
+Must not: read `os.environ`, connect, retain a pydantic error (its inputs can be secrets).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Loaded:
 
 
 def load_config(path: Path | str, environ: Mapping[str, str]) -> Config:
-    """Return the configuration in `path` with the variables of `environ` over it. Raises ConfigError."""
+    """Return the configuration in `path`, overridden by the variables of `environ`. Raises ConfigError."""
     return load(path, environ).config
 
 
 def load(path: Path | str, environ: Mapping[str, str]) -> Loaded:
-    """Like `load_config`, with the origins."""
+    """Return the configuration as `load_config` does, with the origins. Raises ConfigError."""
     return load_document(read_document(Path(path)), environ)
 
 
 def load_document(document: Document, environ: Mapping[str, str]) -> Loaded:
-    """Lay the variables over the file's tree and validate the whole. Raises ConfigError."""
+    """Override the file's tree by the variables and validate the result. Raises ConfigError."""
     variables = read_variables(environ)
     origins = Origins(document.name, document.lines, variables.names)
     problems = tuple(variables.problems)
@@ -57,7 +57,7 @@ def load_document(document: Document, environ: Mapping[str, str]) -> Loaded:
 
 
 def _merged(under: Any, over: Any) -> Any:
-    """Return `over` laid on `under`: mappings key by key, anything else whole."""
+    """Return `under` overridden by `over`: mappings key by key, any other value whole."""
     if not isinstance(under, dict) or not isinstance(over, dict):
         return over
     return under | {key: _merged(under.get(key), value) for key, value in over.items()}

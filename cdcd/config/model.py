@@ -1,9 +1,9 @@
-"""The root of the configuration: one nested model per room, and their conversion into the rooms' settings.
+"""The root of the configuration: one nested model per section, and their conversion into the packages' settings.
 
 Comes in: the merged tree of file and environment (`cdcd.config.load`).
 Goes out: `Config`, frozen; `source_settings()`, `sink_settings()`, `topic_settings()`, `registry_settings()`.
 Invariant: every option is here exactly once, with its default and a one-line description; the sample and
-the JSON Schema are made from these models. Names that follow from `name` are filled in before validation.
+the JSON Schema are generated from these models. Names that derive from `name` are set before validation.
 Must not: read the file or the environment, open a connection.
 """
 
@@ -40,30 +40,30 @@ _DERIVED_PREFIX = "cdcd_"
 
 
 class _Ambiguous(str):
-    """A name that others share the derived names with. `unset`: the options that have to be given."""
+    """A name whose derived names another name derives too. `unset`: the options that have to be given."""
 
     unset: tuple[str, ...] = ()
 
 
 def _refuse_ambiguous(value: Any) -> Any:
-    """Refuse a name that nothing can be named after but what another name gives as well (F80)."""
+    """Refuse a name if another name derives the same slot and publication (F80)."""
     if isinstance(value, _Ambiguous):
         was = _derived(value)
         refuse(
-            f"slot and publication cannot be named after {str(value)!r}: other names would give the same, {was}, "
+            f"slot and publication cannot be named after {str(value)!r}: other names give the same, {was}, "
             "because a slot's name has only a-z, 0-9 and _, 63 at most",
-            f"set {' and '.join(value.unset)}; {was} is what earlier versions made of it",
+            f"set {' and '.join(value.unset)}; earlier versions used {was}",
         )
     return value
 
 
 def _derived(name: str) -> str:
-    """Return the names of slot and publication after `name`: of its own for a plain one, which is most of it."""
+    """Return the default name of slot and publication: unique for a plain `name`."""
     return (_DERIVED_PREFIX + re.sub(r"[^a-z0-9_]", "_", name.lower()))[:SLOT_NAME_LIMIT]
 
 
 def _is_plain(name: str) -> bool:
-    """Whether no other name has the same derived ones."""
+    """Return whether no other name derives the same names."""
     return bool(_PLAIN_NAME.fullmatch(name)) and len(_DERIVED_PREFIX + name) <= SLOT_NAME_LIMIT
 
 
@@ -90,25 +90,25 @@ class Snapshot(Room):
         default=1,
         ge=1,
         le=64,
-        description="at most this many tables at once; this version copies one at a time",
+        description="maximum number of tables copied at once; this version copies one at a time",
     )
 
 
 class Buffer(Room):
-    """What is held between the source and the sink."""
+    """The buffers between the source and the sink."""
 
     memory: Size = Field(
         default=32 << 20,
-        description="half: open transactions; an eighth: rows waiting for Kafka's client (its queue is apart)",
+        description="half: open transactions; an eighth: rows waiting for Kafka's client (its queue is additional)",
     )
     spill_dir: Path | None = Field(
         default=None,
-        description="where open transactions go that memory cannot hold; default: the folder for temporary files",
+        description="folder for open transactions that do not fit in memory; default: the system's temporary folder",
         examples=["/var/lib/cdcd/spill"],
     )
     spill: Size = Field(
         default=20 << 30,
-        description="the most that folder may hold; when full, reading pauses, then cdcd halts",
+        description="maximum size of that folder; when it is full, reading pauses, then cdcd halts",
     )
 
 
@@ -121,8 +121,8 @@ class Admin(Room):
     port: Whole = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free one")
     host_names: Annotated[Names, AfterValidator(_host_names)] = Field(
         default=(),
-        description="further names under which it is asked; an address, a name without a dot and a cluster's own "
-        "need none",
+        description="additional Host names of requests to answer; not needed for an address, a name without a dot "
+        "and names inside a cluster",
         examples=[["cdcd.example.com"]],
     )
 
@@ -131,10 +131,10 @@ class Log(Room):
     """The log on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="least level that is written"
+        default="info", description="lowest level that is logged"
     )
     format: Literal["json", "console"] = Field(
-        default="json", description="json: one object a line; console: for people"
+        default="json", description="json: one object per line; console: for people"
     )
 
 
@@ -158,17 +158,17 @@ class Config(BaseSettings):
     registry: RegistryOption = Field(
         description="the schema registry, Confluent's interface", json_schema_extra=short_form
     )
-    format: Format = Field(default_factory=Format, description="the shape of the records")
+    format: Format = Field(default_factory=Format, description="the format of the records")
     snapshot: Snapshot = Field(
         default_factory=Snapshot, description="the copy of the tables before the stream"
     )
-    buffer: Buffer = Field(default_factory=Buffer, description="what is held between the source and the sink")
+    buffer: Buffer = Field(default_factory=Buffer, description="the buffers between the source and the sink")
     admin: Admin = Field(default_factory=Admin, description="the HTTP port for probes, metrics and status")
     log: Log = Field(default_factory=Log, description="the log on standard error")
     shutdown_timeout_ms: Whole = Field(
         default=30000,
         ge=1000,
-        description="after SIGTERM the daemon ends within this; less than the pod's grace period",
+        description="maximum time from SIGTERM to the end of the daemon; set it below the pod's grace period",
     )
 
     @classmethod
@@ -180,7 +180,7 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take the tree that `load_config` has merged: it alone knows where each value came from."""
+        """Use only the tree that `load_config` has merged: only `load_config` has the origin of each value."""
         return (init_settings,)
 
     @model_validator(mode="before")
@@ -195,12 +195,12 @@ class Config(BaseSettings):
 
     @property
     def schema_topic(self) -> str | None:
-        """The topic of the schemas, one for all slots under this name; None where a registry has them."""
+        """The topic of the schemas, one for all slots under this name; None with a registry."""
         return f"{self.name}.__schemas" if self.registry.is_none else None
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """The topic that tells of rows too large for Kafka, for all slots under this name; None: cdcd halts."""
+        """The topic of dead letters, one for all slots under this name; None: cdcd halts instead."""
         return f"{self.name}.__dead_letters" if self.sink.too_large == "dead_letter" else None
 
     @property
@@ -213,12 +213,12 @@ class Config(BaseSettings):
 
     @property
     def sink_files(self) -> tuple[Path, ...]:
-        """Every file that a client of Kafka reads when it is made: secrets, keys and certificates."""
+        """Every file that a Kafka client reads when it is created: secrets, keys and certificates."""
         named = (self.sink.properties.get(name) for name in FILE_PROPERTIES)
         return (*self.sink.secret_files.values(), *(Path(name) for name in named if name))
 
     def source_settings(self) -> SourceSettings:
-        """Return what the source room needs."""
+        """Return the settings of the source package."""
         return SourceSettings(
             dsn=self.source.dsn.text,
             read_password=self.source.read_password,
@@ -232,7 +232,7 @@ class Config(BaseSettings):
         )
 
     def wanted_options(self, server_version_num: int) -> StreamOptions:
-        """Return the stream's options as wanted of this server; it need not be able to grant them."""
+        """Return the configured stream options for this server version; the server may not support all of them."""
         protocol = self.source.protocol
         return wanted_options(
             server_version_num,
@@ -245,7 +245,7 @@ class Config(BaseSettings):
         )
 
     def sink_settings(self) -> SinkSettings:
-        """Return what the sink room needs; secret files are read now. Raises SecretUnreadable."""
+        """Return the settings of the sink package; secret files are read now. Raises SecretUnreadable."""
         return SinkSettings(
             bootstrap_servers=self.sink.bootstrap_servers,
             delivery=self.sink.delivery,
@@ -258,7 +258,7 @@ class Config(BaseSettings):
         )
 
     def large_limits(self) -> LargeLimits:
-        """Return how large a Kafka transaction may become. Without Kafka transactions there is no limit."""
+        """Return the size limits of a Kafka transaction; without Kafka transactions there are none."""
         if self.sink.delivery != "exactly_once":
             return NO_LIMITS
         large = self.sink.large_transactions
@@ -268,7 +268,7 @@ class Config(BaseSettings):
         )
 
     def topic_settings(self) -> TopicSettings:
-        """Return what is needed to create topics."""
+        """Return the settings for the creation of topics."""
         topics = self.sink.topics
         return TopicSettings(
             create=topics.create,
@@ -278,11 +278,11 @@ class Config(BaseSettings):
         )
 
     def spill_settings(self) -> SpillSettings:
-        """Return what the spill room needs."""
+        """Return the settings of the spill package."""
         return SpillSettings(below=self.buffer.spill_dir, disk_bytes=self.buffer.spill)
 
     def registry_settings(self) -> RegistrySettings:
-        """Return what the registry room needs."""
+        """Return the settings of the registry package."""
         registry = self.registry
         return RegistrySettings(
             url=registry.url,
@@ -300,7 +300,7 @@ class Config(BaseSettings):
 def with_derived_names(tree: Any) -> Any:
     """Return the tree with slot, publication and transactional id named after `name` unless given.
 
-    A name that is not plain is marked where something would have to be named after it, for `name` to refuse it.
+    A name that is not plain is marked if a slot or publication would be named after it, so that `name` refuses it.
     """
     if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
         return tree
@@ -308,7 +308,7 @@ def with_derived_names(tree: Any) -> Any:
     if not _is_plain(name) and _NAME.fullmatch(name):
         tree = {**tree, "name": _marked(name, tree)}
     default = _derived(name)
-    if "source" in tree:  # a missing room is reported as missing, not as half filled
+    if "source" in tree:  # a missing section is reported as missing, not as incomplete
         tree = _with_default(tree, _SLOT, default)
         tree = _with_default(tree, _PUBLICATION, [default])
     if "sink" in tree:
@@ -320,7 +320,7 @@ _SLOT, _PUBLICATION = ("source", "slot", "name"), ("source", "publication", "nam
 
 
 def _marked(name: str, tree: Any) -> str:
-    """Return the name, as an ambiguous one where slot or publication are not given."""
+    """Return the name, marked as ambiguous if slot or publication are not given."""
     unset = tuple(".".join(path) for path in (_SLOT, _PUBLICATION) if _at(tree, path) is None)
     if not unset:
         return name
@@ -336,7 +336,7 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 def _with_default(tree: Any, path: tuple[str, ...], value: object) -> Any:
-    """Return a copy of `tree` with `value` at `path`; what is given or not a mapping stays."""
+    """Return a copy of `tree` with `value` at `path`, unless `path` is set or leads through a non-mapping."""
     if not isinstance(tree, dict):
         return tree
     key, *rest = path

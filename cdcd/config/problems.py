@@ -1,8 +1,8 @@
-"""Validation errors as lines for people: path, what is wrong, where it came from, what to write instead.
+"""Validation errors as lines for people: path, problem, origin, correction.
 
 Comes in: pydantic's errors and the origin of every value.  Goes out: one line each, in the order of the file.
-Invariant: the value of an option that can hold a secret (or of an unknown key) is never in a line; of the
-others only a short one is, because it shows the slip.
+Invariant: the value of an option that can be a secret (or of an unknown key) is never in a line; another value is,
+if it is short, because it shows the mistake.
 Must not: validate anything.
 """
 
@@ -25,7 +25,7 @@ _NEVER_SHOWN = ("dsn", "password", "username", "url", "properties", "secret_file
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Where values came from: the file's name and lines, and variables, which win."""
+    """The origins of values: the file's name and lines, and variables, which override the file."""
 
     file: str
     lines: Mapping[KeyPath, int]
@@ -46,7 +46,7 @@ class Origins:
         return None
 
     def order(self, path: KeyPath) -> tuple[float, tuple[str, ...]]:
-        """Return a key that sorts problems as a reader of the file meets them."""
+        """Return a key that sorts problems in the order of the file."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines and path[:length] not in self.variables:
                 return self.lines[path[:length]], tuple(map(str, path))
@@ -73,7 +73,7 @@ def _line(path: KeyPath, error: ErrorDetails, origins: Origins) -> str:
 
 
 def _explained(path: KeyPath, error: ErrorDetails, origins: Origins) -> tuple[str, str]:
-    """Return what is wrong and what to do, from pydantic's type of error."""
+    """Return the problem and its correction, from pydantic's type of error."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "cdcd":
         return context["message"], context["advice"]
@@ -121,13 +121,13 @@ _TYPES = {
 
 
 def _choices(path: KeyPath) -> str:
-    """Return the words that the option at `path` takes: `any or none`, `off, on or parallel`."""
+    """Return the values that the option at `path` accepts: `any or none`, `off, on or parallel`."""
     words = words_of(path)
     return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def words_of(path: KeyPath) -> list[str]:
-    """Return the words of an option that takes one of a few."""
+    """Return the values of an option that accepts one of a fixed set, else an empty list."""
     field = field_at(path)
     if field is None or typing.get_origin(field.annotation) is not typing.Literal:
         return []

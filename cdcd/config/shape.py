@@ -1,9 +1,9 @@
-"""The tree of options as the models declare it: what exists, what is a mapping, what may be left out.
+"""The tree of options as the models declare it: which options exist, are mappings, are optional.
 
 Comes in: the models.  Goes out: `Option`s, one for each leaf, and look-ups by path.
-Invariant: everything that speaks about options (environment, problems, sample) asks here, so that a new field
-of a model is known everywhere at once.
-Must not: hold a list of options of its own.
+Invariant: all code about options (environment, problems, sample) uses this module, so that a new field of a model
+needs no other change.
+Must not: contain another list of options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cdcd.config.model import Config
 class Option:
     """One leaf of the tree.
 
-    `is_mapping`: keys of its own below it; `is_list`: a list of names; `is_optional`: it may be nothing.
+    `is_mapping`: the value has free keys; `is_list`: the value is a list of names; `is_optional`: it may be null.
     """
 
     path: tuple[str, ...]
@@ -59,7 +59,7 @@ def nested_model(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def model_at(path: KeyPath) -> type[BaseModel] | None:
-    """Return the model whose fields are the keys at `path`, None where there are none."""
+    """Return the model whose fields are the keys at `path`, None if there are none."""
     model: type[BaseModel] = Config
     for key in path:
         field = model.model_fields.get(key) if isinstance(key, str) else None
@@ -71,7 +71,7 @@ def model_at(path: KeyPath) -> type[BaseModel] | None:
 
 
 def field_at(path: KeyPath) -> FieldInfo | None:
-    """Return the field at `path`, None where there is none."""
+    """Return the field at `path`, None if there is none."""
     model = model_at(path[:-1]) if path else None
     key = path[-1] if path else None
     return model.model_fields.get(key) if model is not None and isinstance(key, str) else None

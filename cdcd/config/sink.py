@@ -1,8 +1,8 @@
 """Options of the sink (Kafka) and of the schema registry.
 
 Comes in: the `sink` and `registry` mappings.  Goes out: `Sink`, `Registry`.
-Invariant: a property that delivery depends on (F63, F64) cannot be set from outside, so exactly-once cannot
-be configured away; a secret given as a file is read at each use.
+Invariant: a property that delivery depends on (F63, F64) cannot be set, so no configuration disables exactly-once
+by accident; a secret given as a file is read at each use.
 Must not: connect, or import a Kafka client.
 """
 
@@ -40,7 +40,7 @@ OWNED_REGISTRY_PROPERTIES = {
     "basic.auth.user.info": "set registry.username and registry.password_file",
 }
 NO_REGISTRY = "none"
-"""`registry.url` of a daemon that keeps its schemas in a topic of its own."""
+"""`registry.url` of a daemon that stores its schemas in a topic."""
 _SERVER = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]*://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("name", "schema", "table")
@@ -64,12 +64,12 @@ def _template(value: str) -> str:
     found = _PLACEHOLDER.findall(value)
     for name in found:
         if name not in _PLACEHOLDERS:
-            refuse(f"unknown placeholder {{{name}}}", "there are {name}, {schema} and {table}")
+            refuse(f"unknown placeholder {{{name}}}", "use {name}, {schema} and {table}")
     for name in ("schema", "table"):
         if name not in found:
             refuse(f"lacks {{{name}}}, so that two tables could share a topic")
     if not re.fullmatch(r"[A-Za-z0-9._-]*", _PLACEHOLDER.sub("", value)):
-        refuse("outside its placeholders only letters, digits, '.', '_' and '-' may stand in a topic's name")
+        refuse("has a character, outside placeholders, other than letters, digits, '.', '_' and '-'")
     return value
 
 
@@ -125,7 +125,7 @@ class Topics(Room):
     )
     shared_with: Annotated[Names, AfterValidator(_slots)] = Field(
         default=(),
-        description="slots of other daemons whose topics this one may write to as well; none: it halts instead",
+        description="slots of other daemons whose topics this daemon may write to as well; none: it halts instead",
     )
 
 
@@ -139,23 +139,23 @@ class Commit(Room):
         default=16 * MIB, description="bytes of one Kafka transaction, whole source transactions"
     )
     max_wait_ms: Whole = Field(
-        default=0, ge=0, le=60000, description="wait at least this long for more before committing"
+        default=0, ge=0, le=60000, description="wait at least this long for more rows before a commit"
     )
 
 
 class LargeTransactions(Room):
-    """What becomes of a PostgreSQL transaction that is too large for one Kafka transaction."""
+    """The handling of a PostgreSQL transaction that is too large for one Kafka transaction."""
 
     policy: Literal["halt", "parts"] = Field(
         default="halt",
-        description="parts: several Kafka transactions; readers may see the first before the last is there",
+        description="parts: several Kafka transactions; readers may see the first before the last is committed",
     )
     max_rows: Whole = Field(default=0, ge=0, description="rows of one Kafka transaction; 0: no limit")
     max_bytes: SizeOrNone = Field(default=0, description="bytes of one Kafka transaction; 0: no limit")
     max_time_ms: Whole = Field(
         default=0,
         ge=0,
-        description="how long it may be open; 0: two thirds of sink.transaction_timeout_ms",
+        description="maximum open time of one Kafka transaction; 0: two thirds of sink.transaction_timeout_ms",
     )
 
 
@@ -163,7 +163,7 @@ class Sink(Room):
     """The Kafka cluster that is written to."""
 
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = Field(
-        description="brokers to ask first: HOST:PORT,HOST:PORT",
+        description="brokers for the first connection: HOST:PORT,HOST:PORT",
         examples=["kafka-0.example.com:9092,kafka-1.example.com:9092"],
     )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
@@ -177,7 +177,7 @@ class Sink(Room):
     transaction_timeout_ms: Whole = Field(
         default=900000,
         ge=10000,
-        description="the broker aborts a transaction after this; at most its own maximum",
+        description="the broker aborts a transaction after this time; at most its transaction.max.timeout.ms",
     )
     topics: Topics = Field(default_factory=Topics, description="the topics that rows are written to")
     commit: Commit = Field(default_factory=Commit, description="when a Kafka transaction ends")
@@ -187,7 +187,7 @@ class Sink(Room):
     )
     too_large: Literal["halt", "dead_letter"] = Field(
         default="halt",
-        description="a row larger than Kafka takes; dead_letter: a marker in its place, and a report in a topic",
+        description="a row above Kafka's limit; dead_letter: a marker instead of the row, and a report in a topic",
     )
     properties: PropertyMap[SinkProperty] = Field(
         default_factory=Properties,
@@ -225,12 +225,12 @@ class Sink(Room):
 
 
 def _registry_or_none(value: Any) -> Any:
-    """Take `registry: none` for what it means."""
+    """Return the mapping for the short form `registry: none`, any other value unchanged."""
     return {"url": NO_REGISTRY} if value == NO_REGISTRY else value
 
 
 def short_form(schema: dict[str, Any]) -> None:
-    """Let the JSON Schema take `registry: none` as well."""
+    """Allow `registry: none` in the JSON Schema."""
     whole = {key: schema.pop(key) for key in ("$ref", "allOf") if key in schema}
     schema["anyOf"] = [whole, {"const": NO_REGISTRY}]
 
@@ -248,7 +248,7 @@ def _url(value: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        refuse("is not an http or https URL", "write https://HOST:PORT, or none to do without a registry")
+        refuse("is not an http or https URL", "write https://HOST:PORT, or none to use no registry")
     if "@" in parts.netloc:
         refuse("has credentials in it", "use username and password_file")
     if parts.query or parts.fragment:
@@ -264,35 +264,35 @@ class Registry(Room):
         examples=["https://registry.example.com"],
     )
     auto_register: bool = Field(
-        default=True, description="register schemas; false: they must be there already"
+        default=True, description="register schemas; false: they must be registered already"
     )
     subjects: Literal["topic_name", "record_name", "topic_record_name"] = Field(
         default="topic_name", description="how subjects are named: Confluent's strategies of these names"
     )
     normalize: bool = Field(
-        default=False, description="let the registry normalize a schema before it looks it up or registers it"
+        default=False, description="let the registry normalize a schema before a lookup or registration"
     )
     compatibility: Literal[
         "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE"
     ] = Field(default="BACKWARD_TRANSITIVE", description="compatibility set on a subject when it is created")
     incompatible: Literal["halt", "new_topic", "register_with_none"] = Field(
         default="halt",
-        description="a schema that readers could not read on with: halt, go on in <topic>.v2, or let it through",
+        description="an incompatible schema: halt, continue in <topic>.v2, or register it with NONE set meanwhile",
     )
     username: str | None = Field(default=None, description="user for basic authentication", examples=["cdcd"])
     password: Secret | None = Field(
         default=None,
-        description="its password; better a file",
+        description="the user's password; password_file is safer",
         examples=["set-me-in-CDCD_REGISTRY__PASSWORD"],
     )
     password_file: SecretFile | None = Field(
         default=None,
-        description="file that holds its password",
+        description="file with the user's password",
         examples=["/etc/cdcd/secrets/registry-password"],
     )
     token_file: SecretFile | None = Field(
         default=None,
-        description="file that holds a bearer token; OAuth has properties of the client",
+        description="file with a bearer token; for OAuth set properties of the client",
         examples=["/etc/cdcd/secrets/registry-token"],
     )
     properties: PropertyMap[RegistryProperty] = Field(
@@ -316,7 +316,8 @@ class Registry(Room):
             )
         if self.incompatible != "halt" and not self.auto_register:
             refuse(
-                f"incompatible: {self.incompatible} registers schemas, and auto_register is off", "keep one"
+                f"incompatible: {self.incompatible} registers schemas, but auto_register is false",
+                "change one",
             )
         return self
 
@@ -339,28 +340,28 @@ class Registry(Room):
             "bearer.auth.credentials.source",
         }
         if self.token_file is not None and named:
-            refuse(f"{', '.join(sorted(named))} is given beside token_file", "keep one")
+            refuse(f"{', '.join(sorted(named))} and token_file are given", "keep one")
         return self
 
     @model_validator(mode="after")
     def _nothing_for_none(self) -> Registry:
         if self.is_none and (given := sorted(self.model_fields_set & _OF_A_SERVER)):
-            refuse(f"{', '.join(given)} would be for a registry, and url is none", "leave it out")
+            refuse(f"{', '.join(given)} applies to a registry, but url is none", "omit it")
         return self
 
     @property
     def is_none(self) -> bool:
-        """Whether there is no registry: the schemas are stored in a topic."""
+        """Whether there is no registry, so that the schemas are stored in a topic."""
         return self.url == NO_REGISTRY
 
     @property
     def read_password(self) -> Callable[[], str | None]:
-        """What returns the password at each use, or None without authentication."""
+        """A function that returns the password at each use, or None without authentication."""
         return secret_reader(self.password, self.password_file)
 
     @property
     def read_token(self) -> Callable[[], str | None]:
-        """What returns the bearer token at each use, or None."""
+        """A function that returns the bearer token at each use, or None."""
         return secret_reader(None, self.token_file)
 
     def read_properties(self) -> Properties:

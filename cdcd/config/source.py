@@ -1,7 +1,7 @@
 """Options of the source: the server, the slot, the publication and the protocol.
 
-Comes in: the `source` mapping.  Goes out: `Source`, with `read_password` for whoever connects.
-Invariant: what this version cannot do is refused here with the key's name, so no option is silently ignored.
+Comes in: the `source` mapping.  Goes out: `Source`, with `read_password` for each connection.
+Invariant: an unsupported value is refused here with the key's name, so no option is silently ignored.
 Must not: connect, or import a PostgreSQL client.
 """
 
@@ -81,7 +81,7 @@ def _version(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    """Take true and false, in YAML's or a variable's way, for on and off."""
+    """Return on or off for true or false, as a boolean of YAML or the text of a variable."""
     return {"true": "on", "false": "off"}.get(str(value).lower(), value)
 
 
@@ -90,7 +90,7 @@ class Slot(Room):
 
     name: SlotName = Field(
         default="",
-        description="name of the slot; default: cdcd_ and the name above",
+        description="name of the slot; default: cdcd_ and `name`",
         json_schema_extra=derived,
     )
     create: bool = Field(default=True, description="create the slot at the first start")
@@ -105,17 +105,17 @@ class Publication(Room):
     names: Annotated[Names, AfterValidator(_identifiers)] = Field(
         default=(),
         description=(
-            "names of the publications to read; default: cdcd_ and the name above; in a variable: one,two or, "
+            "names of the publications to read; default: cdcd_ and `name`; in a variable: one,two or, "
             'for names with commas, ["one", "t,w,o"]'
         ),
         json_schema_extra=derived,
     )
     create: bool = Field(
-        default=False, description="let `cdcd init` create the publication; needs the tables' owner"
+        default=False, description="let `cdcd init` create the publication; the role must own the tables"
     )
     tables: Annotated[Names, AfterValidator(_tables)] = Field(
         default=(),
-        description="SCHEMA.TABLE names that a created publication holds; none: every table (superuser only)",
+        description="SCHEMA.TABLE names for the created publication; none: every table (superuser only)",
     )
     table_removed: Literal["warn", "halt"] = Field(
         default="warn",
@@ -125,20 +125,24 @@ class Publication(Room):
     @model_validator(mode="after")
     def _creation(self) -> Publication:
         if self.tables and not self.create:
-            refuse("tables are only for a publication that cdcd creates", "set create: true or remove tables")
+            refuse(
+                "tables applies only to a publication that cdcd creates", "set create: true or remove tables"
+            )
         if self.create and len(self.names) > 1:
             refuse("create: true needs exactly one name in names")
         return self
 
 
 class WalGuard(Room):
-    """Limits to the WAL that the slot keeps back on the server."""
+    """Limits of the WAL that the slot retains on the server."""
 
-    warn: Size = Field(default=8 << 30, description="say so in the log, a metric and /status from here on")
-    critical: Size = Field(default=32 << 30, description="say so as an error from here on")
+    warn: Size = Field(
+        default=8 << 30, description="from this size on, warn in the log, a metric and /status"
+    )
+    critical: Size = Field(default=32 << 30, description="from this size on, log an error")
     drop_slot: Size | None = Field(
         default=None,
-        description="halt and drop the slot from here on, to save the primary's disk: what was not confirmed is "
+        description="from this size on, halt and drop the slot, to save the primary's disk; unconfirmed changes are "
         "lost to cdcd; default: never",
         examples=["200GiB"],
     )
@@ -169,7 +173,7 @@ class Protocol(Room):
         WithJsonSchema({"enum": ["auto", 1, 2, 3, 4]}),
     ] = Field(
         default="auto",
-        description="protocol version: auto, 1, 2, 3 or 4; auto: the highest the server speaks",
+        description="protocol version: auto, 1, 2, 3 or 4; auto: the highest that the server supports",
     )
     streaming: Annotated[
         Literal["auto", "off", "on", "parallel"],
@@ -177,23 +181,23 @@ class Protocol(Room):
         WithJsonSchema({"enum": ["auto", "off", "on", "parallel", True, False]}),
     ] = Field(
         default="auto",
-        description="receive large transactions before they commit; auto: the most the server can "
-        "(on from PostgreSQL 14, parallel from 16)",
+        description="receive large transactions before they commit; auto: on from PostgreSQL 14, "
+        "parallel from 16",
     )
     two_phase: bool = Field(
         default=False,
-        description="receive prepared transactions at PREPARE and hold them until they are decided "
+        description="receive prepared transactions at PREPARE and store them until COMMIT or ROLLBACK PREPARED "
         "(PostgreSQL 15+); false: receive them at COMMIT PREPARED",
     )
     binary: bool = Field(
         default=False,
-        description="receive values in PostgreSQL's binary form instead of as text; left out where a published "
-        "column's type has no exact reading of it",
+        description="receive values in PostgreSQL's binary format instead of as text; not used if the type of a "
+        "published column has no exact conversion from it",
     )
     messages: bool = Field(default=True, description="receive pg_logical_emit_message (PostgreSQL 14+)")
     origin: Literal["any", "none"] = Field(
         default="any",
-        description="none: leave out rows that replication itself wrote to the source (PostgreSQL 16+)",
+        description="none: omit rows that replication wrote to the source (PostgreSQL 16+)",
     )
 
     @model_validator(mode="after")
@@ -225,35 +229,35 @@ class Source(Room):
     )
     password: Secret | None = Field(
         default=None,
-        description="the role's password; better a file",
+        description="the role's password; password_file is safer",
         examples=["set-me-in-CDCD_SOURCE__PASSWORD"],
     )
     password_file: SecretFile | None = Field(
         default=None,
-        description="file that holds the role's password, read again at each connection",
+        description="file with the role's password, read again at each connection",
         examples=["/etc/cdcd/secrets/postgres-password"],
     )
     ssl_password_file: SecretFile | None = Field(
         default=None,
-        description="file that holds the passphrase of the client's key (sslkey in dsn), read likewise",
+        description="file with the passphrase of the client's key (sslkey in dsn), read again at each connection",
         examples=["/etc/cdcd/secrets/postgres-key-passphrase"],
     )
     slot: Slot = Field(default_factory=Slot, description="the replication slot")
-    publication: Publication = Field(default_factory=Publication, description="what the server sends")
-    protocol: Protocol = Field(default_factory=Protocol, description="how the server sends it")
+    publication: Publication = Field(default_factory=Publication, description="the published tables to read")
+    protocol: Protocol = Field(default_factory=Protocol, description="version and options of pgoutput")
     wal_guard: WalGuard = Field(
-        default_factory=WalGuard, description="limits to the WAL that the slot keeps back on the server"
+        default_factory=WalGuard, description="limits of the WAL that the slot retains on the server"
     )
     silence_timeout_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
         default=0,
         ge=0,
-        description="how long the stream may say nothing, though asked, until it is connected again; "
+        description="reconnect after this time without a message, even a keepalive reply, from the server; "
         "0: twice the server's wal_sender_timeout, at least 60000",
     )
     heartbeat_interval_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
         default=0,
         ge=0,
-        description="write a heartbeat into the source this often while streaming; 0: never",
+        description="interval of heartbeats written to the source while streaming; 0: never",
     )
 
     @model_validator(mode="after")
@@ -267,10 +271,10 @@ class Source(Room):
 
     @property
     def read_password(self) -> Callable[[], str | None]:
-        """What returns the password at each connection, or None when libpq has to find it itself."""
+        """A function that returns the password at each connection, or None if libpq has to find it."""
         return secret_reader(self.password or self.dsn.password, self.password_file)
 
     @property
     def read_ssl_password(self) -> Callable[[], str | None]:
-        """What returns the passphrase of the client's key at each connection, or None without one."""
+        """A function that returns the passphrase of the client's key at each connection, or None without one."""
         return secret_reader(None, self.ssl_password_file)

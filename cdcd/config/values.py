@@ -1,9 +1,9 @@
-"""The kinds of value that options have: whole numbers, sizes, lists, secrets, librdkafka properties.
+"""The types of options' values: whole numbers, sizes, lists, secrets, librdkafka properties.
 
-Comes in: what YAML or a variable gave (text, number, list, mapping).  Goes out: plain Python values.
-Invariant: a refusal says what was expected; it never repeats a value that could be a secret, and every type
-here that can hold one shows `***` in repr, str, format and every dump.
-Must not: read anything but the secret file it is asked to read; know about any single option.
+Comes in: a value from YAML or a variable (text, number, list, mapping).  Goes out: plain Python values.
+Invariant: an error names the expected value and never repeats a value that could be a secret; each type here that
+can be a secret shows `***` in repr, str, format and every dump.
+Must not: read any file except the given secret file; know about any single option.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _SECRET_WORDS = (
 
 
 class Room(BaseModel):
-    """What every room's model shares: unknown keys are errors, values are fixed, errors hide inputs."""
+    """The base of each section's model: unknown keys are errors, values are fixed, errors hide inputs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def refuse(message: str, advice: str = "") -> NoReturn:
-    """Reject the value under validation: `message` says what is wrong, `advice` what to write instead."""
-    # PydanticCustomError formats its template with the context, so texts with braces travel as context
+    """Reject the value under validation: `message` is the problem, `advice` the correction."""
+    # PydanticCustomError formats its template, so texts with braces are passed as its context
     raise PydanticCustomError("cdcd", "{message}", {"message": message, "advice": advice})
 
 
 def not_yet(feature: str, instead: str) -> NoReturn:
-    """Reject an option whose feature this version lacks: an option is never silently ignored."""
+    """Reject an option whose feature this version lacks, because an option is never silently ignored."""
     refuse(f"{feature} is not in this version", instead)
 
 
 def derived(schema: dict[str, Any]) -> None:
-    """Take the default out of an option's JSON Schema: it follows from another option."""
+    """Remove the default from an option's JSON Schema, because the default depends on another option."""
     schema.pop("default", None)
 
 
@@ -83,7 +83,7 @@ def _not_boolean(value: object) -> object:
 
 
 Whole = Annotated[int, BeforeValidator(_not_boolean)]
-"""A whole number; text of digits is one too (environment variables), true and false are not."""
+"""A whole number, also as text of digits (environment variables); true and false are refused."""
 
 
 def _parse_size(value: object) -> int:
@@ -100,7 +100,7 @@ def _parse_size(value: object) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """Return a size as a file would have it: `16MiB`, or the number of bytes when it is not round."""
+    """Return a size as in a file: `16MiB`, or the number of bytes if it is not a multiple of 1 KiB."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size_bytes >= _UNITS[unit] and size_bytes % _UNITS[unit] == 0:
             return f"{size_bytes // _UNITS[unit]}{unit}"
@@ -147,7 +147,7 @@ def _one_name(value: object) -> object:
     if not isinstance(value, str):
         return value
     if "," in value:
-        refuse("one text with commas may be one name or several", "write a list")
+        refuse("a text with commas is ambiguous: one name or several", "write a list")
     return [value]
 
 
@@ -168,7 +168,7 @@ class Secret:
         add_secret(text)
 
     def reveal(self) -> str:
-        """Return the text. Call it where the secret is handed to a client library and nowhere else."""
+        """Return the text. Call it only to pass the secret to a client library."""
         return self._text
 
     def __repr__(self) -> str:
@@ -222,7 +222,7 @@ def read_secret_file(path: Path) -> str:
 
 
 def secret_reader(value: Secret | None, path: Path | None) -> Callable[[], str | None]:
-    """Return what reads a secret at each use, so that a rotated file is picked up at the next connection."""
+    """Return a function that reads the secret at each use, so that the next connection uses a rotated file."""
     if path is not None:
         return functools.partial(read_secret_file, path)
     if value is not None:
@@ -247,14 +247,14 @@ def _usable_secret_file(path: Path) -> Path:
 
 
 SecretFile = Annotated[Path, AfterValidator(_usable_secret_file)]
-"""A file that holds one secret; that it can be read is checked when the configuration is loaded."""
+"""A file with one secret; the configuration is refused if the file cannot be read."""
 
 
 # --- properties of client libraries -------------------------------------------------------------------------
 
 
 def is_secret_property(name: str) -> bool:
-    """Whether a client library's property of this name holds a secret."""
+    """Return whether a client library's property of this name is a secret."""
     lowered = name.lower()
     return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(
         ("location", "endpoint.url")
@@ -262,7 +262,7 @@ def is_secret_property(name: str) -> bool:
 
 
 class Properties(dict[str, str]):
-    """Properties of a client library under its own names; what may be secret is hidden in its repr."""
+    """Properties of a client library under its own names; the repr hides secrets."""
 
     def __init__(self, properties: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(properties)

@@ -20,7 +20,7 @@ def unknown_key(w: World) -> Iterator[str]:
     w.start()
 
 
-@situation("CDCD-RESUME-REFUSED", "a gap is accepted while a daemon streams", "stop it first")
+@situation("CDCD-RESUME-REFUSED", "a gap is accepted while a daemon streams", "stop the daemon first")
 def accepted_while_it_streams(w: World) -> Iterator[str]:
     w.stream()
     yield w.command("resume", "--accept-gap").stderr
@@ -30,7 +30,7 @@ def accepted_while_it_streams(w: World) -> Iterator[str]:
     w.start()
 
 
-@situation("CDCD-RESUME-REFUSED", "no daemon runs", "or start it")
+@situation("CDCD-RESUME-REFUSED", "no daemon runs", "or start the daemon")
 def nobody_answers(w: World) -> Iterator[str]:
     yield w.command("resume").stderr
     w.start()

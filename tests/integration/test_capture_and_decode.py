@@ -241,7 +241,7 @@ def test_a_capture_that_waits_for_an_open_transaction_says_so_and_can_be_ended(
         capturing.process.send_signal(signal.SIGINT)
         status, said = capturing.end()
     assert (status, len(said.splitlines())) == (1, 1)
-    assert "ended before it began" in said
+    assert "interrupted before the capture started" in said
     assert os.listdir(tmp_path) == ["cdcd.yaml"]
 
 

@@ -211,7 +211,7 @@ def test_an_earlier_schema_of_others_is_no_defect(earlier: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"name: shop\n#" + b"x" * MAX_FILE_BYTES, "so it is no configuration"),
+        (b"name: shop\n#" + b"x" * MAX_FILE_BYTES, "the limit of a configuration"),
         (b"[" * 100_000, "cannot construct"),
         (b"a: &a [x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nd: [*c,*c]\n", "aliases are not used"),
         (b"a: &a {b: *a}\n", "aliases are not used"),

@@ -85,7 +85,7 @@ def test_a_full_disk_is_told_in_one_line(cdcd: Cdcd, monkeypatch: pytest.MonkeyP
     assert status == 1
     assert said == (
         "cdcd: CDCD-CAPTURE: standard output cannot be written: No space left on device"
-        " -> make room where the output goes to\n"
+        " -> free disk space for the output\n"
     )
 
 
@@ -202,8 +202,8 @@ def test_an_error_is_one_line_with_its_place_after_what_was_right(
 @pytest.mark.parametrize(
     ("words", "given", "advice"),
     [
-        ((), BEGIN.hex(), "pgoutput messages without their frames? then --messages"),
-        (("--messages",), xlog(BEGIN).hex(), "whole CopyData frames? then without --messages"),
+        ((), BEGIN.hex(), "for pgoutput messages without their frames, add --messages"),
+        (("--messages",), xlog(BEGIN).hex(), "for whole CopyData frames, omit --messages"),
         (("--messages",), "no hex", "a line is the hex of one message"),
     ],
 )

@@ -49,7 +49,7 @@ CASES: tuple[Wrong, ...] = (
         "a name that others share slot and publication with",
         _with("name: Shop-EU"),
         (
-            "name: slot and publication cannot be named after 'Shop-EU': other names would give the same, cdcd_shop_eu, because a slot's name has only a-z, 0-9 and _, 63 at most (from prod.yaml:1) - set source.slot.name and source.publication.names; cdcd_shop_eu is what earlier versions made of it",
+            "name: slot and publication cannot be named after 'Shop-EU': other names give the same, cdcd_shop_eu, because a slot's name has only a-z, 0-9 and _, 63 at most (from prod.yaml:1) - set source.slot.name and source.publication.names; earlier versions used cdcd_shop_eu",
         ),
     ),
     Wrong(
@@ -143,7 +143,7 @@ CASES: tuple[Wrong, ...] = (
         "dsn with an unencoded password",
         _with('source: {dsn: "postgresql://cdcd:se/cret@db/shop"}'),
         (
-            "source.dsn: has a '@' or '/' at a place where neither can be (from prod.yaml:2) - percent-encode them: %40, %2F",
+            "source.dsn: has a '@' or '/' where neither is allowed (from prod.yaml:2) - percent-encode them: %40, %2F",
         ),
     ),
     Wrong(
@@ -182,7 +182,7 @@ CASES: tuple[Wrong, ...] = (
         "tables of a publication of others",
         _source("publication: {tables: [public.orders]}"),
         (
-            "source.publication: tables are only for a publication that cdcd creates (from prod.yaml:2) - set create: true or remove tables",
+            "source.publication: tables applies only to a publication that cdcd creates (from prod.yaml:2) - set create: true or remove tables",
         ),
     ),
     Wrong(
@@ -278,14 +278,14 @@ CASES: tuple[Wrong, ...] = (
         "template placeholder",
         _sink('topics: {template: "{name}.{schema}.{tabel}"}'),
         (
-            "sink.topics.template: unknown placeholder {tabel} (from prod.yaml:3) - there are {name}, {schema} and {table}",
+            "sink.topics.template: unknown placeholder {tabel} (from prod.yaml:3) - use {name}, {schema} and {table}",
         ),
     ),
     Wrong(
         "template characters",
         _sink('topics: {template: "{name}/{schema}/{table}"}'),
         (
-            "sink.topics.template: outside its placeholders only letters, digits, '.', '_' and '-' may stand in a topic's name (from prod.yaml:3)",
+            "sink.topics.template: has a character, outside placeholders, other than letters, digits, '.', '_' and '-' (from prod.yaml:3)",
         ),
     ),
     Wrong(
@@ -374,7 +374,7 @@ CASES: tuple[Wrong, ...] = (
         "registry none with what a registry would need",
         _with("registry: {url: none, auto_register: false, normalize: true}"),
         (
-            "registry: auto_register, normalize would be for a registry, and url is none (from prod.yaml:4) - leave it out",
+            "registry: auto_register, normalize applies to a registry, but url is none (from prod.yaml:4) - omit it",
         ),
     ),
     Wrong(
@@ -386,7 +386,7 @@ CASES: tuple[Wrong, ...] = (
         "registry with a bad second url",
         _with('registry: {url: "http://a:8081,b:8081"}'),
         (
-            "registry.url: is not an http or https URL (from prod.yaml:4) - write https://HOST:PORT, or none to do without a registry",
+            "registry.url: is not an http or https URL (from prod.yaml:4) - write https://HOST:PORT, or none to use no registry",
         ),
     ),
     Wrong(
@@ -399,7 +399,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "registry with a token twice",
         _registry("token_file: /etc/hostname, secret_files: {bearer.auth.token: /etc/hostname}"),
-        ("registry: bearer.auth.token is given beside token_file (from prod.yaml:4) - keep one",),
+        ("registry: bearer.auth.token and token_file are given (from prod.yaml:4) - keep one",),
     ),
     Wrong(
         "registry subjects",
@@ -412,7 +412,7 @@ CASES: tuple[Wrong, ...] = (
         "registry url",
         _with("registry: {url: registry:8081}"),
         (
-            "registry.url: is not an http or https URL (from prod.yaml:4) - write https://HOST:PORT, or none to do without a registry",
+            "registry.url: is not an http or https URL (from prod.yaml:4) - write https://HOST:PORT, or none to use no registry",
         ),
     ),
     Wrong(
@@ -442,7 +442,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "two added fields of one name",
         _with("format: {flat: {op: x, ts_ms: x}}"),
-        ("format.flat: two of the fields have one name (from prod.yaml:5)",),
+        ("format.flat: two of the fields have the same name (from prod.yaml:5)",),
     ),
     Wrong(
         "override without a change",
@@ -455,9 +455,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "override of a table's option for a column",
         _with("format: {overrides: [{table: a, column: b, tombstones: true}]}"),
-        (
-            "format.overrides[0]: tombstones cannot be set for a column (from prod.yaml:5) - leave `column` out",
-        ),
+        ("format.overrides[0]: tombstones cannot be set for a column (from prod.yaml:5) - remove `column`",),
     ),
     Wrong(
         "override with nothing after its keys",
@@ -467,7 +465,7 @@ CASES: tuple[Wrong, ...] = (
         (
             *(
                 f"format.overrides[0].{key}: expected a value, found nothing (from prod.yaml:5)"
-                " - leave the key out for what holds otherwise"
+                " - remove the key to use the default"
                 for key in ("key_columns", "max_value_bytes", "tombstones", "value")
             ),
         ),
@@ -477,7 +475,7 @@ CASES: tuple[Wrong, ...] = (
         _with("format: {overrides: [{table: a, column: , numeric_as: string}]}"),
         (
             "format.overrides[0].column: expected a value, found nothing (from prod.yaml:5)"
-            " - leave the key out for what holds otherwise",
+            " - remove the key to use the default",
         ),
     ),
     Wrong(
@@ -579,7 +577,7 @@ CASES: tuple[Wrong, ...] = (
         "one text that may be several names",
         _source("publication: {names: 'odd \"name\", with, commas'}"),
         (
-            "source.publication.names: one text with commas may be one name or several (from prod.yaml:2) - write a list",
+            "source.publication.names: a text with commas is ambiguous: one name or several (from prod.yaml:2) - write a list",
         ),
     ),
     Wrong(
