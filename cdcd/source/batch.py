@@ -1,10 +1,9 @@
-"""The messages of one drain, read from libpq and cut into items. The Python fallback of
-`cdcd.source.reading`.
+"""Read the messages of one drain from libpq and cut them into items. The Python fallback of `cdcd.source.reading`.
 
-In: libpq's functions and a PGconn in CopyBoth, or payloads by `feed`.  Out: items, why reading stopped.
-Invariant: what libpq gave is freed, also when there is no memory to keep it; no message is left out of the items
-but a keepalive that needs no answer and is made needless by what follows (`cdcd.txn.transaction_batch`).
-Must not: wait, or judge what a connection's end means.
+In: libpq's functions and a PGconn in CopyBoth, or payloads by `feed`.  Out: items, and why reading stopped.
+Invariant: every buffer of libpq is freed, even if no memory is left to copy it. Every message is in the items, except
+keepalives that request no reply and that the next item makes redundant (`cdcd.txn.transaction_batch`).
+Must not: wait, or decide what the end of a connection means.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from cdcd.source.copyboth import cut_items
 from cdcd.txn.transaction_batch import gathered
 
 LATER, COPY_ENDED, COPY_FAILED, BROKEN = 0, -1, -2, 1
-"""Why reading stopped: nothing more for now, or the limit; what PQgetCopyData returns at the end of the copy, and for
-a message that it cannot give (the copy may go on); PQconsumeInput failed."""
+"""The reasons why reading stopped: no more data now, or the limit; PQgetCopyData's result at the end of the copy; its
+result for a message that it cannot return (the copy may continue); PQconsumeInput failed."""
 
 
 class Libpq(NamedTuple):
-    """The functions of libpq that a drain calls, as ctypes has them."""
+    """The functions of libpq that a drain calls, as ctypes functions."""
 
     get_copy_data: Callable[..., int]
     free: Callable[..., Any]
@@ -31,8 +30,11 @@ class Libpq(NamedTuple):
 
 
 class Batch:
-    """What one drain reads. `in_stream`: the first message is inside a stream segment. `gathers`: whole transactions
-    are one item."""
+    """The messages of one drain.
+
+    `in_stream`: the first message is inside a stream segment. `gathers`: complete transactions are combined into one
+    item.
+    """
 
     def __init__(self, in_stream: bool, gathers: bool) -> None:
         self._in_stream = in_stream
@@ -42,13 +44,13 @@ class Batch:
         self.size_bytes = 0
 
     def feed(self, message: bytes) -> None:
-        """Take one CopyData payload."""
+        """Add one CopyData payload."""
         self._taken.append(message)
         self.messages += 1
         self.size_bytes += len(message)
 
     def read(self, libpq: Libpq, pgconn: int, max_bytes: int) -> int:
-        """Take messages until two looks at the socket in a row bring nothing, or `max_bytes`; return why it ended."""
+        """Read messages until `max_bytes`, or until the socket has no more data; return the reason for the end."""
         has_looked = False
         while self.size_bytes < max_bytes:
             got = self._take(libpq, pgconn)
@@ -65,13 +67,13 @@ class Batch:
         return LATER
 
     def read_rest(self, libpq: Libpq, pgconn: int) -> int:
-        """Take what a broken connection has left, whatever its size; return why it ended."""
+        """Read the remaining messages of a broken connection, without a limit; return the reason for the end."""
         while (got := self._take(libpq, pgconn)) > 0:
             pass
         return got
 
     def _take(self, libpq: Libpq, pgconn: int) -> int:
-        """Take one message; return its size, or what PQgetCopyData said instead."""
+        """Read one message; return its size, or PQgetCopyData's result without one."""
         buffer = c_void_p()
         size = libpq.get_copy_data(pgconn, byref(buffer), 1)
         if size > 0:
@@ -82,9 +84,9 @@ class Batch:
         return size
 
     def finish(self) -> tuple[list[Item], bool]:
-        """Return the items, and whether the last message was inside a stream segment; once.
+        """Return the items, and whether the last message was inside a stream segment. To be called once.
 
-        Raises a ProtocolError for framing that the protocol does not allow.
+        Raises a ProtocolError for illegal framing.
         """
         items, in_stream = cut_items(self._taken, self._in_stream)
         return (gathered(items) if self._gathers else items), in_stream

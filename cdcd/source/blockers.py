@@ -1,10 +1,10 @@
-"""Who holds a session of cdcd up in PostgreSQL: holders of locks, open and prepared transactions, standbys. Blocking.
+"""Find the blockers of a session in PostgreSQL: lock holders, open and prepared transactions, standbys. Blocking.
 
-In: a SQL connection, the pid of a session that may be waiting.  Out: `Seen`, None while it waits for nobody.
-Invariant: each question is answered from pg_locks and pg_stat_activity as they are at that moment, whatever database
-the blocker is in; a session that waits itself is followed to the one that holds it up. What this role may not see is
-None: the start of another role's transaction, without pg_read_all_stats.
-Must not: read the text of a query, end anybody.
+In: a SQL connection, the pid of a session that may be waiting.  Out: `Seen`, None if the session does not wait.
+Invariant: each result is from the current pg_locks and pg_stat_activity, for blockers in any database. If a blocker
+itself waits, its own blockers are included. Values that this role may not see are None: the start of another role's
+transaction, without pg_read_all_stats.
+Must not: report the text of a query, terminate a session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdcd.waits import Blocker, Seen
 
 _STANDBY_EVENT = "WaitForStandbyConfirmation"
 _DEEPEST = 8
-"""A queue for a lock: each waits for the one before it."""
+"""The most levels of a lock queue that are followed: each session waits for the one before it."""
 
 AGAINST_READING = ("AccessExclusiveLock",)
 AGAINST_ALTERING = (
@@ -29,7 +29,7 @@ AGAINST_ALTERING = (
     "ExclusiveLock",
     "AccessExclusiveLock",
 )
-"""What the lock that adds a table to a publication waits for."""
+"""The modes that conflict with the lock that adds a table to a publication."""
 
 _SESSION = "SELECT backend_type, wait_event_type, wait_event, query FROM pg_stat_activity WHERE pid = %s"
 
@@ -41,7 +41,7 @@ _WAITED_FOR = """
     FROM pg_locks w WHERE w.pid = %s AND NOT w.granted
 """
 
-# 0 stands for a prepared transaction, whose locks have no pid: it is found by its own transaction id's lock.
+# Pid 0 is a prepared transaction, whose locks have no pid; it is found by the lock on its own transaction id.
 _BLOCKING = """
     WITH RECURSIVE chain (waiting, pid, depth) AS (
         SELECT %s::int, b, 1 FROM unnest(pg_blocking_pids(%s)) b
@@ -69,7 +69,7 @@ _BLOCKING = """
     ORDER BY 8, 1
 """
 
-# A slot waits for each of those that were open when a phase of its creation began, one after the other.
+# The creation of a slot waits, one after the other, for the transactions that were open when a phase of it began.
 _WRITING = """
     SELECT a.pid, a.datname::text, a.usename::text, a.application_name, a.state, NULL::text,
            extract(epoch FROM a.xact_start)::float8, age(a.backend_xid)
@@ -114,13 +114,13 @@ _STANDBYS = """
 
 
 class BackendGone(Exception):
-    """The session is not on the server any more."""
+    """The session does not exist any more."""
 
 
 def blockers_of(connection: Connection, pid: int) -> Seen | None:
-    """Return what the session of this pid waits for and who holds it up; None while it waits for no one.
+    """Return the wait of the session with this pid, with its blockers; None if the session does not wait.
 
-    Raises Gone, and Source errors.
+    Raises BackendGone, and Source errors.
     """
     sessions = fetch(connection, _SESSION, (pid,))
     if not sessions:
@@ -133,7 +133,7 @@ def blockers_of(connection: Connection, pid: int) -> Seen | None:
         return None
     locktype, mode, relid, table = waited_for[0]
     blocking = _blocking(connection, pid)
-    # The text is of this session, which is cdcd's own.
+    # The query text is that of cdcd's own session.
     is_creation = backend_type == "walsender" and (query or "").startswith("CREATE_REPLICATION_SLOT")
     if is_creation and locktype == "transactionid":
         return Seen("slot_creation", blockers=(*blocking, *_open_too(connection, pid, blocking)))
@@ -142,7 +142,7 @@ def blockers_of(connection: Connection, pid: int) -> Seen | None:
 
 
 def sessions_holding(connection: Connection, pids: list[int]) -> tuple[Blocker, ...]:
-    """Return the sessions of these pids, with the time since which they are connected. Raises Source errors."""
+    """Return the sessions with these pids, with the start times of their connections. Raises Source errors."""
     return tuple(
         Blocker(f"pid {pid}", "is connected", pid, database, user, application, since_s)
         for pid, database, user, application, since_s in fetch(connection, _HOLDER, (pids,))
@@ -150,9 +150,9 @@ def sessions_holding(connection: Connection, pids: list[int]) -> tuple[Blocker, 
 
 
 def table_lockers(connection: Connection, modes: Sequence[str] = AGAINST_READING) -> tuple[Blocker, ...]:
-    """Return who holds locks of these modes on tables of this database, and who waits for one and for whom.
+    """Return the sessions that hold or await locks of these modes on tables of this database, with their blockers.
 
-    Whoever comes later stands behind the one that waits. Raises Source errors.
+    A waiting session also blocks later requests. Raises Source errors.
     """
     found: dict[str, Blocker] = {}
     for *session, is_granted, mode, tables in fetch(connection, _TABLE_LOCKS, (list(modes),)):
@@ -166,7 +166,7 @@ def table_lockers(connection: Connection, modes: Sequence[str] = AGAINST_READING
 
 
 def standbys_behind(connection: Connection) -> tuple[Blocker, ...]:
-    """Return the slots of synchronized_standby_slots (17 or later) whose standbys lack WAL. Raises Source errors."""
+    """Return the slots of synchronized_standby_slots (17 or later) whose standbys lag. Raises Source errors."""
     if connection.server_version < 170_000:
         return ()
     return tuple(
@@ -194,7 +194,7 @@ def _blocking(connection: Connection, pid: int) -> tuple[Blocker, ...]:
     for *session, _depth, waits_for in rows:
         one = _of_session(*session)
         if waits_for is not None:
-            one = replace(one, doing=f"{one.doing}, waits itself for pid {waits_for}".removeprefix(", "))
+            one = replace(one, doing=f"{one.doing}, itself waits for pid {waits_for}".removeprefix(", "))
         found.append(one)
     return tuple(found)
 
@@ -202,7 +202,7 @@ def _blocking(connection: Connection, pid: int) -> tuple[Blocker, ...]:
 def _open_too(connection: Connection, pid: int, blocking: tuple[Blocker, ...]) -> list[Blocker]:
     known = {blocker.who for blocker in blocking}
     found = [_of_session(*row[:7]) for row in fetch(connection, _WRITING, (pid,))]
-    doing = "is open too and may have to end first"
+    doing = "is also open and may have to end first"
     return [replace(one, doing=doing) for one in found if one.who not in known]
 
 

@@ -1,9 +1,9 @@
-"""Read what a server really sends, frame by frame, over a temporary slot. Blocking.
+"""Read the frames that a server sends, one by one, over a temporary slot. Blocking.
 
-In: settings and options.  Out: CopyData payloads ('w' and 'k'), untouched.
-Invariant: the slot is this connection's own and ends with it; nothing is confirmed, to no slot: status updates
-say what was received, never that anything is durable (flush 0/0).
-Must not: touch the daemon's slot, or decode.
+In: settings and options.  Out: CopyData payloads ('w' and 'k'), unchanged.
+Invariant: the slot belongs to this connection and is dropped with it. No LSN is confirmed to any slot: status updates
+report the received LSN, and flush 0/0.
+Must not: use the daemon's slot, or decode.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SLOT_NAME_LIMIT = 63
 
 
 def server_of(settings: SourceSettings) -> ServerIdentity:
-    """Return which server this is. Raises PublicationMissing for a publication that is not there (F39)."""
+    """Return the server's identity. Raises PublicationMissing for a publication that does not exist (F39)."""
     connection = connect_sql(settings)
     try:
         missing = missing_publications(connection, settings.publications)
@@ -47,12 +47,12 @@ def server_of(settings: SourceSettings) -> ServerIdentity:
 
 
 class Capture:
-    """A running capture. Use as a context manager; `start_lsn` is where the temporary slot began."""
+    """A running capture. Use as a context manager; `start_lsn` is the temporary slot's consistent point."""
 
     def __init__(self, settings: SourceSettings, options: StreamOptions, report: Report = unreported) -> None:
-        """Create the slot, which waits for the transactions that are open now (F38), and start.
+        """Create the slot and start streaming. The creation waits for the currently open transactions (F38).
 
-        `report` hears which they are.
+        `report` is called with these transactions.
         """
         suffix = f"_capture_{os.getpid()}"
         slot = settings.slot[: _SLOT_NAME_LIMIT - len(suffix)] + suffix
@@ -76,9 +76,9 @@ class Capture:
         self._started.copy.close()
 
     def frames(self, until: Callable[[], bool]) -> Iterator[bytes | None]:
-        """Yield payloads as they come, None when there is none now, until `until()`.
+        """Yield payloads as they arrive, None while none is available, until `until()` is true.
 
-        Raises the server's ErrorResponse translated, SourceUnavailable when the stream ends.
+        Raises the error for the server's ErrorResponse, SourceUnavailable when the stream ends.
         """
         copy = self._started.copy
         while not until():
@@ -93,7 +93,7 @@ class Capture:
             else:
                 yield None
                 if select.select([copy.socket], [], [], min(_LOOK_AGAIN_S, self._interval_s))[0]:
-                    copy.consume()  # a broken connection is told by the next read
+                    copy.consume()  # the next read reports a broken connection
 
     def _note(self, payload: bytes) -> None:
         frame = parse_copy_data(payload)
@@ -107,6 +107,6 @@ class Capture:
             return
         self._status_due_s = time.monotonic() + self._interval_s
         now_pg_us = time.time_ns() // 1_000 - POSTGRES_EPOCH_US
-        # What was received lets a fast shutdown of the server go on; flush 0/0 confirms nothing.
+        # The received LSN lets a fast shutdown of the server continue; flush 0/0 confirms nothing.
         copy.put(standby_status_update(self._received_lsn, INVALID_LSN, INVALID_LSN, now_pg_us, False))
         copy.flush()

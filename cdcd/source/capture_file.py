@@ -1,10 +1,10 @@
-"""The file of `cdcd capture`: a header that says what was asked of which server, then frames as they came.
+"""The file of `cdcd capture`: a header with the server and the stream's options, then the frames as received.
 
 In: a `CaptureHeader` and CopyData payloads.  Out: the same, read back, each payload with its byte position.
 Format: one line of JSON, then for each payload an int32 length, big-endian, and its bytes.
-Invariant: the file is new and only its owner can read it, as it holds rows; a reader allocates no more than
-the file holds.
-Must not: look into a payload.
+Invariant: the file is new, and only its owner can read it, since it contains rows. A reader allocates no more memory
+than the size of the file.
+Must not: decode a payload.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LENGTH = struct.Struct(">I")
 _HEADER_LIMIT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 MAX_FRAME_BYTES = 1 << 30
-"""PostgreSQL allocates no more for a message."""
+"""The most that PostgreSQL allocates for a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureHeader:
-    """What the frames of a file are: the server, where it began, and the options of START_REPLICATION."""
+    """The origin of a file's frames: the server, the start LSN, and the options of START_REPLICATION."""
 
     server_version_num: int
     system_identifier: str
@@ -47,15 +47,15 @@ class CaptureHeader:
     two_phase: bool
 
 
-_AGAIN = "the file was changed since: capture again"
+_AGAIN = "the file was changed after the capture: capture again"
 
 
 def create(path: Path) -> BinaryIO:
-    """Open a new file that only its owner can read. Raises CaptureError; an existing file is never touched."""
+    """Create a file that only its owner can read. Raises CaptureError; an existing file is never changed."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise CaptureError(f"{path} cannot be made: {error.strerror}", hint="name a new file") from None
+        raise CaptureError(f"{path} cannot be created: {error.strerror}", hint="name a new file") from None
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "wb")
 
@@ -72,14 +72,14 @@ def write_frame(file: BinaryIO, payload: bytes) -> None:
 
 
 def read_header(file: BinaryIO) -> CaptureHeader:
-    """Read the first line. Raises CaptureError for a file that `cdcd capture` of this format did not make."""
+    """Read the first line. Raises CaptureError for a file that is not of `cdcd capture`, or of another format."""
     try:
         fields = json.loads(file.readline(_HEADER_LIMIT_BYTES))
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
-        hint = "lines of hex go to standard input"
-        raise CaptureError("not a file of `cdcd capture`: its first line is no header", hint=hint)
+        hint = "pass lines of hex on standard input"
+        raise CaptureError("not a file of `cdcd capture`: its first line is not a header", hint=hint)
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise CaptureError(
@@ -89,14 +89,16 @@ def read_header(file: BinaryIO) -> CaptureHeader:
     try:
         header = CaptureHeader(**{**fields, "publication_names": tuple(fields["publication_names"])})
     except (TypeError, KeyError):
-        raise CaptureError("the header of the capture file lacks fields or has others", hint=_AGAIN) from None
+        raise CaptureError(
+            "the header of the capture file lacks fields or has unknown ones", hint=_AGAIN
+        ) from None
     if type(header.proto_version) is not int or not isinstance(header.streaming, str):
-        raise CaptureError("a field in the header of the capture file is of another kind", hint=_AGAIN)
+        raise CaptureError("a field in the header of the capture file has the wrong type", hint=_AGAIN)
     return header
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield each payload with the byte position of its record. Raises CaptureError where the file is cut."""
+    """Yield each payload with the byte position of its record. Raises CaptureError if the file is truncated."""
     while True:
         at_byte = file.tell()
         length = file.read(_LENGTH.size)
@@ -106,12 +108,12 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             raise _cut(at_byte)
         size_bytes = _LENGTH.unpack(length)[0]
         if size_bytes > MAX_FRAME_BYTES:
-            raise CaptureError("a frame is longer than a message of PostgreSQL can be", at_byte=at_byte)
+            raise CaptureError("a frame is longer than a message from PostgreSQL can be", at_byte=at_byte)
         yield at_byte, _read(file, size_bytes, at_byte)
 
 
 def _read(file: BinaryIO, size_bytes: int, at_byte: int) -> bytes:
-    """In pieces, so that a broken length costs no more memory than the file has bytes."""
+    """Read a payload in pieces, so that a damaged length needs no more memory than the file's size."""
     pieces: list[bytes] = []
     while size_bytes:
         piece = file.read(min(size_bytes, _PIECE_BYTES))
@@ -125,6 +127,6 @@ def _read(file: BinaryIO, size_bytes: int, at_byte: int) -> bytes:
 def _cut(at_byte: int) -> CaptureError:
     return CaptureError(
         "the file ends inside a frame",
-        hint="the frames before it are shown; the capture was cut off there: capture again for what follows",
+        hint="the frames before it are shown; the capture was cut off there: capture again for the rest",
         at_byte=at_byte,
     )

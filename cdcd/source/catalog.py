@@ -1,10 +1,10 @@
-"""Catalog look-ups that the Relation message leaves open: types, keys, and the relation itself. Blocking.
+"""Catalog queries for data that the Relation message lacks: types, keys, and the relation itself. Blocking.
 
-In: oids.  Out: `PgType`s closed over elements and base types, `TableKeys`, `Relation`s.
-Invariant: `relation` says what pgoutput's Relation message says for the same table. Answers are of now, which
-may be later than the change being read (F44): types are cached by oid and asked for again only when unknown, but
-composite types at each look-up, because the stream does not say when one was altered.
-Several threads may ask; one question at a time is on its way.
+In: oids.  Out: `PgType`s with their element and base types, `TableKeys`, `Relation`s.
+Invariant: `relation` returns the same as pgoutput's Relation message for the same table. Results show the current
+catalog, which may be later than the change being read (F44). Types are cached by oid and queried only when unknown;
+composite types are queried each time, because the stream does not report when one was altered.
+Several threads may call it; queries run one at a time.
 Must not: be called from the event loop's thread while the stream runs.
 """
 
@@ -24,7 +24,7 @@ from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import SourceSettings
 
-# A true array prints braces: int2vector and oidvector have elements too, but their own output function.
+# A true array has array_out: int2vector and oidvector also have elements, but other output functions.
 _TYPES = """
     SELECT t.oid, n.nspname::text, t.typname::text, t.typtype::text,
            CASE WHEN t.typoutput = 'pg_catalog.array_out'::regproc THEN t.typelem ELSE 0 END,
@@ -45,7 +45,7 @@ _TYPES = """
 _COMPOSITE = "c"
 _MULTIRANGE_SINCE = 140_000  # has pg_range.rngmultitypid
 
-# Two statements are one transaction: the session's own lc_monetary is C again after it.
+# Both statements run in one transaction: afterwards the session's lc_monetary is C again.
 _MONEY_OID = 790
 _FRACTION_DIGITS = """
     SELECT set_config('lc_monetary', reset_val, true) FROM pg_settings WHERE name = 'lc_monetary';
@@ -66,7 +66,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Catalog:
-    """The catalog of one database over one connection, opened when needed, reopened once when broken."""
+    """The catalog of one database over one connection, opened on demand and reopened once if broken."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -75,9 +75,9 @@ class Catalog:
         self._lock = threading.RLock()
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
-        """Return the types of these oids and of all that they are made of, by oid.
+        """Return the types with these oids and all types that they consist of, by oid.
 
-        A type that is no longer there is left out (F44). Raises Source errors.
+        A type that no longer exists is left out (F44). Raises Source errors.
         """
         with self._lock:
             return self._found_types(set(oids))
@@ -93,7 +93,7 @@ class Catalog:
         return found
 
     def keys(self, relid: int) -> TableKeys | None:
-        """Return the unique indexes of a table, None when it is gone. Raises Source errors."""
+        """Return the unique indexes of a table, None if the table does not exist. Raises Source errors."""
         found = self._ask(lambda connection: table_keys(connection, (relid,)))
         if relid not in found and not self._fetch(_RELATION, (relid,)):
             return None
@@ -103,31 +103,29 @@ class Catalog:
         """Return the table as the Relation message would describe it now.
 
         `columns` are the published ones; None means all that are not generated. Their order is the table's. Raises
-        SnapshotStale when the table is gone, or some of them are: DDL came between the two look-ups, not to stay.
+        SnapshotStale if DDL between two queries dropped the table or a column, and Source errors.
         """
         rows = self._fetch(_RELATION, (relid,))
         if not rows:
-            raise SnapshotStale(f"relation {relid} is not in the catalog any more")
+            raise SnapshotStale(f"relation {relid} was dropped in the meantime")
         schema, name, identity_letter = rows[0]
         identity = ReplicaIdentity(identity_letter)
         keys = self.keys(relid) or TableKeys()
         published = None if columns is None else set(columns)
         found = self.columns(relid, published)
         if published is not None and len(found) != len(published):
-            raise SnapshotStale(f"{schema}.{name} does not have all of the published columns any more")
+            raise SnapshotStale(f"{schema}.{name} no longer has all of the published columns")
         return described(relid, schema, name, identity, keys, found)
 
     def relation_of(self, table: PublishedTable) -> Relation:
-        """Return the same of a table of which identity and keys are known. Raises SnapshotStale, as above."""
+        """Return the relation of a table whose identity and keys are known. Raises as `relation`."""
         found = self.columns(table.relid, set(table.columns))
         if len(found) != len(table.columns):
-            raise SnapshotStale(
-                f"{table.schema}.{table.name} does not have all of the published columns any more"
-            )
+            raise SnapshotStale(f"{table.schema}.{table.name} no longer has all of the published columns")
         return described(table.relid, table.schema, table.name, table.identity, table.keys, found)
 
     def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:
-        """Return the published columns of a table in its order, none where it is gone; nothing is said of the key."""
+        """Return the published columns of a table in its order, without key flags; none if the table is missing."""
         return tuple(
             Column(name, type_oid, typmod, is_key=False)
             for name, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (relid,))
@@ -135,7 +133,7 @@ class Catalog:
         )
 
     def close(self) -> None:
-        """Close the connection; a later look-up opens another."""
+        """Close the connection; a later query opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -163,7 +161,7 @@ class Catalog:
         return self._ask(lambda connection: fetch(connection, sql, parameters))
 
     def _ask(self, ask: Callable[[Connection], _Answer]) -> _Answer:
-        """Run a query, over a new connection when the kept one turns out to be broken."""
+        """Run a query; if the existing connection is broken, run it over a new one."""
         with self._lock:
             if self._connection is not None:
                 try:
@@ -176,7 +174,7 @@ class Catalog:
 def described(
     relid: int, schema: str, name: str, identity: ReplicaIdentity, keys: TableKeys, columns: Iterable[Column]
 ) -> Relation:
-    """Return the relation with the columns flagged that the Relation message flags."""
+    """Return the relation with the same key flags of columns as in the Relation message."""
     sent = keys.sent(identity)
     is_full = identity is ReplicaIdentity.FULL
     flagged = tuple(replace(column, is_key=is_full or column.name in sent) for column in columns)
@@ -184,6 +182,6 @@ def described(
 
 
 def _within(pg_type: PgType) -> tuple[int, ...]:
-    """Return the types that one is made of."""
+    """Return the oids of the types that this type consists of."""
     attributes = (attribute.type_oid for attribute in pg_type.attributes)
     return (pg_type.element_oid, pg_type.base_oid, pg_type.subtype_oid, *attributes)

@@ -1,10 +1,10 @@
-"""What a failed connection means: libpq's texts, which come without a SQLSTATE, and what can be done about each.
+"""Classify failed connections by libpq's texts, which have no SQLSTATE, and give a hint for each.
 
-In: libpq's text.  Out: an error of cdcd's tree with a hint of its own.
-Invariant: what waiting cannot mend halts: who answers is a connection pooler, or no PostgreSQL, or the database or an
-option does not exist. What is not recognised (the server's words may be in any language) is tried again, and so is
-whatever a secret or a file that is read again can mend.
-Must not: pass on what libpq appends below a line: DETAIL, or advice of its own.
+In: libpq's text.  Out: an error of cdcd's tree with its hint.
+Invariant: a failure that waiting cannot resolve halts: the peer is a connection pooler or not PostgreSQL, or the
+database or an option does not exist. An unknown text (server messages may be in any language) is retried, and so is a
+failure that a changed secret or file may resolve.
+Must not: pass on the text that libpq appends below a line: DETAIL, or a hint of its own.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ MOST_HOSTS = 8
 _OF_A_HOST = ("connection to server ", "could not translate host name ")
 
 _POOLER_HINT = (
-    "what answers there is a connection pooler (PgBouncer, RDS Proxy, Supavisor), which does not carry logical "
+    "source.dsn names a connection pooler (PgBouncer, RDS Proxy, Supavisor), which does not support logical "
     "replication: name host and port of PostgreSQL itself in source.dsn"
 )
-_NO_POSTGRES_HINT = "what answers there is not PostgreSQL: correct host and port in source.dsn"
+_NO_POSTGRES_HINT = "the server there is not PostgreSQL: correct host and port in source.dsn"
 _OPTIONS_HINT = "correct `options` in source.dsn"
 _WRONG_HINT = (
     "correct the role's password where it is given (source.password_file, source.dsn, PGPASSWORD or a pgpass file); "
-    "files are read again at each try"
+    "cdcd reads files again at each try"
 )
 _NONE_GIVEN_HINT = "give the role's password in source.password_file, source.dsn or a pgpass file"
 _CERTIFICATE_HINT = (
-    "correct the certificate that is named, or sslmode, sslrootcert, sslcert and sslkey in source.dsn; the files are "
-    "read again at each try"
+    "correct the certificate that the message names, or sslmode, sslrootcert, sslcert and sslkey in source.dsn; cdcd "
+    "reads the files again at each try"
 )
 _HBA_HINT = (
     "add the role, this machine's address and the database to pg_hba.conf, then `SELECT pg_reload_conf()`; for "
-    "replication=database a line with the database's own name counts, not one with `replication`"
+    "replication=database the line must have the database's own name, not `replication`"
 )
-_STARTING_HINT = "no action is needed: cdcd tries again until the server takes connections"
-_CONNECTIONS_HINT = "end sessions that nobody needs, or raise max_connections and restart the server"
+_STARTING_HINT = "no action is needed: cdcd tries again until the server accepts connections"
+_CONNECTIONS_HINT = "end unused sessions, or raise max_connections and restart the server"
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A failure to connect: what its text has, in lower case (all of one of `phrases`), and what it means."""
+    """A kind of connection failure: its text contains, in lower case, all parts of one of `phrases`."""
 
     phrases: tuple[tuple[str, ...], ...]
     cls: type[SourceError]
@@ -58,7 +58,7 @@ def _any(cls: type[SourceError], hint: str, *phrases: str | tuple[str, ...]) -> 
 
 
 _REFUSALS = (
-    # A pooler's own words: PgBouncer, Amazon RDS Proxy, Odyssey, Supavisor.
+    # Messages of poolers: PgBouncer, Amazon RDS Proxy, Odyssey, Supavisor.
     _any(
         SourceSetup,
         _POOLER_HINT,
@@ -83,7 +83,7 @@ _REFUSALS = (
     ),
     _any(
         SourceAuthentication,
-        "turn on ssl in the server's configuration, or ask for less with sslmode in source.dsn",
+        "turn on ssl in the server's configuration, or set a lower sslmode in source.dsn",
         "does not support ssl",
     ),
     _any(SourceAuthentication, _CERTIFICATE_HINT, "certificate"),
@@ -161,61 +161,61 @@ _REFUSALS = (
     ),
     _any(
         SourceUnavailable,
-        "end replication connections that nobody needs, or raise max_wal_senders and restart the server",
+        "end unused replication connections, or raise max_wal_senders and restart the server",
         "exceeds max_wal_senders",
     ),
     _any(
         SourceUnavailable,
-        "none of the hosts in source.dsn is a primary that can be written to; cdcd tries again until one is",
+        "none of the hosts in source.dsn is a writable primary; cdcd tries again until one is",
         "session is read-only",
         "server is in hot standby mode",
         "session is not",
     ),
     _any(
         SourceUnavailable,
-        "correct the host in source.dsn, or see to the name service; cdcd tries again",
+        "correct the host in source.dsn, or repair the name service; cdcd tries again",
         "could not translate host name",
     ),
     _any(
         SourceUnavailable,
-        "start PostgreSQL, or correct host and port in source.dsn, or the server's listen_addresses; it is tried "
+        "start PostgreSQL, or correct host and port in source.dsn, or the server's listen_addresses; cdcd tries "
         "again",
         "connection refused",
         "no such file or directory",
     ),
     _any(
         SourceUnavailable,
-        "see to the network between here and the server (a firewall, a wrong address in source.dsn); it is tried "
-        "again",
+        "check the network between this machine and the server (a firewall, a wrong address in source.dsn); cdcd "
+        "tries again",
         "timeout expired",
         "timed out",
         "no route to host",
         "network is unreachable",
     ),
-    # The server's or a pooler's own words, of a kind that nobody has thought of: it is there, and says no.
+    # Any other message of a server or a pooler: it is reachable and refuses the connection.
     _any(
         SourceUnavailable,
-        "the server answers and refuses the connection: its message says why (a login event trigger can raise one); "
-        "cdcd tries again",
+        "the server refuses the connection; its message has the reason (a login event trigger can raise one); cdcd "
+        "tries again",
         "fatal:  ",
         "error:  ",
     ),
 )
-"""The first that fits decides."""
+"""The first match applies."""
 
 
 def refusals(text: str) -> list[str]:
-    """Return what libpq says of each host that it has tried; below is detail, or advice of its own."""
+    """Return libpq's message for each host that it tried, without the details and hints below the messages."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     tried = [line for line in lines[1:] if line.startswith(_OF_A_HOST)]
     return [clean(line, MAX_REPORT_CHARACTERS) for line in [*lines[:1], *tried[: MOST_HOSTS - 1]]]
 
 
 def connect_failure(texts: Sequence[str]) -> SourceError:
-    """Return the error for libpq's texts of a failed connection, one a host; they come without a SQLSTATE.
+    """Return the error for libpq's texts of a failed connection, one per host; they have no SQLSTATE.
 
-    What is not recognised is SourceUnavailable: a connection is always tried again. Of several hosts one that may
-    come back decides: nobody is needed for the others before that. Raises MemoryError.
+    An unknown text is SourceUnavailable, which is retried. Of several hosts, one whose failure is retried decides: no
+    operator is needed for the others before that. Raises MemoryError.
     """
     refuse_want_of_memory(texts[0])
     found = [_refused(text) for text in texts]

@@ -1,10 +1,10 @@
-"""Connect to PostgreSQL with psycopg2, with the session settings that output depends on; translate errors.
+"""Connect to PostgreSQL with psycopg2, with the session settings on which output depends; translate errors.
 
 In: `SourceSettings`.  Out: psycopg2 connections in autocommit, or errors of cdcd's tree.
-Invariant: the settings are made before anything else is asked, so defaults of role, database or environment, or a
-login event trigger, cannot change the text of a value (F53); the password is read again at each connect, and no
-message carries it; what the server says beside its answers goes into the log.
-Must not: stream (see `stream`), or let a psycopg2 exception leave this room.
+Invariant: the settings are made before any other query, so that defaults of role, database or environment, or a login
+event trigger, cannot change the text of a value (F53). The password is read again at each connect, and no message
+contains it. The server's notices are logged.
+Must not: stream (see `stream`), or let a psycopg2 exception leave this package.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from cdcd.source.error_map import (
 from cdcd.source.settings import SourceSettings
 
 _AT_CONNECT = {
-    "statement_timeout": "0",  # as a default of the role it may be shorter than the statement that sets the others
+    "statement_timeout": "0",  # the role's default may be too short for the statement that sets the others
     "lock_timeout": "0",
-    "client_min_messages": "warning",  # "skipped loading publication" has to reach us (F72)
+    "client_min_messages": "warning",  # cdcd needs the warning "skipped loading publication" (F72)
 }
 
 _SESSION = {
@@ -46,17 +46,17 @@ _SESSION = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "quote_all_identifiers": "off",
-    "search_path": "pg_catalog",  # regclass and its kin print a name as the search path demands
+    "search_path": "pg_catalog",  # regclass and similar types print names according to the search path
     "lc_monetary": "C",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
 }
-"""What output depends on, and the time-outs of all majors (F37).
+"""The settings on which output depends, and the time-outs of all major versions (F37).
 
-Not as start-up options: a login event trigger (PostgreSQL 17) finds its names by the search path that it was written
-for, and what it sets itself must not stand. And lc_monetary as it would be without cdcd has to stay to be asked for,
-because it is what gives money its fraction digits (`catalog`).
+Not as startup options: a login event trigger (PostgreSQL 17) needs the search path that it was written for, and its
+own settings must be overridden. Also, the reset value of lc_monetary must remain that of role and database, because
+it determines the fraction digits of money (`catalog`).
 """
 
 _KEEPALIVES = {
@@ -67,7 +67,7 @@ _KEEPALIVES = {
     "tcp_user_timeout": "60000",
 }
 
-# By name, because each major has others; nothing of it is found by the search path that it begins with.
+# By name, because major versions have different settings. Every name is qualified: any search path may be set here.
 _AFTERWARDS = f"""
     SELECT pg_catalog.set_config(s.name, ours.value, false)
     FROM pg_catalog.pg_settings s
@@ -93,7 +93,7 @@ def connect_replication(settings: SourceSettings) -> LogicalReplicationConnectio
 
 
 def translate(error: BaseException) -> CdcdError:
-    """Return cdcd's error for one of psycopg2's: by SQLSTATE, or by text when it failed to connect.
+    """Return cdcd's error for a psycopg2 error: by SQLSTATE, or by text if the connection failed.
 
     Raises MemoryError.
     """
@@ -115,7 +115,7 @@ def translate(error: BaseException) -> CdcdError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn psycopg2's exceptions inside the block into cdcd's."""
+    """Replace psycopg2's exceptions inside the block by cdcd's."""
     try:
         yield
     except psycopg2.Error as error:
@@ -125,9 +125,9 @@ def translated() -> Iterator[None]:
 def fetch(
     connection: Connection, sql: str, parameters: tuple[Any, ...] = (), *, limit_s: float = ANSWER_DEADLINE_S
 ) -> list[tuple[Any, ...]]:
-    """Run one query and return its rows. Raises cdcd's errors. A walsender takes no parameters.
+    """Run one query and return its rows. Raises cdcd's errors. A walsender accepts no parameters.
 
-    Without an answer in `limit_s` the connection is given up (F16).
+    Without a result within `limit_s` the connection is shut down (F16).
     """
     try:
         with translated(), within(connection, limit_s), connection.cursor() as cursor:
@@ -140,7 +140,7 @@ def fetch(
 def connection_parameters(settings: SourceSettings) -> dict[str, str]:
     """Return libpq's parameters of this DSN. Raises SourceSetup, SourceAuthentication.
 
-    What the DSN says about time-outs and keepalives stands; what output depends on is overridden.
+    The DSN's time-outs and keepalives have priority; the settings on which output depends are overridden.
     """
     parameters = _parsed(settings.dsn)
     for secret in (parameters.get("password"), parameters.get("sslpassword"), os.environ.get("PGPASSWORD")):
@@ -161,7 +161,7 @@ def connection_parameters(settings: SourceSettings) -> dict[str, str]:
 
 
 def _parsed(dsn: str) -> dict[str, str]:
-    """Parse the DSN without ever repeating a part of it: libpq's complaints quote pieces of passwords."""
+    """Parse the DSN. Raises SourceSetup without any part of it: libpq's error messages quote parts of passwords."""
     try:
         parameters = {key: str(value) for key, value in parse_dsn(dsn).items()}
     except psycopg2.Error:
@@ -172,7 +172,7 @@ def _parsed(dsn: str) -> dict[str, str]:
     ports = [port for port in parameters.get("port", "").split(",") if port]
     if "@" in parameters.get("host", "") or not all(port.isdigit() for port in ports):
         raise SourceSetup(
-            "source.dsn has a host or port that cannot be one",
+            "source.dsn has an invalid host or port",
             hint="percent-encode @ : / ? # in the password, or move it into source.password_file",
         )
     return parameters
@@ -189,7 +189,7 @@ def _secret(what: str, read: Callable[[], str | None]) -> str | None:
 
 def _connect(settings: SourceSettings, factory: type[Connection] | None) -> Connection:
     parameters = connection_parameters(settings)
-    given: dict[str, Any] = {**parameters}  # the stubs do not know keyword parameters of libpq by name
+    given: dict[str, Any] = {**parameters}  # the type stubs lack libpq's keyword parameters
     try:
         opened: Connection = psycopg2.connect(connection_factory=factory, **given)
         return opened
@@ -198,7 +198,7 @@ def _connect(settings: SourceSettings, factory: type[Connection] | None) -> Conn
 
 
 def _set_up(connection: Connection) -> Connection:
-    """Set what output depends on, and lift the time-outs of role and database."""
+    """Make the settings on which output depends, and disable the time-outs of role and database."""
     try:
         fetch(connection, _AFTERWARDS)
     except CdcdError:

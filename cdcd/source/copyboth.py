@@ -1,12 +1,12 @@
-"""The framing inside CopyBoth: what a walsender and a standby wrap everything in. Pure.
+"""The framing inside CopyBoth: the messages that a walsender and a standby exchange. Pure.
 
 In: one CopyData payload (or a batch of them).  Out: one message of the table, or items cut into batches; and the
-bytes of what a standby sends.
+bytes of a standby's messages.
 Wire source: "Streaming Replication Protocol", messages XLogData (w), Primary keepalive (k), Standby status
 update (r), Hot standby feedback (h). All integers big-endian.
 Invariant: every byte of a message is in exactly one item, in the order of the wire; an error names message and
 field.
-Must not: do I/O, or look further into a pgoutput message than its type byte and, inside a stream, the xid.
+Must not: do I/O, or read more of a pgoutput message than its type byte and, inside a stream, the xid.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROWS = frozenset(b"IUD")
 
 @dataclass(frozen=True, slots=True)
 class XLogData:
-    """One `w` message. `start_lsn` is the message's LSN, not a position received up to (F6)."""
+    """One `w` message. `start_lsn` is the message's LSN; it does not mean that all earlier data was received (F6)."""
 
     start_lsn: Lsn
     end_lsn: Lsn
@@ -45,7 +45,7 @@ class XLogData:
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatusUpdate:
-    """One `r` message: three full positions (F8), the sender's clock, and whether an answer is wanted."""
+    """One `r` message: three complete positions (F8), the sender's time, and whether a reply is requested."""
 
     write_lsn: Lsn
     flush_lsn: Lsn
@@ -56,7 +56,7 @@ class StandbyStatusUpdate:
 
 @dataclass(frozen=True, slots=True)
 class HotStandbyFeedback:
-    """One `h` message. cdcd sends none: a logical slot holds its own catalog_xmin."""
+    """One `h` message. cdcd sends none: a logical slot has its own catalog_xmin."""
 
     sent_at_pg_us: int
     xmin: int
@@ -70,10 +70,10 @@ Frame = XLogData | Keepalive | StandbyStatusUpdate | HotStandbyFeedback
 
 @dataclass(frozen=True, slots=True)
 class FrameFormat:
-    """One row of the table: type byte, the documents' name, class, fields in wire order with `struct` letters.
+    """One row of the table: type byte, documented name, class, fields in wire order with `struct` letters.
 
-    The letters: Q an LSN, q a TimestampTz, I a transaction id or epoch, ? an Int8 that is 0 or 1. XLogData has
-    its payload, one byte or more, behind them.
+    The letters: Q an LSN, q a TimestampTz, I a transaction id or epoch, ? an Int8 that is 0 or 1. After these fields
+    XLogData has its payload of at least one byte.
     """
 
     type_byte: int
@@ -84,11 +84,11 @@ class FrameFormat:
 
     @property
     def layout(self) -> struct.Struct:
-        """The fixed part with the type byte."""
+        """The type byte and the fixed fields."""
         return struct.Struct(">c" + "".join(letter for _, letter in self.fields))
 
     def offset(self, field: str) -> int:
-        """Return where a field begins."""
+        """Return the offset of a field."""
         before = itertools.takewhile(lambda one: one[0] != field, self.fields)
         return struct.calcsize(">c" + "".join(letter for _, letter in before))
 
@@ -126,7 +126,7 @@ _STATUS = FRAMES[ord("r")].layout
 
 
 def read_frame(data: bytes) -> Frame:
-    """Return the message in one CopyData payload, whichever side sent it.
+    """Return the message in one CopyData payload of either side.
 
     Raises MessageTruncated, -Trailing or -Unknown, with the names of message and field.
     """
@@ -148,7 +148,7 @@ def read_frame(data: bytes) -> Frame:
 
 
 def write_frame(frame: Frame) -> bytes:
-    """Return the CopyData payload of a message: the reader's counterpart."""
+    """Return the CopyData payload of a message: the reverse of `read_frame`."""
     row = FRAME_OF[type(frame)]
     values = (getattr(frame, name) for name, _ in row.fields)
     fixed = row.layout.pack(bytes((row.type_byte,)), *values)
@@ -181,22 +181,22 @@ def _truncated(row: FrameFormat, size_bytes: int) -> MessageTruncated:
 def _check_flag(row: FrameFormat, data: bytes) -> None:
     name, letter = row.fields[-1]
     if letter == "?" and data[row.layout.size - 1] > 1:
-        message = f"{row.name}: {name} has a value that the protocol does not know"
+        message = f"{row.name}: {name} has a value that the protocol does not define"
         raise MessageUnknown(message, message_name=row.name, field=name)
 
 
 def standby_status_update(
     write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn, now_pg_us: int, reply_requested: bool
 ) -> bytes:
-    """Return the `r` message: three full positions (F8), our clock, and whether an answer is wanted."""
+    """Return the `r` message: three complete positions (F8), cdcd's time, and whether a reply is requested."""
     return _STATUS.pack(b"r", write_lsn, flush_lsn, apply_lsn, now_pg_us, reply_requested)
 
 
 def cut_items(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], bool]:
-    """Cut CopyData payloads into items; `in_stream` says whether the first one is inside a stream segment.
+    """Cut CopyData payloads into items; `in_stream`: the first one is inside a stream segment.
 
-    Returns the items and the state after the last message. Consecutive rows (inside a stream: of one xid)
-    share a `RowBatch`; everything else ends it. Raises as `parse_copy_data`.
+    Returns the items, and whether the last message is inside a segment. Consecutive rows (inside a stream: of one
+    xid) share a `RowBatch`; any other message ends it. Raises as `parse_copy_data`.
     """
     items: list[Item] = []
     frames: list[bytes] = []

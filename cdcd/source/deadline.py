@@ -1,9 +1,9 @@
-"""A limit to how long a server may leave a statement unanswered, for links that swallow bytes (F16).
+"""A time limit for a statement, for networks that drop packets without an error (F16).
 
-In: a psycopg2 connection, seconds.  Out: nothing; past the limit the connection's socket is shut down, so that
-who waits on it in another thread gets libpq's "connection closed".
-Invariant: the socket shut down is that connection's, never one that has got its number since.
-Must not: be used for the stream, whose silence is watched by keepalives (F17), or for a COPY that may be silent.
+In: a psycopg2 connection, seconds.  Out: nothing; after the limit the connection's socket is shut down, so that a
+thread that waits on it gets libpq's "connection closed".
+Invariant: only that connection's socket is shut down, never a later one with the same file descriptor.
+Must not: be used for the stream, whose silence is detected by keepalives (F17), or for a COPY that may be silent.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.errors import SourceUnavailable
 
 ANSWER_DEADLINE_S = 60.0
-"""No statement of cdcd's takes near as long: TCP's own time-outs do not see a middleman that takes every byte."""
+"""Far longer than any statement of cdcd. TCP time-outs do not detect a proxy that accepts every byte."""
 
 
 @contextlib.contextmanager
 def within(connection: Connection, limit_s: float = ANSWER_DEADLINE_S) -> Iterator[None]:
-    """Run a statement on this connection; raises SourceUnavailable when it has no answer in time."""
+    """Run the statement in the block with a time limit. Raises SourceUnavailable if it has no result in time."""
     watch = _Watch(connection)
     timer = threading.Timer(limit_s, watch.expire)
     timer.daemon = True
@@ -33,7 +33,7 @@ def within(connection: Connection, limit_s: float = ANSWER_DEADLINE_S) -> Iterat
         yield
     except psycopg2.Error:
         if watch.has_expired:
-            raise SourceUnavailable(f"the server has not answered within {limit_s:g} s") from None
+            raise SourceUnavailable(f"the server did not answer within {limit_s:g} s") from None
         raise
     finally:
         timer.cancel()
@@ -58,7 +58,7 @@ class _Watch:
 
 
 def hang_up(connection: Connection) -> None:
-    """Shut the connection's socket down: who waits on it goes on with an error. Does not raise."""
+    """Shut down the connection's socket, so that a thread that waits on it gets an error. Does not raise."""
     with (
         contextlib.suppress(OSError, psycopg2.Error),
         socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as ours,

@@ -1,9 +1,9 @@
-"""Read what libpq has, up to a number of bytes, and hand it on as items.
+"""Read the available data from libpq, up to a number of bytes, and return it as items.
 
 In: a `CopyConnection`.  Out: `Drained`.
-Invariant: items come in wire order and none is lost: what was read before a failure is returned first, the
-failure is raised by the next call; a batch in which the server dropped a publication is not returned (F72).
-Must not: wait, or look at a message: reading and cutting are `Batch`'s, compiled or in Python (`cdcd.extensions`).
+Invariant: items are in wire order and none is lost: items read before a failure are returned first, and the next call
+raises the failure. A batch during which a publication was dropped is not returned (F72).
+Must not: wait, or decode a message: `Batch` reads and cuts, compiled or in Python (`cdcd.extensions`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIBPQ = reading.Libpq(PQgetCopyData, PQfreemem, PQconsumeInput)
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What one drain brought: items, their CopyData messages and bytes; `more`: stopped at the limit."""
+    """The result of one drain: items, the number of CopyData messages and bytes; `more`: it stopped at the limit."""
 
     items: list[Item]
     messages: int
@@ -36,12 +36,12 @@ class Drained:
 
 
 def drain(connection: CopyConnection, max_bytes: int, batches_transactions: bool = False) -> Drained:
-    """Return what there is now, at least one message if there is one, about `max_bytes` at most.
+    """Return the available messages, at least one if there is one, about `max_bytes` at most.
 
-    `batches_transactions`: a whole transaction is one item (`TransactionBatch`).
+    `batches_transactions`: complete transactions are combined into one item (`TransactionBatch`).
 
-    Raises the translated ErrorResponse (F19), SourceUnavailable at the end of the stream or connection,
-    PublicationMissing, or a ProtocolError for framing that the protocol does not allow.
+    Raises the error for an ErrorResponse (F19), SourceUnavailable at the end of the stream or connection,
+    PublicationMissing, or a ProtocolError for illegal framing.
     """
     if connection.failure is not None:
         raise connection.failure
@@ -60,7 +60,7 @@ def _read(connection: CopyConnection, batch: Batch, max_bytes: int) -> None:
     text = None
     if ended == BROKEN:
         text = connection.error_message()
-        ended = batch.read_rest(LIBPQ, connection.pgconn)  # the server's last word may be among it
+        ended = batch.read_rest(LIBPQ, connection.pgconn)  # this may include the server's last error
     if ended == COPY_ENDED:
         connection.failure = connection.end_of_copy()
     elif text is not None or ended != LATER:
@@ -68,12 +68,12 @@ def _read(connection: CopyConnection, batch: Batch, max_bytes: int) -> None:
 
 
 def look_at_notices(connection: CopyConnection) -> None:
-    """Raise PublicationMissing for the notice that a publication is gone (F72); log that there are others."""
+    """Raise PublicationMissing for the notice that a publication does not exist (F72); log other notices."""
     notices, connection.notices = connection.notices, []
     for notice in notices:
         if is_publication_notice(notice):
             connection.failure = PublicationMissing(
-                f"the server goes on without a publication: {notice.message}"
+                f"the server continues without a publication: {notice.message}"
             )
             raise connection.failure
         # The text may quote data, so only its class and origin are logged.

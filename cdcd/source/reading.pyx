@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The drain as a C extension: reads many messages in one call and cuts them as they come. `cdcd.source.batch` is its
+"""The drain as a C extension: reads many messages in one call and cuts them into items. `cdcd.source.batch` is its
 Python fallback and its specification: equal items, or the same error.
 
-In: libpq's functions by address, so that nothing is linked and TLS works; or payloads by `feed`.  Out: items.
-Invariant: no byte of a message is read that was not compared with its length before. A message that is not exactly of
-the form looked for here is the fallback's to refuse: there is one place that words errors.
-Must not: make a Python object for a row, or give up the GIL (libpq calls back for a notice).
+In: libpq's functions by address, so that libpq is not linked and TLS works; or payloads by `feed`.  Out: items.
+Invariant: a byte of a message is read only after a check against the message's length. The Python fallback raises the
+error for a message that does not have the expected form, so that only one module has the error messages.
+Must not: create a Python object for a row, or release the GIL (libpq calls back for a notice).
 """
 
 import ctypes
@@ -37,7 +37,7 @@ cdef size_t KEEPALIVE_REPLY_AT = copyboth.KEEPALIVE_REPLY_AT
 
 cdef enum:
     FIRST_BYTES = 65536
-    DOUBLED_BYTES = 4194304  # from here on the buffer grows by a quarter; a larger one is not kept either
+    DOUBLED_BYTES = 4194304  # a larger buffer grows by a quarter, and is not reused
 
 cdef extern from *:
     """
@@ -47,9 +47,9 @@ cdef extern from *:
     #define CDCD_IS_CHECKED 0
     #endif
     """
-    bint IS_CHECKED "CDCD_IS_CHECKED"  # a buffer is as large as was asked for, so that a byte too many is seen
+    bint IS_CHECKED "CDCD_IS_CHECKED"  # buffers have exactly the requested size, to detect overruns
 
-# The last batch's buffer, for the next one: its pages are there. Taken and given back under the GIL.
+# The last batch's buffer, reused for the next one: its pages are already mapped. Protected by the GIL.
 cdef uint8_t *_spare = NULL
 cdef size_t _spare_bytes = 0
 
@@ -59,7 +59,7 @@ cdef inline bytes _bytes(const uint8_t *at, size_t size):
 
 
 cdef void *_address(function) except NULL:
-    """The function's own address: what ctypes calls, or the entry of a callback."""
+    """Return the function's address: that of the C function, or the entry point of a callback."""
     value = ctypes.cast(function, ctypes.c_void_p).value
     if not value:
         raise ValueError("a function of libpq without an address")
@@ -67,12 +67,12 @@ cdef void *_address(function) except NULL:
 
 
 cdef class Libpq:
-    """The functions of libpq that a drain calls, as ctypes has them."""
+    """The functions of libpq that a drain calls, as ctypes functions."""
 
     cdef get_copy_data_t get_copy_data
     cdef free_t free
     cdef consume_input_t consume_input
-    cdef tuple _functions  # a callback lives as long as somebody holds it
+    cdef tuple _functions  # a callback lives only while it is referenced
 
     def __init__(self, get_copy_data, free, consume_input):
         self._functions = (get_copy_data, free, consume_input)
@@ -82,12 +82,12 @@ cdef class Libpq:
 
 
 cdef class Batch:
-    """What one drain reads. `in_stream`: the first message is inside a stream segment. `gathers`: whole transactions
-    are one item.
+    """The messages of one drain.
 
-    `_frames` holds, in this order: whole transactions; the frame of a Begin whose Commit may come; rows. Between the
-    transactions and the Begin stands a keepalive, if `_has_idle`: another one, or that Begin's Commit, makes it
-    needless.
+    `in_stream`: the first message is inside a stream segment. `gathers`: complete transactions are combined into one
+    item. `_frames` has, in this order: complete transactions; the frame of a Begin whose Commit may follow; rows.
+    If `_has_idle`, a keepalive is between the transactions and the Begin: another keepalive, or the Commit of that
+    Begin, makes it redundant.
     """
 
     cdef uint8_t *_frames
@@ -120,11 +120,11 @@ cdef class Batch:
         self._items = []
 
     def feed(self, bytes message not None):
-        """Take one CopyData payload."""
+        """Add one CopyData payload."""
         self._take(<const uint8_t *> PyBytes_AS_STRING(message), <size_t> PyBytes_GET_SIZE(message))
 
     def read(self, Libpq libpq not None, uintptr_t pgconn, Py_ssize_t max_bytes):
-        """Take messages until two looks at the socket in a row bring nothing, or `max_bytes`; return why it ended."""
+        """Read messages until `max_bytes`, or until the socket has no more data; return the reason for the end."""
         cdef void *connection = <void *> pgconn
         cdef bint has_looked = False
         cdef int got
@@ -143,7 +143,7 @@ cdef class Batch:
         return LATER
 
     def read_rest(self, Libpq libpq not None, uintptr_t pgconn):
-        """Take what a broken connection has left, whatever its size; return why it ended."""
+        """Read the remaining messages of a broken connection, without a limit; return the reason for the end."""
         cdef int got
         while True:
             got = self._get(libpq, <void *> pgconn)
@@ -151,9 +151,9 @@ cdef class Batch:
                 return got
 
     def finish(self):
-        """Return the items, and whether the last message was inside a stream segment; once.
+        """Return the items, and whether the last message was inside a stream segment. To be called once.
 
-        Raises a ProtocolError for framing that the protocol does not allow.
+        Raises a ProtocolError for illegal framing.
         """
         if self._odd is not None:
             copyboth.cut_items([self._odd], self._in_stream)
@@ -162,7 +162,7 @@ cdef class Batch:
         return self._items, self._in_stream
 
     cdef inline int _get(self, Libpq libpq, void *connection) except? -3:
-        """Take one message; return its size, or what PQgetCopyData said instead."""
+        """Read one message; return its size, or PQgetCopyData's result without one."""
         cdef char *message = NULL
         cdef int size = libpq.get_copy_data(connection, &message, 1)
         if size > 0:
@@ -176,7 +176,7 @@ cdef class Batch:
         self.messages += 1
         self.size_bytes += size
         if self._odd is not None:
-            return 0  # the batch ends in its error; what follows only has to be taken out of libpq
+            return 0  # the batch ends with an error; later messages only have to be removed from libpq
         if size > XLOG_BYTES and data[0] == c'w' and size - XLOG_BYTES <= UINT32_MAX:
             return self._payload(data, size - XLOG_BYTES)
         if size == KEEPALIVE_BYTES and data[0] == c'k' and data[KEEPALIVE_REPLY_AT] <= 1:
@@ -196,7 +196,7 @@ cdef class Batch:
         return 0
 
     cdef int _payload(self, const uint8_t *data, size_t size) except -1:
-        """Take one XLogData message whose payload has `size` bytes, at least one."""
+        """Add one XLogData message whose payload has `size` bytes, at least one."""
         cdef const uint8_t *payload = data + XLOG_BYTES
         cdef uint8_t kind = payload[0]
         if kind == c'I' or kind == c'U' or kind == c'D':
@@ -226,11 +226,11 @@ cdef class Batch:
         return 0
 
     cdef inline bint _is_before_idle(self, const uint8_t *begin) noexcept:
-        """Whether this Begin commits before the position of the keepalive that waits."""
+        """Return whether this Begin commits before the position of the pending keepalive."""
         return self._has_idle and cdcd_u64(begin + BEGIN_COMMIT_LSN_AT) < self._idle_lsn
 
     cdef inline bint _is_its(self, const uint8_t *commit) noexcept:
-        """Whether this Commit, of no flags, names the commit LSN of the Begin that waits."""
+        """Return whether this Commit has no flags and the commit LSN of the pending Begin."""
         cdef const uint8_t *begin = self._frames + self._whole_bytes + FRAME_BYTES
         if commit[COMMIT_FLAGS_AT] != 0:
             return False
@@ -274,7 +274,7 @@ cdef class Batch:
         return 0
 
     cdef int _flush(self) except -1:
-        """Make items of everything that waits in the buffer."""
+        """Convert all pending data in the buffer to items."""
         cdef size_t at = self._whole_bytes
         if self._whole:
             self._items.append(TransactionBatch(_bytes(self._frames, at), self._whole))

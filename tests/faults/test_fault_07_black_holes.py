@@ -44,7 +44,7 @@ def test_a_statement_without_an_answer_ends_at_its_limit(
         settings = replace(settings, dsn=through(settings.dsn, postgres, proxy))
         with contextlib.closing(connect_sql(settings)) as connection:
             proxy.lose(*ways)  # type: ignore[arg-type]
-            with pytest.raises(SourceUnavailable, match=r"not answered within 0\.3 s"):
+            with pytest.raises(SourceUnavailable, match=r"did not answer within 0\.3 s"):
                 fetch(connection, "SELECT 1", limit_s=0.3)
             assert connection.closed
 

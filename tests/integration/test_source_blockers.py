@@ -195,7 +195,7 @@ def test_a_table_that_is_locked_is_waited_for_however_long(
             eventually(lambda: fetch(connection, is_waiting, (altering.info.backend_pid,)), "it waits")
             with beside(lambda: published_tables(connection, ("pub",), ask)) as listed:
                 found = looks.until(f"pid {altering.info.backend_pid}")
-                assert f"waits itself for pid {reading.info.backend_pid}" in found.doing
+                assert f"itself waits for pid {reading.info.backend_pid}" in found.doing
                 seen = looks.found[-1]
                 assert seen is not None
                 assert (seen.kind, seen.what) == ("lock", "AccessShareLock on public.t")

@@ -268,16 +268,16 @@ def header_line(**over: object) -> bytes:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no header"),
-        (b"\xff\xfe\n", "no header"),
-        (b"[]\n", "no header"),
-        (b"[" * 100_000 + b"\n", "no header"),
-        (b'{"format": "other"}\n', "no header"),
+        (b"", "not a header"),
+        (b"\xff\xfe\n", "not a header"),
+        (b"[]\n", "not a header"),
+        (b"[" * 100_000 + b"\n", "not a header"),
+        (b'{"format": "other"}\n', "not a header"),
         (b'{"format": "cdcd-capture", "format_version": 2}\n', "format 2; this version reads 1"),
         (b'{"format": "cdcd-capture", "format_version": 1}\n', "lacks fields"),
-        (header_line(proto_version=None), "of another kind"),
-        (header_line(proto_version="4"), "of another kind"),
-        (header_line(streaming=[]), "of another kind"),
+        (header_line(proto_version=None), "has the wrong type"),
+        (header_line(proto_version="4"), "has the wrong type"),
+        (header_line(streaming=[]), "has the wrong type"),
     ],
 )
 def test_what_is_not_a_capture_file_is_refused(content: bytes, said: str, cdcd: Cdcd, tmp_path: Path) -> None:
