@@ -1,5 +1,5 @@
-"""Operations: numbers, verdicts, pages and logs for whoever runs cdcd.
+"""Operations: metrics, health verdicts, HTTP pages and logs for the operator.
 
-`metrics` counts, `health` judges (pure), `admin` serves both over HTTP, `log` writes lines.
-Must not: import the rooms that it reports on; they, or the daemon, tell it what happened.
+`metrics` counts, `health` decides (pure), `admin` serves both over HTTP, `log` writes lines.
+Must not: import the packages that it reports on; they, or the daemon, call this package.
 """

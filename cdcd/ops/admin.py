@@ -1,13 +1,13 @@
 """The admin port: /metrics /livez /readyz /startupz /status, for reading; the schemas (`ops.schemas`); and /resume.
 
-In: callables that give the metrics' text, the verdicts and the status.  Out: HTTP answers.
-Invariant: a probe answers without asking any server, /metrics waits for one a moment at most; what goes wrong in a
-callable is a 500 without details (they are in the log) and never ends the daemon. Only GET is answered, a look-up of
-a schema, and POST /resume, which does what SIGHUP does: from this machine only, and with a header of cdcd's own, that
-a page in a browser cannot send.
-GET is answered only under a name that nobody else can own (`hosts`); how many connections there may be, and how long
-each may take, is limited (`connections`); what is refused is counted, and never a traceback.
-Must not: change anything, show a secret or a row value: all that is answered passes through `cdcd.redaction`.
+In: callables that return the metrics' text, the verdicts and the status.  Out: HTTP responses.
+Invariant: a probe does not query any server, and /metrics waits only briefly for one. An error in a callable is a 500
+without details (they are in the log) and never ends the daemon. Only these requests are answered: GET, a look-up of a
+schema, and POST /resume, which has the effect of SIGHUP. /resume is accepted only from this machine, and with cdcd's
+own header, which a page in a browser cannot send.
+GET is answered only under a host name that no other party can own (`hosts`). The number of connections, and the
+duration of each, are limited (`connections`). Refused requests are counted, and cause no traceback.
+Must not: change anything, show a secret or a row value: each response passes through `cdcd.redaction`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
 RESUME_HEADER = "X-Cdcd-Resume"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_MISDIRECTED = "no name of this daemon: ask under its address, or add the name to admin.host_names\n"
+_MISDIRECTED = "not a host name of this daemon: use its address, or add the name to admin.host_names\n"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "cdcd"}
 _LIMITS: dict[str, Any] = {
     "max_line_size": 8190,
     "max_field_size": 4096,
     "max_headers": 64,
     "lingering_time": 2.0,
-    "auto_decompress": False,  # no client of ours compresses, and a little may become much
+    "auto_decompress": False,  # our clients do not compress, and a small body may decompress to a huge one
 }
 _IDENTITY = ("name", "slot", "state", "version")
 _PLAIN = re.compile(rb"[\n\x20-\x7e]*")
@@ -82,7 +82,7 @@ class AdminServer:
         self.port = 0
 
     async def start(self) -> int:
-        """Bind and serve; return the port. Raises OSError when the address cannot be had."""
+        """Bind and serve; return the port. Raises OSError if the address is not available."""
         app = web.Application(middlewares=[self._guarded()], client_max_size=MAX_SCHEMA_BYTES)
         router = app.router
         router.add_get("/", self._serve_index, allow_head=False)
@@ -139,7 +139,7 @@ class AdminServer:
         return guarded
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a failure with 500 and nothing of it; nothing may be cached, or taken for a page."""
+        """Respond to a failure with 500 and no details. Set headers against caching and content sniffing."""
         try:
             if self._host_names.has(request.headers.getall("Host", [])):
                 response = await handler(request)
@@ -149,7 +149,7 @@ class AdminServer:
         except web.HTTPException as refused:
             refused.headers.update(_HEADERS)
             raise
-        except Exception:  # noqa: BLE001 - a page that fails must not end the daemon; it is logged
+        except Exception:  # noqa: BLE001 - an error in a page is logged, and must not end the daemon
             _LOG.exception("admin_page_failed", path=request.path)
             response = web.Response(status=500, text="internal error, see the log\n")
         response.headers.update(_HEADERS)
@@ -169,17 +169,17 @@ class AdminServer:
         return web.Response(text=_json(self._page(), indent=2) + "\n", content_type="application/json")
 
     def _page(self) -> dict[str, Any]:
-        """Return what is known, redacted, but for names of cdcd's own: other programs compare those."""
+        """Return the status, redacted, except cdcd's own names: other programs compare these."""
         page = dict(self._status())
         return {**redact(None, "", page), **{name: page[name] for name in _IDENTITY if name in page}}
 
     async def _serve_resume(self, request: web.Request) -> web.Response:
-        """Answer with the state that the daemon was told in, and its reason.
+        """Ask the daemon to retry; respond with its previous state and the reason of that state.
 
-        Who means another one tells nobody (409): to go on from a halt may be to accept something.
+        A request with another daemon's name is refused (409), because a retry may accept a changed topic or gap.
         """
         if not _is_local(request) or RESUME_HEADER not in request.headers:
-            return web.Response(status=403, text="`cdcd resume` on this machine does this\n")
+            return web.Response(status=403, text="run `cdcd resume` on this machine instead\n")
         page = self._page()
         found = {key: page.get(key) for key in ("name", "state", "reason")}
         if request.query.get("name", found["name"]) != found["name"]:
@@ -190,19 +190,23 @@ class AdminServer:
 
 
 def _json(page: Any, indent: int | None = None) -> str:
-    return json.dumps(page, indent=indent).replace("\x7f", "\\u007f")  # all else is escaped by JSON itself
+    return json.dumps(page, indent=indent).replace(
+        "\x7f", "\\u007f"
+    )  # JSON itself escapes the other control characters
 
 
 def _printable(exposition: bytes) -> bytes:
-    """Return the metrics with what a terminal acts on escaped: names of tables are values of labels."""
+    """Return the metrics with control characters escaped, because table names are values of labels."""
     if _PLAIN.fullmatch(exposition):
         return exposition
     return "\n".join(map(escape, exposition.decode().split("\n"))).encode()
 
 
 def _is_local(request: web.Request) -> bool:
-    """Whether it comes from this machine, under this machine's name (a name of others may be made to lead here)."""
-    named = request.headers.get("Host", "")  # not `request.host`: without the header that asks a name server
+    """Return whether the request is from this machine and for localhost (other names may resolve to this machine)."""
+    named = request.headers.get(
+        "Host", ""
+    )  # not `request.host`, which queries a name server without the header
     host = named if named.endswith("]") else named.rsplit(":", 1)[0]
     try:
         is_loopback = ipaddress.ip_address(request.remote or "").is_loopback
@@ -212,7 +216,7 @@ def _is_local(request: web.Request) -> bool:
 
 
 class _Refused(logging.Logger):
-    """What aiohttp would log, with a traceback, of each request that is none: counted."""
+    """A logger that counts invalid requests; aiohttp would log a traceback for each of them."""
 
     def __init__(self, refusals: Refusals) -> None:
         super().__init__("cdcd.ops.admin.http")

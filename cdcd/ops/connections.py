@@ -1,11 +1,11 @@
-"""The connections of the admin port: how many there may be, and how long each may take.
+"""The connections of the admin port: limit their number and the duration of each.
 
-In: a listening address, the factory of HTTP's own protocol.  Out: connections, handed to such protocols.
-Invariant: a connection that says nothing, or half of a request, ends by itself; so does one that does not take its
-answer. Where there are as many as there may be, the one that has waited longest of whoever has most of them makes
-room for the next, so that a probe is answered whatever others do. Where descriptors are short, one is in reserve, for
-a connection at a time.
-Must not: know what is asked, or write a line for each thing that goes wrong (`Refusals` counts them).
+In: a listening address, the factory of the HTTP protocol.  Out: connections, passed to such protocols.
+Invariant: an idle connection, an incomplete request and a client that does not read its response are closed after a
+timeout. At the maximum number, a new connection closes the longest idle connection of the client that has most of
+them, so that a probe is always answered. If descriptors are exhausted, a spare descriptor serves one connection at a
+time.
+Must not: interpret requests, or write a line for each error (`Refusals` counts them).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_CONNECTIONS = 128
 _FEWEST = 4
 FIRST_REQUEST_S = 5.0
 NEXT_REQUEST_S = 15.0
-"""From an answer on, which has to be taken in this time, to the end of the next request's head."""
+"""From the start of a response, which has to be read in this time, to the end of the next request's head."""
 ANSWER_S = 60.0
-"""From the end of a request's head to the answer: a look at the schema topic may take half of it."""
+"""From the end of a request's head to the response: a read of the schema topic may take half of this time."""
 _HEAD_BYTES = 1 << 20
 """The parser has lower limits for each line and their number."""
 _BACKLOG = 128
@@ -38,14 +38,14 @@ _AT_A_TIME = 16
 _ACCEPT_AGAIN_S = 0.2
 _ROOM_SOON_S = 0.005
 _SETTLED_S = 0.02
-"""From when on a connection that is not being answered may make room: after it was accepted, and after it has said
-anything. So a request is read and taken up first, also where the loop has much to do."""
+"""A connection may be evicted only this long after its accept or its last data, so that a busy event loop reads and
+starts a request first."""
 _LOG_EVERY_S = 10.0
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Refusals:
-    """Requests and connections that were not answered, counted by reason: one line now, then one each ten seconds."""
+    """Unanswered requests and connections, counted by reason: one log line at once, then one each ten seconds."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -53,14 +53,14 @@ class Refusals:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, reason: str, remote: str | None = None) -> None:
-        """Count one."""
+        """Count one refusal."""
         self._counts[reason] += 1
         self._last_from = remote or self._last_from
         if self._timer is None:
             self._log_counts()
 
     def close(self) -> None:
-        """Log what is counted and not logged yet."""
+        """Log the counts not logged yet."""
         if self._timer is not None:
             self._timer.cancel()
         if self._counts:
@@ -79,13 +79,13 @@ class Refusals:
 
 
 class Connections:
-    """Listens, and holds every connection that is open."""
+    """The listening socket and all open connections."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], refusals: Refusals) -> None:
         self._make = make
         self.refusals = refusals
         self.open: dict[asyncio.BaseTransport, _Connection] = {}
-        """By transport, the one that was opened first at the front."""
+        """By transport, the oldest first."""
         self._listening: list[socket.socket] = []
         self._spare: int | None = None
         self._accepting: set[asyncio.Task[tuple[asyncio.Transport, _Connection]]] = set()
@@ -94,9 +94,9 @@ class Connections:
         self.most = min(MAX_CONNECTIONS, max(_FEWEST, descriptors // 4)) if has_limit else MAX_CONNECTIONS
 
     async def listen(self, host: str, port: int) -> int:
-        """Bind and accept; return the port. Raises OSError when the address cannot be had."""
+        """Bind and accept; return the port. Raises OSError if the address is not available."""
         loop = asyncio.get_running_loop()
-        # Bound by asyncio, which knows about families and names, and accepted from here.
+        # asyncio binds the sockets, because it resolves names and families; this class accepts connections.
         server = await loop.create_server(self._make, host, port, start_serving=False)
         try:
             self._listening = [one.dup() for one in server.sockets]
@@ -110,7 +110,7 @@ class Connections:
         return int(self._listening[0].getsockname()[1])
 
     def refuse(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         loop = asyncio.get_running_loop()
         for one in self._listening:
             loop.remove_reader(one)
@@ -118,7 +118,7 @@ class Connections:
         self._listening.clear()
 
     def close(self) -> None:
-        """Accept no more, and end every connection."""
+        """Stop accepting connections, and close all of them."""
         self.refuse()
         for connection in list(self.open.values()):
             connection.abort()
@@ -128,18 +128,18 @@ class Connections:
         self.refusals.close()
 
     def began(self, transport: asyncio.BaseTransport | None) -> None:
-        """The head of a request is there, and it is being answered."""
+        """Note that a request's head was received, and that its response is being prepared."""
         connection = self.open.get(transport) if transport is not None else None
         if connection is not None:
             connection.wait(ANSWER_S, "unanswered")
             connection.is_answering = True
 
     def ended(self, transport: asyncio.BaseTransport | None) -> None:
-        """The answer is made."""
+        """Note that the response is complete."""
         connection = self.open.get(transport) if transport is not None else None
         if connection is not None:
             connection.is_answering, connection.head_bytes = False, 0
-            connection.wait(NEXT_REQUEST_S, None)  # a client that keeps its connection is no fault
+            connection.wait(NEXT_REQUEST_S, None)  # a persistent connection is no error
 
     # --- inside ---
 
@@ -168,7 +168,7 @@ class Connections:
             self.refusals.note("lost")
 
     def _make_room(self, listening: socket.socket) -> bool:
-        """Give the spare descriptor to the next connection; False where it is in use, and none is to be had now."""
+        """Use the spare descriptor for the next connection; return False if it is in use."""
         if self._spare is not None:
             self.refusals.note("no_descriptor")
             os.close(self._spare)
@@ -179,7 +179,7 @@ class Connections:
         return False
 
     def _pause(self, listening: socket.socket, pause_s: float) -> None:
-        """Accept nothing for a moment: what waits, waits in the kernel."""
+        """Accept nothing for `pause_s`; new connections wait in the kernel's queue."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
         loop.call_later(pause_s, self._accept_again, listening)
@@ -194,14 +194,14 @@ class Connections:
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def lost(self, transport: asyncio.Transport) -> None:
-        """Forget a connection."""
+        """Remove a closed connection."""
         self.open.pop(transport, None)
         self._keep_spare()
 
     def _evict(self, reason: str) -> bool:
-        """End the oldest idle connection of whoever has most, or the oldest one where each is being answered.
+        """Close the oldest idle connection of the client that has most, or its oldest one if none is idle.
 
-        False where theirs have only just come: who has sent a request is to be read before it makes room.
+        Return False if all of them are too new: a request that was sent has to be read before an eviction.
         """
         idle = [one for one in self.open.values() if not one.is_answering]
         if idle:
@@ -217,7 +217,7 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: every event of asyncio goes to HTTP's protocol, and its time is limited."""
+    """One connection: passes every event of asyncio to the HTTP protocol, and limits its duration."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -279,13 +279,13 @@ class _Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def wait(self, limit_s: float, reason: str | None) -> None:
-        """End the connection in so many seconds, unless something else is waited for by then."""
+        """Close the connection after `limit_s`, unless a later call replaces the limit."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(limit_s, self._give_up, reason)
 
     def abort(self) -> None:
-        """End it now."""
+        """Close the connection now."""
         if self._transport is not None:
             self._connections.open.pop(self._transport, None)
             self._transport.abort()

@@ -1,10 +1,10 @@
-"""Verdicts of the three probes, from one value that `cdcd.monitoring` keeps up to date.
+"""Verdicts of the three probes, from one value that `cdcd.monitoring` updates.
 
-In: a HealthState and the monotonic clock's reading.  Out: a Verdict: pass or not, and why, for a person.
-Invariant: alive means that the loop turns, whatever the servers do, because a restart mends no server; ready
-means that this process holds the slot or copies a snapshot and can write; started means that it got as far as
-turning. Lag decides nothing. A halt that a restart cannot mend stays alive and is not ready.
-Must not: do I/O, read the clock, ask a server.
+In: a HealthState and the monotonic clock's reading.  Out: a Verdict: pass or not, and the reason as text.
+Invariant: alive means that the event loop runs, whatever the state of the servers, because a restart fixes no server.
+Ready means that this process reads the slot or copies a snapshot and can write. Started means that the event loop has
+run once. Lag decides nothing. A halt that a restart does not resolve is alive and not ready.
+Must not: do I/O, read the clock, query a server.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ STATES = (
     "halted",
     "stopping",
 )
-"""What a pipeline can be doing, one at a time."""
+"""The states of the pipeline, one at a time."""
 
 _WORKING = frozenset({"snapshot", "streaming", "backpressure"})
 
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """What the probes need to know. Times are readings of the monotonic clock in seconds.
+    """The input of the probes. Times are readings of the monotonic clock in seconds.
 
-    `reason` says why in the states halted and backoff: an error's code and message, never a value of a row.
-    `was_ready`: it has been ready before in this process, so that a short back-off does not undo it.
+    `reason`: in the states halted and backoff the error's code and message, never a value of a row.
+    `was_ready`: the pipeline has been ready in this process, so that it stays ready during a short back-off.
     """
 
     state: str = "starting"
@@ -45,38 +45,38 @@ class HealthState:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a state that no metric, verdict or page knows."""
+        """Raise ValueError for an unknown state."""
         if self.state not in STATES:
             raise ValueError(f"unknown pipeline state {self.state!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer of a probe."""
+    """The result of a probe."""
 
     is_ok: bool
     reason: str
 
 
 def startup(health: HealthState) -> Verdict:
-    """Started: the configuration was read and the loop has turned once. Not: that any server is there."""
+    """Return whether the configuration was read and the event loop has run once; the servers do not matter."""
     if health.last_turn_s is None:
-        return Verdict(False, "the loop has not turned yet")
+        return Verdict(False, "the event loop has not run yet")
     return Verdict(True, "started")
 
 
 def liveness(health: HealthState, now_s: float, max_silence_s: float = 30.0) -> Verdict:
-    """Alive: the loop turned not long ago. Waiting, backing off and being halted are alive."""
+    """Return whether the event loop ran in the last `max_silence_s`. Waits, back-offs and halts are alive."""
     if health.last_turn_s is None:
         return Verdict(True, "starting")
     silence_s = now_s - health.last_turn_s
     if silence_s > max_silence_s:
-        return Verdict(False, f"the loop has not turned for {silence_s:.0f} s")
+        return Verdict(False, f"the event loop has not run for {silence_s:.0f} s")
     return Verdict(True, health.state)
 
 
 def readiness(health: HealthState, now_s: float, max_backoff_s: float = 30.0) -> Verdict:
-    """Ready: the slot is streaming or a snapshot runs, and the producer is open; never by lag."""
+    """Return whether the slot streams or a snapshot runs, and the producer is open; lag does not matter."""
     if health.state in _WORKING:
         if not health.is_sink_open:
             return Verdict(False, "the producer is not open")

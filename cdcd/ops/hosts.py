@@ -1,11 +1,11 @@
-"""Under which names the admin port answers, so that a page in a browser cannot read it (DNS rebinding).
+"""The host names under which the admin port answers, so that a page in a browser cannot read it (DNS rebinding).
 
-In: the Host header of a request.  Out: whether it is a name that only who means this daemon can send.
-Invariant: a name that somebody could register in public DNS, and have lead here, is answered only where it is
+In: the Host header of a request.  Out: whether the request is answered.
+Invariant: a name that could be registered in public DNS, and could resolve to this machine, is answered only if it is
 configured.
-What probes and Prometheus send is answered without configuration: the pod's address, a Service's name, a name
-without a dot (compose), no header at all (HTTP/1.0: no browser).
-Must not: ask a name server.
+The names that probes and Prometheus send need no configuration: the pod's address, a Service's name, a name without a
+dot (compose), no header at all (HTTP/1.0: no browser).
+Must not: query a name server.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["HostNames", "name_in"]
 
 _HEADER = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::[0-9]{1,5})?")
 _PRIVATE_SUFFIXES = (".localhost", ".svc", ".svc.cluster.local")
-"""Reserved, or given out by a cluster alone."""
+"""Reserved, or assigned only inside a cluster."""
 
 
 class HostNames:
-    """The names of one daemon: those that are configured, its machine's, and what nobody else can own."""
+    """The names of one daemon: the configured ones, its machine's, and names that cannot be in public DNS."""
 
     def __init__(self, configured: Collection[str] = ()) -> None:
         self._names = {_plain(name) for name in (*configured, socket.gethostname())}
 
     def has(self, headers: Sequence[str]) -> bool:
-        """Whether a request with these Host headers is answered."""
+        """Return whether a request with these Host headers is answered."""
         if not headers:
             return True
         name = name_in(headers[0]) if len(headers) == 1 else None
@@ -39,7 +39,7 @@ class HostNames:
 
 
 def name_in(header: str) -> str | None:
-    """Return the name or address in a Host header, without its port; None where it is no such header."""
+    """Return the name or address in a Host header, without its port; None if the header is malformed."""
     found = _HEADER.fullmatch(header.strip())
     return None if found is None else _plain(found[1])
 

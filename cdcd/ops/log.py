@@ -1,9 +1,9 @@
-"""Logs: one line an event, as JSON or for a terminal, on stderr, UTC times, secrets struck out.
+"""Logs: one line per event, as JSON or for a terminal, on stderr, UTC times, secrets removed.
 
 In: structlog events of cdcd and records of the logging module (librdkafka, aiohttp).  Out: lines.
-Invariant: an event is one line, whatever its text holds; what looks like a password, under its key or inside
-a DSN or URL, is never written, also not inside a traceback.
-Must not: be given row values; nothing here could tell them from other text.
+Invariant: an event is one line, whatever its text contains; a value that looks like a password, by its key or inside
+a DSN or URL, is never written, not even inside a traceback.
+Must not: receive row values, because this module cannot distinguish them from other text.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CHATTY = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio", "aiohttp.acces
 def configure(
     level: str = "info", form: Format = "json", stream: TextIO | None = None, *, is_threaded: bool = False
 ) -> None:
-    """Send all that is logged in this process to `stream` (stderr). Raises ValueError for the level.
+    """Send all log records of this process to `stream` (stderr). Raises ValueError for an unknown level.
 
-    `is_threaded`: for a daemon, which must not stand still when nobody reads its log.
+    `is_threaded`: for a daemon, which must not block if its log is not read.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
@@ -67,7 +67,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for chatty in _CHATTY:  # one line per request is none of the daemon's state changes
+    for chatty in _CHATTY:  # these libraries log a line per request
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))
     structlog.configure(
         processors=[
@@ -83,25 +83,25 @@ def configure(
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """What cannot be formatted becomes a line that names its logger: the logging module would print all its parts."""
+    """A formatter that replaces a failed record by a line with its logger: logging would print the whole record."""
 
     def format(self, record: logging.LogRecord) -> str:
         try:
             return super().format(record)
-        except Exception as error:  # noqa: BLE001 - a record that cannot be shown ends nothing
+        except Exception as error:  # noqa: BLE001 - a record that cannot be formatted must not end the daemon
             problem = f"log_line_failed: {record.name}: {type(error).__name__}"
             return super().format(logging.LogRecord("cdcd.log", logging.ERROR, "", 0, problem, (), None))
 
 
 def flush() -> None:
-    """Say what was counted, and wait a moment for what is still to be written: the process ends."""
+    """Log the open counts, and wait briefly for the lines in the queue, before the process ends."""
     flush_counts()
     for handler in logging.getLogger().handlers:
         handler.flush()
 
 
 def redact(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """Structlog processor: strike out secrets, by key and by form, at every depth."""
+    """Structlog processor: remove secrets, by key and by form, at every depth."""
     return {key: _struck(key, value) for key, value in event.items()}
 
 
@@ -122,12 +122,12 @@ def _struck(key: object, value: Any) -> Any:
 
 
 def _key(key: object) -> str:
-    """Return a mapping's key as JSON can have it: a server's words may be keys, too."""
+    """Return a mapping's key as text for JSON, without secrets: text of a server may be a key, too."""
     return strike(str(key))
 
 
 def _json(logger: WrappedLogger, name: str, event: EventDict) -> str | bytes:
-    # Of what a terminal acts on it is the only character that JSON in ASCII leaves as it is.
+    # DEL is the only control character that JSON in ASCII does not escape.
     line = _AS_JSON(logger, name, event)
     return line.replace("\x7f", "\\u007f") if isinstance(line, str) else line
 

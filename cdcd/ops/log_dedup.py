@@ -1,9 +1,9 @@
-"""Log lines that come again and again: each is said at once, then counted.
+"""Repeated log lines: log the first at once, count the others.
 
 In: levels, events and fields, from any thread.  Out: log lines; repeats within `window_s` are one line of level
 info with their number, `repeated`, when the window ends.
-Invariant: nothing is lost but the repetition: the first line is never late, and a count follows each window in which
-there were repeats, at the latest when the process ends in order. At most MOST_WINDOWS lines are remembered.
+Invariant: only repetitions are lost: the first line is never delayed, and a count follows each window with repeats,
+at the latest at an orderly end of the process. At most MOST_WINDOWS lines are remembered.
 Must not: hold its lock while it logs.
 """
 
@@ -27,13 +27,13 @@ _ALL: weakref.WeakSet[LogDeduplicator] = weakref.WeakSet()
 
 
 def flush_counts() -> None:
-    """Say every count that is open: the process ends."""
+    """Log all open counts, before the process ends."""
     for one in list(_ALL):
         one.flush()
 
 
 class _Window:
-    """One line: what it says, when that was said, and how often it has come since."""
+    """One line: its content, the time when it was logged, and the number of repeats since then."""
 
     def __init__(self, now_s: float, level: int, event: str, fields: dict[str, Any]) -> None:
         self.since_s = now_s
@@ -53,9 +53,9 @@ class LogDeduplicator:
         _ALL.add(self)
 
     def say(self, level: int, event: str, *, key: Hashable = None, **fields: Any) -> None:
-        """Log it, or count it where the same has been logged within the window.
+        """Log the line, or count it if the same line was logged within the window.
 
-        `key`: what makes two lines the same; without it the fields do, which have to be hashable then.
+        `key`: two lines with the same key are the same; without it their fields, which have to be hashable, count.
         """
         same = (level, event, tuple(fields.items()) if key is None else key)
         now_s = time.monotonic()
@@ -74,7 +74,7 @@ class LogDeduplicator:
             self._log.log(level, event, **fields)
 
     def flush(self) -> None:
-        """Say the counts that are open."""
+        """Log the open counts."""
         with self._lock:
             over, self._windows = list(self._windows.values()), {}
             timer, self._timer = self._timer, None
@@ -83,7 +83,7 @@ class LogDeduplicator:
         self._count(over, time.monotonic())
 
     def _over(self, now_s: float) -> list[_Window]:
-        """Take the windows that have ended: they began in the order in which they stand."""
+        """Remove and return the windows that have ended; they are in the order of their start."""
         over = []
         for key, window in list(self._windows.items()):
             if now_s - window.since_s < self._window_s:

@@ -1,11 +1,11 @@
-"""Write log lines from a thread, so that whoever does not read them stops nothing but the log.
+"""Write log lines from a thread, so that an unread log blocks only the log.
 
-In: formatted records, from any thread.  Out: lines on a stream, in their order.
-Invariant: `emit` never waits for the stream: a full pipe, a full disk and a reader that has gone cost lines, which
-are counted, and told as soon as a line can be written. Up to WAITING_LINES wait in memory, WAITING_CHARACTERS in all;
-later ones are lost.
-The stream is written to by its number: a lock of Python's own stream, held by a thread that waits for a full pipe,
-would hold up the end of the process.
+In: formatted records, from any thread.  Out: lines on a stream, in order.
+Invariant: `emit` never waits for the stream: a full pipe, a full disk and a closed pipe lose lines. Lost lines are
+counted, and the count is written as soon as a line can be written. Up to WAITING_LINES are queued in memory, with
+WAITING_CHARACTERS in all; later lines are lost.
+The thread writes to the descriptor, not to Python's stream: a thread that waits for a full pipe would hold the
+stream's lock, and so block the end of the process.
 Must not: log anything itself.
 """
 
@@ -23,7 +23,7 @@ FLUSH_S = 1.0
 
 
 class ThreadedHandler(logging.Handler):
-    """A handler of the logging module. `lost` counts the lines that nobody will see."""
+    """A handler of the logging module. `lost` counts the lost lines."""
 
     def __init__(self, stream: TextIO, waiting_lines: int = WAITING_LINES) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ThreadedHandler(logging.Handler):
         """Queue the record's line."""
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - as every handler does: a record that cannot be shown ends nothing
+        except Exception:  # noqa: BLE001 - as in every handler: a record that cannot be formatted must not end the daemon
             self.handleError(record)
             return
         with self._changed:
@@ -54,7 +54,7 @@ class ThreadedHandler(logging.Handler):
                 self._lose()
 
     def flush(self) -> None:
-        """Wait until all that waits is written, a moment at most."""
+        """Wait briefly until the queue is written."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines and not self._is_writing, FLUSH_S)
 
@@ -71,7 +71,7 @@ class ThreadedHandler(logging.Handler):
                 if unreported:
                     self._put(self._lost_lines_notice(unreported))
                 self._put(line)
-            except OSError:  # nobody there, no room, or closed
+            except OSError:  # closed pipe, full disk, or closed descriptor
                 with self._changed:
                     self._lose()
                 continue

@@ -1,11 +1,11 @@
-"""Metrics: what cdcd counts, under the names that dashboards and alerts rely on.
+"""The metrics of the daemon, under the names that dashboards and alerts use.
 
 In: plain calls of the daemon, at most a few for each batch or group.  Out: the exposition text.
-Invariant: every counter that can be known beforehand exists from the start with 0, so that rates see the first
-event; a gauge whose value is unknown (before the first event, while PostgreSQL is away, where the feature is off) is
-absent: never 0, never as it was. Labels are bounded (tables beyond a limit count as "other"; no LSN, xid or error
-text).
-Must not: be called for each row, hold values of rows.
+Invariant: every counter whose labels are known exists from the start with 0, so that rates include the first event; a
+gauge whose value is unknown (before the first event, while PostgreSQL is unreachable, if the feature is off) is
+absent: never 0, never its last value. Labels are bounded (tables beyond a limit count as "other"; no LSN, xid or
+error text).
+Must not: be called for each row, contain values of rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 
 
 class Metrics:
-    """All metrics of one daemon, in a registry of their own. `clock` gives seconds of the Unix epoch."""
+    """All metrics of one daemon, in a separate registry. `clock` returns seconds of the Unix epoch."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Metrics:
         self._max_tables = max_tables
         self._tables: set[str] = set()
         self._events_of: dict[tuple[str, str], Counter] = {}
-        """The series that have counted: to look one up costs as much as some rows."""
+        """A cache of the series in use, because a look-up costs as much as several rows."""
         self._blocked_since_s: dict[str, float] = {}
         self._slot = SlotCollector()
         self.registry.register(self._slot)
@@ -82,7 +82,7 @@ class Metrics:
         self._make_reliability()
         self._make_snapshot()
         self.source = SourceMetrics(self.registry)
-        """What the monitor sees beside the stream."""
+        """The metrics of the monitors."""
 
     # --- out ---------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Metrics:
     # --- state -------------------------------------------------------------------------------------------
 
     def state(self, state: str, *, halted_code: str | None = None) -> None:
-        """The pipeline is in `state` now; a halt says by which error's code."""
+        """Set the pipeline's state, and for a halt the error's code."""
         for name in STATES:
             self._state.labels(name).set(name == state)
         self._halted.clear()
@@ -111,21 +111,21 @@ class Metrics:
             self._halted.labels(halted_code).set(1)
 
     def source_connected(self, is_connected: bool) -> None:
-        """The replication stream is open, or not."""
+        """Set whether the replication stream is open."""
         self._source_connected.set(is_connected)
 
     def sink_connected(self, is_connected: bool) -> None:
-        """The producer is open, or not."""
+        """Set whether the producer is open."""
         self._sink_connected.set(is_connected)
 
     def turned(self) -> None:
-        """The loop has turned."""
+        """Record an iteration of the event loop."""
         self._last_turn.set(self._clock())
 
     # --- throughput --------------------------------------------------------------------------------------
 
     def received(self, size_bytes: int) -> None:
-        """The stream gave this many bytes."""
+        """Count bytes received from the stream."""
         self._source_bytes.inc(size_bytes)
 
     def events(self, counts: Mapping[tuple[str, str], int]) -> None:
@@ -138,49 +138,49 @@ class Metrics:
             child.inc(count)
 
     def table_known(self, table: str) -> None:
-        """A table will be streamed: its counters start at 0."""
+        """Create the counters of a table with 0, before its first row."""
         label = self._table(table)
         for operation in OPERATIONS:
             self._events.labels(label, operation)
         self._dead_letters.labels(label)
 
     def transactions(self, *, committed: int = 0, empty: int = 0, aborted: int = 0) -> None:
-        """Count PostgreSQL transactions by how they ended."""
+        """Count PostgreSQL transactions by result."""
         for result, count in (("committed", committed), ("empty", empty), ("aborted", aborted)):
             if count:
                 self._transactions[result].inc(count)
 
     def in_python(self, columns: int, rows: int) -> None:
-        """Count what the compiled row codec has left to Python."""
+        """Count the values and rows that the C extension has passed to the Python fallback."""
         self._python_columns.inc(columns)
         self._python_rows.inc(rows)
 
     def open_transactions(self, count: int | None) -> None:
-        """This many transactions have begun and not ended; None without a stream."""
+        """Set the number of open transactions; None without a stream."""
         self._open_transactions.set(count)
 
     def prepared_transactions(
         self, count: int | None, oldest_age_s: Callable[[], float | None] = lambda: 0.0
     ) -> None:
-        """So many are prepared and undecided (F33); None where they are not seen: no stream, or no two_phase.
+        """Set the number of prepared transactions (F33); None without a stream or two_phase.
 
-        `oldest_age_s` is asked at each scrape.
+        `oldest_age_s` is called at each scrape.
         """
         self._prepared.set(count)
         self._prepared_age.set_function(oldest_age_s if count is not None else lambda: None)
 
     def duplicates_suppressed(self, count: int) -> None:
-        """These transactions were there already and were dropped on replay (F4)."""
+        """Count transactions that were durable already and were dropped on replay (F4)."""
         self._duplicates.inc(count)
 
     # --- lag ---------------------------------------------------------------------------------------------
 
     def lag(self, lag_s: Callable[[], float | None]) -> None:
-        """Ask for the lag in seconds at each scrape, so that it grows also while nothing moves; None: unknown."""
+        """Set the function that returns the lag in seconds at each scrape, so that the lag grows; None: unknown."""
         self._lag.set_function(lag_s)
 
     def last_commit(self, commit_us: int) -> None:
-        """The last transaction that is durable committed then (Unix epoch)."""
+        """Set the commit time of the last durable transaction (Unix epoch)."""
         self._last_commit.set(commit_us / 1e6)
 
     def positions(self, *, server_lsn: int, received_lsn: int, confirmed_lsn: int) -> None:
@@ -193,10 +193,11 @@ class Metrics:
     def group_committed(
         self, *, duration_s: float, commit_us: int | None = None, latency_s: float | None = None
     ) -> None:
-        """A group is durable, and how long Kafka's commit took.
+        """Count a durable group, and record the duration of Kafka's commit.
 
-        `commit_us`: of the last PostgreSQL transaction that ends in it, None where none does (a part of one, a
-        snapshot's rows, a position alone). `latency_s`: how long ago that was, None where it has no rows.
+        `commit_us`: the commit time of the last PostgreSQL transaction that ends in the group, None if none does (a
+        part of a transaction, rows of a snapshot, a position without rows). `latency_s`: the age of that commit, None
+        for a group without rows.
         """
         self._kafka_transactions.labels("committed").inc()
         self._kafka_duration.observe(duration_s)
@@ -207,19 +208,19 @@ class Metrics:
             self._latency.observe(max(0.0, latency_s))
 
     def dead_letter(self, table: str) -> None:
-        """A row of a table was too large for Kafka, and is told in the topic of dead letters."""
+        """Count a row that was too large for Kafka, and is reported in the topic of dead letters."""
         self._dead_letters.labels(self._table(table)).inc()
 
     def group_aborted(self) -> None:
-        """A group was given up."""
+        """Count an aborted group."""
         self._kafka_transactions.labels("aborted").inc()
 
     def producer_rebuilt(self, reason: str) -> None:
-        """A new producer took the place of another, without a new session."""
+        """Count a new producer that replaced another within a session."""
         self._producer_rebuilds.labels(reason).inc()
 
     def registry_request(self, operation: str, code: str) -> None:
-        """A request to the schema registry was answered; fits `Registry`'s observer."""
+        """Count an answered request to the schema registry; the signature is that of `Registry`'s observer."""
         self._registry_requests.labels(operation, code).inc()
         if operation == "register" and code == "200":
             self._registrations.inc()
@@ -234,19 +235,19 @@ class Metrics:
         limit_bytes: Callable[[], float | None],
         files: Callable[[], float | None],
     ) -> None:
-        """Ask at each scrape what is encoded or stored and not yet handed to the producer, and what is on disk."""
+        """Set the functions for the bytes in memory not yet passed to the producer, and on disk, at each scrape."""
         self._buffer_bytes.set_function(buffered_bytes)
         self._spill_bytes.set_function(spilled_bytes)
         self._spill_limit.set_function(limit_bytes)
         self._spill_files.set_function(files)
 
     def spilled(self, *, transactions: int, size_bytes: int) -> None:
-        """So much was written to disk; `transactions` of them for the first time."""
+        """Count bytes written to disk; `transactions`: those that are on disk for the first time."""
         self._spilled_transactions.inc(transactions)
         self._spilled_bytes.inc(size_bytes)
 
     def backpressure(self, is_active: bool, cause: str = "producer") -> None:
-        """Reading has stopped because of `cause`, or goes on."""
+        """Set whether reading is paused because of `cause`."""
         self._count_backpressure()
         if is_active:
             self._blocked_since_s.setdefault(cause, self._clock())
@@ -255,7 +256,7 @@ class Metrics:
         self._backpressure.set(bool(self._blocked_since_s))
 
     def _count_backpressure(self) -> None:
-        """Count up to now: a stop that goes on has its seconds too."""
+        """Count the seconds up to now, also of a pause that has not ended."""
         now_s = self._clock()
         for cause, since_s in self._blocked_since_s.items():
             self._backpressure_seconds.labels(cause).inc(max(0.0, now_s - since_s))
@@ -264,40 +265,40 @@ class Metrics:
     # --- reliability -------------------------------------------------------------------------------------
 
     def reconnecting(self, component: str, reason: str) -> None:
-        """A component is connected again; reasons as in `REASONS`, others count as "other"."""
+        """Count a reconnect of a component; a reason not in `REASONS` counts as "other"."""
         self._reconnects.labels(component, reason if reason in REASONS else "other").inc()
 
     def failed(self, error: type[CdcdError]) -> None:
-        """An error came up; fatal is what waits for an operator or ends the process."""
+        """Count an error; the class fatal waits for an operator or ends the process."""
         self._errors.labels(*_labels_of(error)).inc()
 
     def status_updates(self, count: int) -> None:
-        """This many status messages went to the server."""
+        """Count status updates sent to the server."""
         self._status_updates.inc(count)
 
     def slot(self, reading: SlotReading | None) -> None:
-        """What the slot looks like; None when PostgreSQL cannot be asked. The lags in bytes go absent with it."""
+        """Set the slot's reading; with None (PostgreSQL is unreachable) the lags in bytes are absent, too."""
         self._slot.reading = reading
         self._slot.unconfirmed_bytes = self._slot.unreceived_bytes = None
 
     # --- snapshot ----------------------------------------------------------------------------------------
 
     def snapshot_started(self, tables: int) -> None:
-        """A snapshot of this many tables begins."""
+        """Record the start of a snapshot of this many tables."""
         self._snapshot_running.set(1)
         self._snapshot_tables.set(tables)
         self._snapshot_remaining.set(tables)
 
     def snapshot_remaining(self, remaining: int | None) -> None:
-        """This many tables are left to be copied: 0 where there is nothing to copy, None while that is not known."""
+        """Set the number of tables not copied yet: 0 without a snapshot, None while it is unknown."""
         self._snapshot_remaining.set(remaining)
 
     def snapshot_rows(self, table: str, count: int) -> None:
-        """Rows of a table were copied (they count as events as well, by the caller)."""
+        """Count copied rows of a table (the caller counts them as events, too)."""
         self._snapshot_rows.labels(self._table(table)).inc(count)
 
     def snapshot_ended(self, *, duration_s: float, is_complete: bool) -> None:
-        """The snapshot is complete, or was given up and starts over later, with what is published then."""
+        """Record the end of the snapshot; an incomplete one starts again later, with the tables published then."""
         self._snapshot_running.set(0)
         self._snapshot_remaining.set(0 if is_complete else None)
         if is_complete:
@@ -331,37 +332,35 @@ class Metrics:
     def _make_state(self, version: str, revision: str) -> None:
         build = self._gauge(
             "build_info",
-            "1, with the version of cdcd and Python, and whether the C extensions run.",
+            "1, with the versions of cdcd and Python, and whether the C extensions are used.",
             ("version", "revision", "python", "extensions"),
         )
         build.labels(version, revision, platform.python_version(), implementation()).set(1)
         self._state = self._gauge(
-            "pipeline_state", "1 for what the pipeline is doing, 0 for the rest.", ("state",)
+            "pipeline_state", "1 for the pipeline's state, 0 for all others.", ("state",)
         )
-        self._halted = self._gauge(
-            "halted_reason_info", "1, with the error code that the pipeline halted by.", ("reason",)
-        )
+        self._halted = self._gauge("halted_reason_info", "1, with the error code of the halt.", ("reason",))
         self._source_connected = self._gauge("source_connected", "1 while the replication stream is open.")
         self._sink_connected = self._gauge("sink_connected", "1 while the producer is open.")
         self._last_turn = self._optional(
-            "event_loop_last_iteration_timestamp_seconds", "When the loop last turned."
+            "event_loop_last_iteration_timestamp_seconds", "Time of the event loop's last iteration."
         )
         self.state("starting")
 
     def _make_lag(self) -> None:
         self._lag = self._optional(
             "replication_lag_seconds",
-            "Age of the oldest commit that is not, or may not be, durable in Kafka; absent while nothing is known.",
+            "Age of the oldest commit that is not, or may not be, durable in Kafka; absent while unknown.",
         )
         self._last_commit = self._optional(
             "last_commit_timestamp_seconds", "Commit time of the last transaction that is durable in Kafka."
         )
         self._kafka_last_commit = self._optional(
-            "kafka_last_commit_timestamp_seconds", "When Kafka last made a group durable."
+            "kafka_last_commit_timestamp_seconds", "Time of the last commit of a group in Kafka."
         )
         self._latency = self._histogram(
             "event_latency_seconds",
-            "From a commit in PostgreSQL to its being durable in Kafka, once for each group that one ends in.",
+            "Time from a commit in PostgreSQL to its durability in Kafka, once for each group with such a commit.",
             _LATENCY_BUCKETS,
         )
 
@@ -371,20 +370,20 @@ class Metrics:
             "events_total", "Events encoded, by table and operation.", ("table", "op")
         )
         transactions = self._counter(
-            "transactions_total", "PostgreSQL transactions received, by how they ended.", ("result",)
+            "transactions_total", "PostgreSQL transactions received, by result.", ("result",)
         )
         self._transactions = {
             result: transactions.labels(result) for result in ("committed", "empty", "aborted")
         }
         self._python_columns = self._counter(
             "encoded_in_python_columns_total",
-            "Values whose type the compiled row codec has no operation for.",
+            "Values whose type the C extension does not encode.",
         )
         self._python_rows = self._counter(
-            "encoded_in_python_rows_total", "Rows that the C extension left to its Python fallback."
+            "encoded_in_python_rows_total", "Rows that the C extension passed to its Python fallback."
         )
         self._open_transactions = self._optional(
-            "open_transactions", "Transactions begun and not ended; absent without a stream."
+            "open_transactions", "Open transactions; absent without a stream."
         )
         self._prepared = self._optional(
             "prepared_transactions",
@@ -392,50 +391,48 @@ class Metrics:
         )
         self._prepared_age = self._optional(
             "prepared_oldest_age_seconds",
-            "How long the oldest prepared transaction has held back the confirmed position, or 0.",
+            "Time for which the oldest prepared transaction has held back the confirmed LSN, or 0.",
         )
         self._buffer_bytes = self._optional("buffer_bytes", "Bytes waiting for the producer or for a commit.")
         self._make_spill()
-        self._backpressure = self._gauge("backpressure_active", "1 while reading has stopped.")
+        self._backpressure = self._gauge("backpressure_active", "1 while reading is paused.")
         self._backpressure_seconds = self._counter(
-            "backpressure_seconds_total", "Seconds in which reading had stopped, by cause.", ("cause",)
+            "backpressure_seconds_total", "Seconds for which reading was paused, by cause.", ("cause",)
         )
         for cause in BACKPRESSURE_CAUSES:
             self._backpressure_seconds.labels(cause)
 
     def _make_spill(self) -> None:
         self._spill_bytes = self._optional("spill_bytes", "Bytes of open transactions on disk.")
-        self._spill_limit = self._optional(
-            "spill_limit_bytes", "The most that may be on disk (buffer.spill)."
-        )
-        self._spill_files = self._optional("spill_files", "Files that hold open transactions.")
+        self._spill_limit = self._optional("spill_limit_bytes", "Limit of the bytes on disk (buffer.spill).")
+        self._spill_files = self._optional("spill_files", "Files with open transactions.")
         self._spilled_transactions = self._counter(
-            "spilled_transactions_total", "Open transactions of which a part went to disk."
+            "spilled_transactions_total", "Open transactions written to disk in whole or in part."
         )
         self._spilled_bytes = self._counter("spilled_bytes_total", "Bytes written to disk.")
 
     def _make_kafka(self) -> None:
         self._kafka_transactions = self._counter(
-            "kafka_transactions_total", "Groups written to Kafka, by how they ended.", ("result",)
+            "kafka_transactions_total", "Groups written to Kafka, by result.", ("result",)
         )
         for result in ("committed", "aborted"):
             self._kafka_transactions.labels(result)
         self._dead_letters = self._counter(
-            "dead_letters_total", "Rows too large for Kafka, with a marker in their place.", ("table",)
+            "dead_letters_total", "Rows too large for Kafka, replaced by a marker.", ("table",)
         )
         self._producer_rebuilds = self._counter(
             "producer_rebuilds_total",
-            "Producers made again within a session: what they read on disk was changed (files), or a request of a "
+            "Producers recreated within a session: the files that they read were changed (files), or a request of a "
             "Kafka transaction may still arrive (late_request).",
             ("reason",),
         )
         for reason in ("files", "late_request"):
             self._producer_rebuilds.labels(reason)
         self._kafka_duration = self._histogram(
-            "kafka_transaction_duration_seconds", "How long the commit of a group took.", _DURATION_BUCKETS
+            "kafka_transaction_duration_seconds", "Duration of the commit of a group.", _DURATION_BUCKETS
         )
         self._registrations = self._counter(
-            "schema_registrations_total", "Schemas registered, also those that were there already."
+            "schema_registrations_total", "Schemas registered, including those that existed already."
         )
         self._registry_requests = self._counter(
             "registry_requests_total", "Requests to the schema registry.", ("operation", "code")
@@ -446,10 +443,10 @@ class Metrics:
 
     def _make_reliability(self) -> None:
         self._reconnects = self._counter(
-            "reconnects_total", "Connections made again, by component and reason.", ("component", "reason")
+            "reconnects_total", "Reconnects, by component and reason.", ("component", "reason")
         )
         self._errors = self._counter(
-            "errors_total", "Errors, by component and by who corrects them.", ("component", "class")
+            "errors_total", "Errors, by component and class (who fixes them).", ("component", "class")
         )
         for component in COMPONENTS:
             for reason in REASONS:
@@ -465,28 +462,28 @@ class Metrics:
         self._snapshot_running = self._gauge("snapshot_running", "1 while the snapshot runs.")
         self._snapshot_tables = self._optional("snapshot_tables", "Tables of the snapshot.")
         self._snapshot_remaining = self._optional(
-            "snapshot_tables_remaining", "Tables that the snapshot has yet to copy."
+            "snapshot_tables_remaining", "Tables that the snapshot has not copied yet."
         )
         self._snapshot_rows = self._counter(
             "snapshot_rows_total", "Rows that the snapshot has copied.", ("table",)
         )
         self._snapshot_duration = self._optional(
-            "snapshot_duration_seconds", "How long the last snapshot took that was completed."
+            "snapshot_duration_seconds", "Duration of the last completed snapshot."
         )
         self._snapshot_completed = self._optional(
-            "snapshot_last_completed_timestamp_seconds", "When a snapshot was last completed."
+            "snapshot_last_completed_timestamp_seconds", "Time of the end of the last completed snapshot."
         )
 
 
 def _errors_of(error: type[CdcdError]) -> Iterator[type[CdcdError]]:
-    """Return every kind of error that is known by now: the first one of each has to be seen by a rate."""
+    """Return every known error class; each has a counter from the start, so that a rate includes the first error."""
     for kind in error.__subclasses__():
         yield kind
         yield from _errors_of(kind)
 
 
 def _labels_of(error: type[CdcdError]) -> tuple[str, str]:
-    """Return the component, the word behind CDCD in the code, and the class."""
+    """Return the component, which is the word after CDCD in the code, and the class."""
     word = error.code.split("-")[1].lower() if "-" in error.code else "other"
     component = {"slot": "source", "topic": "sink"}.get(word, word)
     return component, "fatal" if error.retry in (Retry.OPERATOR, Retry.NEVER) else "retryable"

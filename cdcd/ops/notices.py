@@ -1,8 +1,8 @@
-"""What PostgreSQL says beside its answers, as events of cdcd's log: warnings and notices in libpq's form.
+"""PostgreSQL's warnings and notices, in libpq's format, as events of cdcd's log.
 
-In: libpq's text of a notice.  Out: `server_notice` with severity and message; what comes again is counted.
-Invariant: of a notice only its first line is told: DETAIL and CONTEXT may hold values of rows.
-Must not: decide anything, or be given what comes while rows are decoded, whose first line may hold values, too.
+In: libpq's text of a notice.  Out: `server_notice` with severity and message; repetitions are counted.
+Invariant: only the first line of a notice is logged, because DETAIL and CONTEXT may contain values of rows.
+Must not: decide anything, or receive notices from decoding, whose first line may contain values of rows, too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MOST_CHARACTERS = 500
 
 
 def parsed(line: str) -> tuple[str, str] | None:
-    """Return severity (in any language) and message of a notice's first line, None where it is none."""
+    """Return severity (in any language) and message of a notice's first line, None for any other line."""
     found = None if belongs_to_notice(line) else _NOTICE.match(line)
     return None if found is None else (found["severity"], found["message"])
 
 
 def belongs_to_notice(line: str) -> bool:
-    """Say whether this is what libpq writes below a notice's first line."""
+    """Return whether libpq writes this line below a notice's first line."""
     return _BELOW.match(line) is not None
 
 
@@ -43,7 +43,7 @@ def emit(severity: str, message: str) -> None:
 
 
 def log_notices(notices: list[str]) -> None:
-    """Log what a connection has collected, and empty its list."""
+    """Log the notices of a connection, and empty its list."""
     texts, notices[:] = list(notices), []
     for text in texts:
         line = text.strip().partition("\n")[0]

@@ -1,7 +1,7 @@
-"""A gauge that is there only while its value is known: 0 never stands for "unknown".
+"""A gauge that exists only while its value is known: 0 never means "unknown".
 
-In: a value, or a function that is asked at each scrape; None for unknown.  Out: one sample, or none.
-Must not: keep a value that its owner has taken back.
+In: a value, or a function that is called at each scrape; None for unknown.  Out: one sample, or none.
+Must not: show a value after its owner has set None.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class OptionalGauge(Collector):
         registry.register(self)
 
     def set(self, value: float | None) -> None:
-        """Show this value from now on; None: it is not known any more."""
+        """Show this value from now on; None: the value is unknown."""
         self._value = lambda: value
 
     def set_function(self, value: Callable[[], float | None]) -> None:
-        """Ask `value` at each scrape from now on."""
+        """Call `value` at each scrape from now on."""
         self._value = value
 
     def collect(self) -> Iterator[Metric]:

@@ -1,10 +1,10 @@
-"""The read end-points of the schema registry API, answered from the daemon's own book of schemas.
+"""The read endpoints of the schema registry API, answered from the daemon's schema index.
 
-In: the book, and who looks again for what is not in it.  Out: the answers of Confluent's API, errors as well.
-Invariant: only what is committed is shown. An id or a subject that is not there is looked for once more before it
-is denied, because a reader of the rows can be faster than cdcd hears of its own commit, or another daemon of the
-same prefix has written it; as long as nobody can know (the topic was not read yet, Kafka does not answer), the
-answer is 503, which clients try again, and never 404. Few bodies are read at a time, each in a limited time.
+In: the index, and a function that reads the schema topic again.  Out: the responses of Confluent's API, also errors.
+Invariant: only committed schemas are shown. Before a 404 for an unknown id or subject, the topic is read again,
+because a reader of the rows can be faster than the confirmation of cdcd's own commit, or another daemon with the same
+prefix may have written the schema. While the answer is unknown (the topic was not read yet, Kafka does not answer),
+the response is 503, which clients retry, and never 404. Few bodies are read at a time, each in a limited time.
 Must not: register anything, show a row value.
 """
 
@@ -37,13 +37,13 @@ _BODIES_AT_A_TIME = 4
 _BODY_S = 10.0
 _MAX_DIGITS = 10
 _FIRST_ERROR = 400
-"""What an error repeats of its question stays ASCII: who reads it may be a person."""
+"""Text of the request in an error is escaped to ASCII, because a terminal may show it."""
 _T = TypeVar("_T")
 _Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class SchemaSource(Protocol):
-    """Where the schemas are."""
+    """The source of the schemas."""
 
     @property
     def schema_index(self) -> SchemaIndex | None: ...  # noqa: D102
@@ -53,7 +53,7 @@ class SchemaSource(Protocol):
 
 
 def add_routes(router: web.UrlDispatcher, source: SchemaSource) -> None:
-    """Serve the schemas of `source` beside what the router serves already."""
+    """Add the routes that serve the schemas of `source`."""
     pages = _Pages(source)
     version = "/subjects/{subject}/versions/{version}"
     for path, page in (
@@ -78,7 +78,7 @@ def add_routes(router: web.UrlDispatcher, source: SchemaSource) -> None:
 
 
 class _Refused(Exception):
-    """An error of the API: an HTTP status is the first three digits of its code."""
+    """An error of the API: the first three digits of its code are the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -164,7 +164,7 @@ class _Pages:
         return _json(_shown(found))
 
     async def refuse(self, _request: web.Request) -> web.Response:
-        raise _Refused(_READ_ONLY, "cdcd registers its schemas itself; others can only read them")
+        raise _Refused(_READ_ONLY, "this registry is read-only: only cdcd registers its schemas")
 
     # --- settings ---
 
@@ -196,7 +196,7 @@ class _Pages:
                 body = await request.read()
             schema = json.loads(body)["schema"]
         except TimeoutError:
-            raise _Refused(_NO_BODY, "the body did not come in time") from None
+            raise _Refused(_NO_BODY, "the request's body was not received in time") from None
         except (ValueError, KeyError, TypeError, RecursionError):
             raise _Refused(_BAD_SCHEMA, "the body has no schema") from None
         if not isinstance(schema, str):
@@ -210,7 +210,7 @@ class _Pages:
         return schema_index
 
     async def _find(self, look: Callable[[SchemaIndex], _T], concerns: Callable[[Registered], bool]) -> _T:
-        """Return what is there, after another look at the topic when nothing is."""
+        """Return the schema found; if none is found, read the topic again and repeat the search."""
         found = look(self._schema_index())
         if not found:
             if not await self._source.refresh(concerns):
@@ -273,7 +273,7 @@ def _subject_of(request: web.Request) -> str:
 
 
 def _without_context(name: str) -> str:
-    """Return a subject without the default context, which some clients write out."""
+    """Return a subject without the default context, which some clients send explicitly."""
     return name.removeprefix(":.:")
 
 

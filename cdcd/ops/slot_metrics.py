@@ -1,8 +1,8 @@
-"""The replication slot's metrics, and how far cdcd is behind in bytes, from the last look at it.
+"""The replication slot's metrics, and cdcd's lag in bytes, from the last query of the slot.
 
-In: a SlotReading, or None while PostgreSQL cannot be asked.  Out: gauges, absent when nothing is known.
-Invariant: a value that is not known now is never shown as it was.
-Must not: ask PostgreSQL.
+In: a SlotReading, or None while PostgreSQL is unreachable.  Out: gauges, absent while unknown.
+Invariant: an unknown value is absent, never the last known value.
+Must not: query PostgreSQL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 
 @dataclass(frozen=True, slots=True)
 class SlotReading:
-    """What one look at `pg_replication_slots` said. None: the server does not tell (version, or no limit)."""
+    """The result of one query of `pg_replication_slots`. None: not available (server version, or no limit)."""
 
     is_active: bool
     retained_wal_bytes: int | None = None
@@ -35,7 +35,7 @@ class SlotReading:
 
 
 class SlotCollector(Collector):
-    """The slot's gauges: collected from the last reading, absent when there is none."""
+    """The slot's gauges, from the last reading; absent without a reading."""
 
     def __init__(self) -> None:
         self.reading: SlotReading | None = None
@@ -43,26 +43,26 @@ class SlotCollector(Collector):
         self.unreceived_bytes: int | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the last reading says."""
+        """Yield the gauges of the last reading."""
         reading = self.reading
         if reading is None:
             return
         gauges: tuple[tuple[str, str, float | None], ...] = (
             (
                 "replication_lag_bytes",
-                "WAL written and not yet confirmed by cdcd, at the last look.",
+                "WAL written and not yet confirmed by cdcd, at the last query.",
                 self.unconfirmed_bytes,
             ),
             (
                 "received_lag_bytes",
-                "WAL written and not yet received by cdcd, at the last look.",
+                "WAL written and not yet received by cdcd, at the last query.",
                 self.unreceived_bytes,
             ),
-            ("slot_active", "1 while a walsender holds the slot.", float(reading.is_active)),
+            ("slot_active", "1 while a walsender uses the slot.", float(reading.is_active)),
             ("slot_retained_wal_bytes", "WAL retained by the slot.", reading.retained_wal_bytes),
             (
                 "slot_confirmed_flush_lag_bytes",
-                "WAL beyond the slot's confirmed position.",
+                "WAL after the slot's confirmed LSN.",
                 reading.confirmed_flush_lag_bytes,
             ),
             (
@@ -76,15 +76,19 @@ class SlotCollector(Collector):
                 "The slot's confirmed LSN, as a number.",
                 reading.confirmed_flush_lsn,
             ),
-            ("slot_catalog_xmin_age", "Transactions that vacuum is held back by.", reading.catalog_xmin_age),
+            (
+                "slot_catalog_xmin_age",
+                "Age of the slot's catalog_xmin, which holds back vacuum, in transactions.",
+                reading.catalog_xmin_age,
+            ),
             (
                 "slot_server_spilled_bytes",
-                "Written to the server's own disk while decoding.",
+                "Written to the server's disk while decoding.",
                 reading.spilled_bytes,
             ),
             (
                 "slot_server_streamed_bytes",
-                "Streamed of open transactions, so not kept by the server.",
+                "Streamed for open transactions instead of written to the server's disk.",
                 reading.streamed_bytes,
             ),
         )

@@ -1,9 +1,9 @@
-"""Metrics of what cdcd watches beside the stream: the publications, the WAL guard, heartbeats.
+"""Metrics of the monitors of the source: the publications, the WAL guard, heartbeats.
 
-In: plain calls of the monitor, at most one for each look.  Out: series in the daemon's registry.
-Invariant: every counter exists from the start with 0, so that rates and alerts see the first event; a gauge is absent
-while its value is not known.
-Must not: ask PostgreSQL.
+In: plain calls of the monitors, at most one for each query.  Out: series in the daemon's registry.
+Invariant: every counter exists from the start with 0, so that rates and alerts include the first event; a gauge is
+absent while its value is unknown.
+Must not: query PostgreSQL.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SourceMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._changes = Counter(
             "cdcd_publication_changes_total",
-            "Changes seen of the publications that are read, by kind.",
+            "Changes of the publications that are read, by kind.",
             ("change",),
             registry=registry,
         )
@@ -47,12 +47,12 @@ class SourceMetrics:
             self._changes.labels(change)
         self._unpublished = OptionalGauge(
             "cdcd_unpublished_tables_with_topic",
-            "Tables that are not published although the topic of their name holds records; absent before a look.",
+            "Unpublished tables whose topic holds records; absent before the first query.",
             registry,
         )
         self._guard = OptionalGauge(
             "cdcd_wal_guard_level",
-            "Level of the WAL guard: 0 nothing, 1 warn, 2 critical, 3 give up; absent while the slot is not known.",
+            "Level of the WAL guard: 0 ok, 1 warn, 2 critical, 3 drop slot; absent while the slot is unknown.",
             registry,
         )
         self._given_up = Counter(
@@ -66,30 +66,30 @@ class SourceMetrics:
         )
         self._round_trip = OptionalGauge(
             "cdcd_heartbeat_last_roundtrip_timestamp_seconds",
-            "When a heartbeat was last seen confirmed; absent before the first.",
+            "Time when a heartbeat was last confirmed; absent before the first.",
             registry,
         )
 
     def heartbeat_sent(self) -> None:
-        """A heartbeat is in the source's WAL."""
+        """Count a heartbeat written to the source's WAL."""
         self._heartbeats.inc()
 
     def heartbeat_back(self) -> None:
-        """Everything up to a heartbeat is confirmed."""
+        """Record that the confirmed LSN has passed a heartbeat."""
         self._round_trip.set(time.time())
 
     def publication_changed(self, change: str) -> None:
-        """A publication is otherwise than at the last look; kinds as in `CHANGES`."""
+        """Count a change of a publication since the last query; kinds as in `CHANGES`."""
         self._changes.labels(change).inc()
 
     def unpublished_with_topic(self, count: int | None) -> None:
-        """So many tables are not published although the topics of their names hold records; None: not known."""
+        """Set the number of unpublished tables whose topics hold records; None: unknown."""
         self._unpublished.set(count)
 
     def guard_level(self, level: int | None) -> None:
-        """What the WAL guard said last; None while it cannot see the slot."""
+        """Set the last level of the WAL guard; None while the slot is unknown."""
         self._guard.set(level)
 
     def slot_dropped_by_wal_guard(self) -> None:
-        """The WAL guard has dropped the slot."""
+        """Count a slot dropped by the WAL guard."""
         self._given_up.inc()

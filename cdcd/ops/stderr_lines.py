@@ -1,12 +1,12 @@
-"""What libraries write to stderr by themselves becomes log lines: libpq's notices while it connects, for one.
+"""Turn lines that libraries write to stderr into log lines, for example libpq's notices while it connects.
 
-In: a descriptor, stderr's as a rule.  Out: a stream that leads where the descriptor led, for the log itself; each
-line that is written to the descriptor meanwhile, as `server_notice` where it has libpq's form, as `stderr` else.
-Invariant: who writes is never held up: what finds the pipe full is lost. A line is cut at MOST_BYTES.
-Must not: be used where a person reads what is printed to that descriptor on purpose.
+In: a descriptor, usually stderr's.  Out: a stream to the descriptor's original target, for the log itself; each line
+that is written to the descriptor meanwhile, as `server_notice` if it has libpq's format, otherwise as `stderr`.
+Invariant: a writer never blocks: lines that do not fit in the pipe are lost. A line is cut at MOST_BYTES.
+Must not: be used if a command prints to that descriptor on purpose.
 
-Why so: libpq writes to stderr what comes before the connection is made (a login event trigger's warnings, a collation
-version that does not match), and psycopg2 gives no way to be asked before that.
+Reason: libpq writes notices before the connection is established to stderr (a login event trigger's warnings, a
+collation version mismatch), and psycopg2 cannot set a notice handler before that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENDS_WITHIN_S = 1.0
 
 @contextlib.contextmanager
 def as_log_lines(descriptor: int = 2) -> Iterator[TextIO]:
-    """Read what is written to the descriptor inside the block; yields a stream to where it led before."""
+    """Read the lines written to the descriptor inside the block; yield a stream to the descriptor's old target."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = os.dup(descriptor)
@@ -40,11 +40,9 @@ def as_log_lines(descriptor: int = 2) -> Iterator[TextIO]:
     reader = threading.Thread(target=_read, args=(reading,), name="cdcd-stderr", daemon=True)
     reader.start()
     try:
-        yield os.fdopen(
-            before, "w", buffering=1, closefd=False
-        )  # what is logged last is logged after the block
+        yield os.fdopen(before, "w", buffering=1, closefd=False)  # the last lines are logged after the block
     finally:
-        os.dup2(before, descriptor)  # that was the pipe's last writing end: its reader comes to an end
+        os.dup2(before, descriptor)  # closes the pipe's last writing end, so its reader ends
         reader.join(_ENDS_WITHIN_S)
 
 
@@ -65,21 +63,21 @@ class _Lines:
         self._is_in_notice = False
 
     def take(self, data: bytes) -> None:
-        """Take what was written."""
+        """Log the complete lines in `data`."""
         *whole, begun = (self._begun + data).split(b"\n")
         self._begun = begun[:MOST_BYTES]
         for line in whole:
             self._say(line)
 
     def end(self) -> None:
-        """Say what has no end, and the counts."""
+        """Log the last incomplete line, and the counts."""
         self._say(self._begun)
         self._deduplicator.flush()
 
     def _say(self, line: bytes) -> None:
         text = line[:MOST_BYTES].decode("utf-8", "replace").strip()
         if not text or (self._is_in_notice and belongs_to_notice(text)):
-            return  # of a notice only its first line is told
+            return  # only the first line of a notice is logged
         notice = parsed(text)
         self._is_in_notice = notice is not None
         if notice is not None:

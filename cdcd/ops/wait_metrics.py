@@ -1,8 +1,8 @@
-"""Metrics of what cdcd waits for: how long by kind, and who holds it up.
+"""Metrics of cdcd's waits: the duration by kind, and the blockers.
 
-In: the waits that have lasted, asked for at each scrape.  Out: gauges.
-Invariant: a kind that is not waited for is 0, because cdcd knows that itself; blockers exist only while they are one.
-Must not: ask a server.
+In: the current waits, read at each scrape.  Out: gauges.
+Invariant: a kind without a wait is 0, because cdcd knows that itself; a blocker exists only while it blocks.
+Must not: query a server.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _LABELS = ["kind", "pid", "database", "user", "application", "who"]
 
 
 class WaitCollector(Collector):
-    """`waits` returns those that are shown; none until somebody sets it."""
+    """A collector of the waits that the function `waits` returns; no waits until it is set."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self.waits: Callable[[], Sequence[Wait]] = list
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is waited for now."""
+        """Yield the metrics of the current waits."""
         waits, now_s = self.waits(), self._clock()
         seconds = GaugeMetricFamily(
             "cdcd_wait_seconds",
-            "How long cdcd has waited for something outside itself, 0: not.",
+            "Time for which cdcd has waited for another system, by kind; 0: no wait.",
             labels=["kind"],
         )
         for kind in KINDS:
