@@ -1,6 +1,6 @@
-"""A walsender's items and a pump on real parts, as sentences for the tests of the flow.
+"""Build a walsender's items and feed them to a pump with real parts, for the tests of the pipeline.
 
-In: LSNs and values.  Out: items as the drain yields them, and what the pump made of them, decoded by fastavro.
+In: LSNs and values.  Out: items as the drain yields them, and the pump's chunks, decoded by fastavro.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def commit(commit_lsn: int) -> Control:
 
 
 def relation(*columns: str, xid: int | None = None) -> Control:
-    """`public.items` of text columns, the first of which is the key."""
+    """Describe `public.items` with text columns; the first one is the key."""
     described = tuple(m.RelationColumn(at == 0, name, 25, -1) for at, name in enumerate(columns or ("id",)))
     message = m.Relation(RELID, "public", "items", "d", described, xid=xid)
     return control(message, in_stream=xid is not None)
@@ -82,7 +82,7 @@ def message(lsn: int, *, transactional: bool, xid: int | None = None) -> Control
 
 
 def streamed(xid: int, commit_lsn: int, *items: Item) -> list[Item]:
-    """A whole transaction in one stream segment, and its commit."""
+    """Return a complete transaction in one stream segment, and its commit."""
     start, stop = control(m.StreamStart(xid, True)), control(m.StreamStop())
     return [start, *items, stop, stream_commit(xid, commit_lsn)]
 
@@ -92,7 +92,7 @@ def stream_commit(xid: int, commit_lsn: int) -> Control:
 
 
 def prepared(xid: int, prepare_lsn: int, *items: Item, gid: str = "gid") -> list[Item]:
-    """A whole transaction from Begin Prepare to Prepare."""
+    """Return a complete transaction from Begin Prepare to Prepare."""
     times = (prepare_lsn, prepare_lsn + LENGTH, prepare_lsn)
     return [control(m.BeginPrepare(*times, xid, gid)), *items, control(m.Prepare(*times, xid, gid))]
 
@@ -111,7 +111,7 @@ def keepalive(lsn: int, *, reply_requested: bool = False) -> Keepalive:
 
 
 class RealPlans:
-    """Compiled plans without a catalog, a registry or topics: ids are 1 (key) and 2 (value)."""
+    """Compiled plans without a catalog, a registry or topics: the schema ids are 1 (key) and 2 (value)."""
 
     def __init__(self) -> None:
         self.by_relid: dict[int, RelationPlan] = {}
@@ -162,7 +162,7 @@ class RealPlans:
 
 
 class Tally:
-    """What the pump reports."""
+    """Records the pump's reports."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[object, ...]] = []
@@ -191,7 +191,7 @@ class Tally:
 
 
 class Flow:
-    """A pump on real parts; `chunks` and `idles` are what it handed on."""
+    """A pump with real parts; `chunks` and `idles` are its output."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class Flow:
         return [chunk.commit_position for chunk in self.chunks if chunk.commit_position is not None]
 
     def changes(self) -> list[tuple[str, int, int]]:
-        """(op, commit LSN, tx_seq) of each row event."""
+        """Return (op, commit LSN, tx_seq) of each row event."""
         values = [self.value(r) for r in self.records if r.topic == "shop.public.items" and r.value]
         return [(v["op"], v["source"]["commit_lsn"], v["source"]["tx_seq"]) for v in values]
 

@@ -1,4 +1,4 @@
-"""The budget: who gives way, when reading stops, and when it is over. Real files on a real disk."""
+"""The memory budget: what is spilled, when reading stops, and when the budget is exceeded. Real files on disk."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BUDGET = 10_000
 
 
 async def flushed() -> None:
-    """What was complete is in Kafka."""
+    """Complete transactions are in Kafka."""
 
 
 async def no_flush() -> None:
-    raise AssertionError("nothing was to be flushed")
+    raise AssertionError("unexpected flush")
 
 
 def fill(pool: SpillPool, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""A record that Kafka does not take: a halt that names it, or a marker and a dead letter in one group (F65)."""
+"""A record that Kafka refuses: a halt that names it, or a marker and a dead letter in one group (F65)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REFUSAL = "producing a record: larger than message.max.bytes"
 
 
 class PickySink(MemorySink):
-    """Takes no record above `limit` bytes; its queue has room for `room_when_sent` again when it was sent."""
+    """Refuses records above `limit` bytes; after `send_now` the queue has space for `room_when_sent` records."""
 
     limit = 2000
     room_when_sent = 1_000_000
@@ -70,7 +70,7 @@ class Plans:
 
 
 class Report:
-    """Whoever is told, of groups and of dead letters."""
+    """An observer of groups and dead letters."""
 
     def __init__(self) -> None:
         self.letters: list[str] = []
@@ -86,7 +86,7 @@ class Report:
 
 
 def chunk(*sizes: int, first: int = 1) -> Chunk:
-    """Rows with notes of so many bytes, in one transaction."""
+    """Return a chunk of rows of one transaction, with notes of these sizes in bytes."""
     tx = TransactionContext(
         TransactionInfo(771, COMMIT_LSN, 0), timeline=3, name="shop", database="d", now_us=1, version="1"
     )
@@ -104,7 +104,7 @@ END = Chunk((), 0, CommitPosition(COMMIT_LSN, COMMIT_LSN + 8, 5))
 
 
 class World:
-    """A writer on a sink that is picky."""
+    """A writer with a `PickySink`."""
 
     def __init__(self, topic: str | None) -> None:
         self.sink, self.report = PickySink(), Report()
@@ -142,7 +142,7 @@ async def test_each_large_row_has_a_marker_in_its_place_and_a_dead_letter_in_the
     rows = [record for record in records if record.topic == PLAN.topic]
     letters = [record for record in records if record.topic == DEAD]
     whole = chunk(6, 5000, 6, 9000, 7000, 6).records
-    assert [row.key for row in rows] == [row.key for row in whole], "in their order, each in its place"
+    assert [row.key for row in rows] == [row.key for row in whole], "rows and markers are in order"
     assert [at for at in range(6) if rows[at] != whole[at]] == [1, 3, 4]
     assert [letter.key for letter in letters] == [rows[at].key for at in (1, 3, 4)]
     assert [json.loads(letter.value or b"")["tx_seq"] for letter in letters] == [2, 4, 5]
@@ -178,7 +178,7 @@ async def test_a_full_queue_between_large_rows_loses_and_repeats_nothing() -> No
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_dead_letters_are_in_commit_order_where_rows_go_partition_by_partition(seed: int) -> None:
-    """From the first one that does not fit on a chunk is in commit order, with a full queue in between too."""
+    """From the first oversized record on, a chunk is written in commit order, even with a full queue in between."""
     chance, one = random.Random(seed), World(DEAD)
     whole = [
         record._replace(partition=chance.randrange(4))

@@ -1,4 +1,4 @@
-"""Looking ahead changes nothing of what comes: the same events, in the same order; and it is bounded."""
+"""Looking ahead does not change the events or their order, and it is bounded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_follows_is_found_in_the_item_and_in_those_read_with_it() -> None:
     queue = EventQueue()
     queue.reads([batch(1), batch(2), batch(3)], 1)
     queue.begin(iter([rows(4)]))
-    assert queue.look_ahead((9,)).relids == {3, 4, 9}, "nothing of the items that went before"
+    assert queue.look_ahead((9,)).relids == {3, 4, 9}, "no earlier items"
 
 
 def test_a_large_item_is_looked_at_in_part() -> None:

@@ -1,4 +1,4 @@
-"""A transaction that was written in part and comes again: what is written is dropped, the rest is as it was."""
+"""A partially written transaction that is sent again: written records are dropped, the rest is unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHANGES: list[Item] = [
 ]
 TRANSACTION: list[Item] = [begin(100), *CHANGES, commit(100)]
 CUTS = (2, 4, 5, 6, 9)
-"""The numbers that its chunks end at."""
+"""The sequence numbers at the ends of its chunks."""
 
 
 async def test_each_chunk_says_how_far_the_transaction_is_written_with_it() -> None:
@@ -45,7 +45,7 @@ async def test_each_chunk_says_how_far_the_transaction_is_written_with_it() -> N
 
 @pytest.mark.parametrize("cut", CUTS)
 async def test_the_rest_follows_what_is_written(cut: int) -> None:
-    """F4, F5, F27, F47: whatever the part ends with; and no record of the rest is another than without parts."""
+    """F4, F5, F27, F47: the part may end with any change; the rest has the same records as without parts."""
     whole = await Flow().feed(*TRANSACTION)
     written = [
         r for chunk in whole.chunks if chunk.reached and chunk.reached.tx_seq <= cut for r in chunk.records
@@ -58,7 +58,7 @@ async def test_the_rest_follows_what_is_written(cut: int) -> None:
 
 @pytest.mark.parametrize("written", range(1, 6))
 async def test_runs_may_be_cut_otherwise_when_it_comes_again(written: int) -> None:
-    """A run is what one read of the socket held: its end has no meaning."""
+    """A row batch has the rows of one read of the socket, so its end has no meaning."""
     again = await Flow(part=PartPosition(100, written)).feed(
         begin(100), relation(), inserts("a", "b", "c", "d", "e"), commit(100)
     )
@@ -73,7 +73,7 @@ async def test_it_may_come_streamed_the_next_time() -> None:
 
 
 async def test_positions_before_it_comes_keep_the_part() -> None:
-    """A progress record without it would make the rest look like all of it."""
+    """With a progress record without the part, the rest would look like the complete transaction."""
     flow = await Flow(start_lsn=50, part=PartPosition(100, 2)).feed(keepalive(90))
     assert [commit_position.part for commit_position, _ in flow.idles] == [PartPosition(100, 2)]
     await flow.feed(begin(60), relation(), inserts("x"), commit(60))
@@ -84,15 +84,20 @@ async def test_positions_before_it_comes_keep_the_part() -> None:
 @pytest.mark.parametrize(
     "items",
     [
-        [begin(200), relation(), inserts("x")],  # another transaction came in its place
-        [keepalive(101)],  # the server is beyond it
-        [begin(100), relation(), inserts("a"), commit(100)],  # fewer changes than are written
-        [begin(100), relation(), inserts("a"), key_change("a", "b")],  # other numbers: 1, then 2 and 3
+        [begin(200), relation(), inserts("x")],  # another transaction arrives instead
+        [keepalive(101)],  # the server is past the transaction
+        [begin(100), relation(), inserts("a"), commit(100)],  # fewer changes than are already written
+        [
+            begin(100),
+            relation(),
+            inserts("a"),
+            key_change("a", "b"),
+        ],  # other sequence numbers: 1, then 2 and 3
     ],
     ids=["another", "beyond", "shorter", "otherwise"],
 )
 async def test_a_rest_that_does_not_come_is_an_error(items: list[Item]) -> None:
-    """Readers have its beginning: nothing is guessed."""
+    """Readers have the beginning of the transaction, so cdcd must not guess."""
     with pytest.raises(PartialTransactionMissing):
         await Flow(start_lsn=50, part=PartPosition(100, 2)).feed(*items)
 
@@ -114,11 +119,11 @@ async def test_a_rest_that_does_not_come_is_an_error(items: list[Item]) -> None:
 def test_a_part_is_only_gone_on_with_as_it_was_numbered(
     tmp_path: Path, change: dict[str, str], is_another: bool
 ) -> None:
-    """A table less, and the changes of the others would take the numbers of those that are written."""
+    """With one table less, other changes would get the sequence numbers of changes already written."""
     path = tmp_path / "cdcd.yaml"
     path.write_text(sample_yaml())
     was, now = (numbered_by(load_config(path, {"CDCD_NAME": "x", **over})) for over in ({}, change))
     check_numbers(None, now)
-    check_numbers(PartPosition(100, 5), now)  # of a version that did not say
+    check_numbers(PartPosition(100, 5), now)  # written by a version without this field
     with pytest.raises(PartialTransactionMissing, match="numbers") if is_another else nullcontext():
         check_numbers(PartPosition(100, 5, was), now)

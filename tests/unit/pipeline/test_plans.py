@@ -1,4 +1,4 @@
-"""Where a table's records go: whom a topic belongs to, and what is believed of a description."""
+"""The plans of tables: which table a topic belongs to, and which descriptions of a relation are trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def relation(*keys: str, name: str = "t", schema: str = "s", kind: int = 25, rel
 
 
 class Catalog:
-    """A catalog that has forgotten every table."""
+    """A catalog without tables."""
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
         return {oid: TYPES[oid] for oid in oids}
@@ -47,7 +47,7 @@ class Topics:
 
 
 class Registry:
-    """Takes each change of a subject's fields for an incompatible one."""
+    """A registry that rejects each change of a subject's fields as incompatible."""
 
     def __init__(self) -> None:
         self.versions: dict[str, list[dict[str, Any]]] = {}
@@ -83,7 +83,7 @@ def plans(incompatible: Incompatible = "halt", template: str = "{name}.{schema}.
 async def test_what_is_streamed_is_not_believed_when_it_would_change_a_topic(
     incompatible: Incompatible,
 ) -> None:
-    """F45: the server may describe a table wrongly while it streams; without streaming it is the truth."""
+    """F45: with streaming the server may describe a table wrongly; without streaming its description is right."""
     one = plans(incompatible)
     await one.plan(relation("id"))
     one.is_sure = False
@@ -98,7 +98,7 @@ async def test_what_is_streamed_is_not_believed_when_it_would_change_a_topic(
 
 
 async def test_what_a_snapshot_knew_describes_no_row_of_the_stream() -> None:
-    """F43: a row whose description is missing is the encoder's error, also of a table that was copied."""
+    """F43: a row without a Relation message is an error of the encoder, even for a copied table."""
     one = plans()
     made = await one.plan(relation("id"))
     one.begin_stream(is_sure=True)
@@ -123,7 +123,7 @@ async def test_another_key_goes_to_a_new_topic_only_where_that_is_wanted() -> No
 
 
 async def test_a_first_key_is_said() -> None:
-    """F45: what was written before it has none."""
+    """F45: earlier records have no key."""
     one = plans()
     with capture_logs() as lines:
         await one.plan(relation())
@@ -136,7 +136,7 @@ async def test_a_first_key_is_said() -> None:
 
 
 async def test_a_key_is_not_a_first_one_where_nothing_was_written_without() -> None:
-    """A start that was cut off has registered the table's value schema, and not its key's."""
+    """An interrupted start has registered the table's value schema, but not its key schema."""
     cut_off, again = plans(), plans()
     key = cut_off._registry.versions  # type: ignore[attr-defined]
     await cut_off.plan(relation("id"))
@@ -149,7 +149,7 @@ async def test_a_key_is_not_a_first_one_where_nothing_was_written_without() -> N
 
 
 async def test_the_columns_of_a_first_key_that_come_with_it_may_be_null_in_the_value() -> None:
-    """A column that was added to a topic's values needs a default; in the key it is required."""
+    """A column that is added to a topic's values needs a default; in the key the column is required."""
     one = plans("register_with_none")
     keyless = relation()
     await one.plan(replace(keyless, columns=keyless.columns[1:]))
@@ -159,7 +159,7 @@ async def test_the_columns_of_a_first_key_that_come_with_it_may_be_null_in_the_v
 
 
 async def test_a_refused_value_leaves_the_topic_without_a_key() -> None:
-    """Else what is read again from before it would find a key that the topic never had."""
+    """Otherwise rows that are sent again from before the change would find a key that the topic never had."""
     one = plans()
     await one.plan(relation())
     with pytest.raises(SchemaIncompatible):
@@ -170,7 +170,7 @@ async def test_a_refused_value_leaves_the_topic_without_a_key() -> None:
 
 @pytest.mark.parametrize("is_sure", [True, False])
 async def test_rows_from_before_the_first_key_are_read_again(is_sure: bool) -> None:
-    """F44: the catalog has the key by then. While open transactions are streamed nothing is believed."""
+    """F44: the catalog already has the key. While open transactions are streamed the description is not trusted."""
     one = plans()
     await one.plan(relation())
     assert (await one.plan(relation("id"))).key_indexes == (0,)
@@ -207,7 +207,7 @@ async def test_who_asks_for_the_topics_may_do_so_while_a_thread_plans_a_table(
     first = await one.plan(relation("id"))
 
     class Meanwhile:
-        """A plan that is looked at while another is made."""
+        """A plan whose partitions are read while another plan is added."""
 
         topic = first.topic
 
@@ -223,7 +223,7 @@ async def test_who_asks_for_the_topics_may_do_so_while_a_thread_plans_a_table(
 
 
 async def test_the_plans_of_versions_that_have_passed_give_way() -> None:
-    """A record is asked about while it is not durable; a table may be altered for as long as its session lasts."""
+    """Plans are needed while their records are not durable; a session may see any number of ALTER TABLE."""
     one = plans("register_with_none")
     made = [await one.plan(with_column(number)) for number in range(100)]
     records = [Record(plan.topic, 0, None, plan.value_header + b"row") for plan in made]
@@ -238,7 +238,7 @@ def with_column(number: int) -> Relation:
 
 
 class Together(Registry):
-    """Answers a look-up of values only once two are asked at once."""
+    """Answers a lookup of a value schema only when two lookups run at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class Together(Registry):
 
 
 async def test_plans_of_several_relations_are_made_at_once_and_returned_in_order() -> None:
-    """A registry is waited for most of the time."""
+    """Planning mostly waits for the registry."""
     one = plans()
     one._registry = Together()
     relations = [relation("id", name=f"t{number}", relid=number) for number in range(8)]
@@ -277,7 +277,7 @@ async def test_where_one_plan_fails_no_other_is_begun() -> None:
 
 
 async def test_topics_are_seen_to_once_however_often_a_table_is_described() -> None:
-    """A root is described again with each of its partitions; what follows is looked over once."""
+    """The server describes a root again with each of its partitions; the lookahead runs once."""
     one, a, b = plans(), relation(name="a", relid=1), relation(name="b", relid=2)
     one.describe(a)
     assert not one.has_prepared([1])

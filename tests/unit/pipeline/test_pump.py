@@ -1,4 +1,4 @@
-"""Items in, chunks out: order, commit positions, numbering, replays. Real assembler and plans; fastavro reads."""
+"""Items become chunks: order, commit positions, sequence numbers, replays. With real assembler and plans."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_transaction_becomes_chunks_of_which_the_last_holds_its_commit_p
     assert [len(chunk.records) for chunk in flow.chunks] == [2, 1, 0]
     assert [chunk.commit_position is not None for chunk in flow.chunks] == [False, False, True]
     (commit_position,) = flow.commit_positions
-    # F2: exactly the end that Commit says
+    # F2: exactly the end LSN of the Commit message
     assert (commit_position.commit_lsn, commit_position.end_lsn, commit_position.transactions) == (
         100,
         108,
@@ -67,7 +67,7 @@ async def test_rows_are_handed_on_before_their_commit_arrives() -> None:
 
 
 async def test_an_empty_transaction_is_a_commit_position_without_records() -> None:
-    """F7: when everything of it was filtered away, its end is as good as written."""
+    """F7: if all its changes were filtered out, its end counts as written."""
     flow = await Flow().feed(begin(100), commit(100))
     assert flow.records == []
     assert [(one.commit_lsn, one.end_lsn) for one in flow.commit_positions] == [(100, 108)]
@@ -156,7 +156,7 @@ async def test_a_keepalive_between_transactions_is_an_idle_position() -> None:
 
 
 async def test_before_any_transaction_a_position_has_the_time_of_the_last_that_was_written() -> None:
-    """A server that decodes what is an hour old sends keepalives from there: they are no sign of being up to date."""
+    """A server that decodes WAL from an hour ago sends keepalives from there: cdcd is not up to date."""
     flow = await Flow(written_commit_lsn=10, written_commit_us=1_234).feed(keepalive(500))
     assert [commit_position.commit_us for commit_position, _ in flow.idles] == [1_234]
 
@@ -177,7 +177,7 @@ async def test_a_keepalive_inside_a_dropped_transaction_moves_nothing() -> None:
 
 
 async def test_open_streams_do_not_forbid_a_keepalives_position() -> None:
-    """F11: the server keeps what a running transaction needs."""
+    """F11: the server retains the WAL of a running transaction."""
     first, *rest = streamed(7, 1000, relation(xid=7), inserts("a", xid=7))
     flow = await Flow().feed(first, *rest[:-1], keepalive(900))
     assert [one.end_lsn for one, _ in flow.idles] == [900]
@@ -221,7 +221,7 @@ async def test_a_message_that_was_written_is_dropped_on_replay() -> None:
     assert len(again.chunks) == 1
 
 
-# --- prepared transactions: what is written and what is confirmed are two positions (F33) ---
+# --- prepared transactions: the written and the confirmed position differ (F33) ---
 
 OTHER: list[Item] = [begin(200), inserts("o"), commit(200)]
 
@@ -257,7 +257,7 @@ async def test_of_two_the_older_holds_until_it_is_decided() -> None:
 
 
 async def test_each_commit_position_says_what_may_be_lost_still() -> None:
-    """F33: what was decided is not said any more where its decision is passed, what came whole neither."""
+    """F33: transactions whose decision is passed, or that were sent completely, are no longer listed."""
     before = PreparedBefore(205, frozenset({(6, "rolled back"), (7, "gid"), (8, "lost")}))
     flow = Flow(prepared_before=before)
     await flow.feed(begin(100), relation(), inserts("a"), commit(100), *prepared(7, 150))
@@ -270,7 +270,7 @@ async def test_each_commit_position_says_what_may_be_lost_still() -> None:
 
 
 async def test_a_restart_below_what_was_written_repeats_nothing_and_loses_nothing() -> None:
-    """F4, F33: everything from the PREPARE on comes again; what the commit LSN covers is dropped."""
+    """F4, F33: everything from the PREPARE on is sent again; transactions up to the commit LSN are dropped."""
     wire = [
         *prepared(7, 150, relation(), inserts("p")),
         *prepared(8, 170, inserts("done"), gid="done"),
@@ -290,7 +290,7 @@ async def test_a_restart_below_what_was_written_repeats_nothing_and_loses_nothin
 
 
 async def test_what_was_prepared_before_two_phase_takes_no_position_back() -> None:
-    """F34: it is sent whole before its commit, with a PREPARE that lies behind what was confirmed."""
+    """F34: the server sends all of it before its commit, with a PREPARE below the confirmed position."""
     flow = await Flow(start_lsn=150).feed(
         *prepared(7, 90, relation(), inserts("p")), keepalive(160), commit_prepared(7, 300)
     )
@@ -299,15 +299,15 @@ async def test_what_was_prepared_before_two_phase_takes_no_position_back() -> No
 
 
 async def test_a_server_that_shuts_down_is_left_when_a_prepare_holds_its_last_position_back() -> None:
-    """F13: it asks again at each answer and would wait for ever."""
+    """F13: the server requests a reply after each reply and would wait forever."""
     questions = [keepalive(250, reply_requested=True)] * 100
-    await Flow().feed(*questions)  # nothing is held: the answer will be what it waits for
+    await Flow().feed(*questions)  # without a PREPARE the reply will confirm the last position
     flow = await Flow().feed(*prepared(7, 150, relation(), inserts("p")))
     with pytest.raises(SourceUnavailable, match="shutting down"):
         await flow.feed(*questions)
 
 
-# --- what is not allowed stays an error (F31) ---
+# --- illegal messages stay errors (F31) ---
 
 
 async def test_rows_of_an_undescribed_relation_are_an_error() -> None:
@@ -322,11 +322,11 @@ async def test_rows_outside_a_transaction_are_an_error() -> None:
 
 @pytest.mark.parametrize("what", ["rows", "descriptions", "rows that were written before"])
 async def test_a_replay_gives_way_to_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F14: status updates share the loop; a replayed transaction is one item, however large and of whatever."""
+    """F14: status updates share the event loop, and a replayed transaction of any size is one item."""
     monkeypatch.setattr(pump, "TURN_US", -1)
     turns = 0
 
-    async def beside() -> None:
+    async def other_task() -> None:
         nonlocal turns
         while True:
             turns += 1
@@ -336,7 +336,7 @@ async def test_a_replay_gives_way_to_the_loop(what: str, monkeypatch: pytest.Mon
     one = relation(xid=7) if what == "descriptions" else inserts("a", xid=7)
     *items, commit = streamed(7, 100, relation(xid=7), *[one] * 50)
     await flow.feed(*items)
-    task = asyncio.create_task(beside())
+    task = asyncio.create_task(other_task())
     await flow.feed(commit)
     task.cancel()
     assert len(flow.records) == (50 if what == "rows" else 0)
@@ -374,7 +374,7 @@ async def test_buffers_are_relieved_before_the_next_item() -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
 async def test_at_the_first_row_without_a_plan_all_that_follows_is_looked_at_once(is_streamed: bool) -> None:
-    """Topics are made by one request; rows and descriptions are taken in their turn all the same."""
+    """One request creates all topics; rows and descriptions are still processed in order."""
     xid = 7 if is_streamed else None
     contents: list[Item] = [
         relation("id", xid=xid),
@@ -385,7 +385,7 @@ async def test_at_the_first_row_without_a_plan_all_that_follows_is_looked_at_onc
     ]
     items = streamed(7, 100, *contents) if is_streamed else [begin(100), *contents, commit(100)]
     flow = await Flow().feed(*items)
-    (ahead,) = flow.plans.ahead  # not again at the second description
+    (ahead,) = flow.plans.ahead  # no second lookahead at the second description
     assert ahead.relids == {RELID}
     assert len(ahead.described[RELID].columns) == 2
     assert [len(schemas.columns) for schemas in flow.plans.schemas] == [1, 2]

@@ -1,4 +1,4 @@
-"""Whole transactions as one item: what becomes of them is what becomes of one after the other."""
+"""A batch of complete transactions gives the same result as its transactions one by one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_begin_or_commit_of_another_form_is_left_as_it_is() -> None:
         assert gathered(items) == items
 
 
-def test_where_they_are() -> None:
+def test_a_batch_knows_its_count_and_commit_lsns() -> None:
     (whole,) = gathered(SMALL)
     assert isinstance(whole, TransactionBatch)
     assert whole.count == 4
@@ -103,11 +103,11 @@ async def _alike(items: list[Item], **options: Any) -> tuple[Flow, Flow]:
 
 
 def _position(flow: Flow) -> CommitPosition | None:
-    """Where it is in the end, however many commit positions led there."""
+    """Return the last commit position, without the number of transactions."""
     return replace(flow.commit_positions[-1], transactions=0) if flow.commit_positions else None
 
 
-async def test_they_become_the_same_records_and_the_same_position() -> None:
+async def test_a_batch_becomes_the_same_records_and_the_same_position() -> None:
     one, other = await _alike([*DESCRIBED, *SMALL])
     if ENCODES_TRANSACTION_BATCHES:
         assert len(other.chunks) < len(one.chunks)
@@ -128,7 +128,7 @@ async def test_what_was_written_altogether_leaves_nothing() -> None:
 
 
 async def test_a_relation_that_was_not_described_is_named_with_its_row() -> None:
-    """F43: the same error, whichever way."""
+    """F43: the same error with and without a batch."""
     errors = []
     for items in (SMALL, gathered(SMALL)):
         with pytest.raises(RelationUnknown) as caught:
@@ -137,7 +137,7 @@ async def test_a_relation_that_was_not_described_is_named_with_its_row() -> None
     assert errors[0] == errors[1]
 
 
-async def test_inside_a_transaction_they_are_out_of_order() -> None:
+async def test_a_batch_inside_a_transaction_is_out_of_order() -> None:
     """F31."""
     with pytest.raises(MessageOutOfOrder):
         await Flow().feed(begin(100), relation(), *gathered(SMALL))
@@ -171,8 +171,8 @@ async def test_the_rest_of_a_part_is_written_once() -> None:
     assert other.changes() == [("c", 500, 3), ("c", 600, 1)]
 
 
-async def test_what_was_rolled_back_of_them_before_is_forgotten() -> None:
-    """Their xid, 7, may be another's after a wraparound: one by one as well as together."""
+async def test_earlier_rollbacks_of_a_batched_transaction_are_forgotten() -> None:
+    """After a wraparound another transaction may have their xid, 7; this holds with and without a batch."""
     rolled_back = control(m.StreamAbort(7, 8))
     behind = streamed(7, 600, relation(xid=7), inserts("x", xid=7))
     for items in (SMALL, gathered(SMALL)):
@@ -182,15 +182,15 @@ async def test_what_was_rolled_back_of_them_before_is_forgotten() -> None:
         await Flow(refuse_unsafe_streaming=True).feed(*DESCRIBED, rolled_back, *behind)
 
 
-async def test_after_a_message_outside_of_transactions() -> None:
+async def test_a_batch_after_a_message_outside_of_transactions() -> None:
     await _alike([*DESCRIBED, message(150, transactional=False), *SMALL, keepalive(700)])
 
 
-async def test_before_which_somebody_else_has_confirmed() -> None:
+async def test_a_batch_across_a_position_that_another_client_confirmed() -> None:
     await _alike([*DESCRIBED, *SMALL], prepared_before=PreparedBefore(450, frozenset({(5, "gid")})))
 
 
-def test_a_run_apart_is_no_transaction() -> None:
+def test_a_row_batch_alone_is_no_transaction() -> None:
     rows = inserts("a")
     assert isinstance(rows, RowBatch)
     assert gathered([rows]) == [rows]

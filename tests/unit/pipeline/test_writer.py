@@ -1,7 +1,7 @@
-"""Groups go to the sink, the safe LSN to the source: order, back-pressure, failures, idle positions.
+"""The writer sends groups to the sink and the safe LSN to the source: order, back-pressure, failures, idle positions.
 
-The sink is a small one in memory: a commit that hangs, fails or is cut off at a chosen moment cannot be had
-from a broker at will. That the real sink keeps the same contract is proved in the integration tests.
+The sink is in memory, because a real broker cannot be made to hang, fail or disconnect at a chosen moment. The
+integration tests show that the real sink has the same contract.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEADLINE_S = 20
 
 
 class MemorySink:
-    """Kafka transactions in memory. `gate` closed: a commit hangs; `room` is the producer's queue."""
+    """Kafka transactions in memory. While `gate` is closed a commit hangs; `room`: the producer's queue."""
 
     def __init__(self) -> None:
         self.open: list[Record] | None = None
@@ -47,13 +47,13 @@ class MemorySink:
         self.produce_error: Exception | None = None
         self.commit_threads: set[int] = set()
         self.renewal_reasons: list[str] = []
-        """Of the commits to come."""
+        """The renewal reasons after the next commits."""
         self.renewal_reason = ""
         self.renewal_error: Exception | None = None
 
     def begin(self) -> None:
         assert self.open is None, "begin in an open transaction"
-        assert not self.renewal_reason, "begin in an epoch of which something may still arrive"
+        assert not self.renewal_reason, "begin in an epoch whose last commit may still arrive"
         self.open = []
 
     def by_partition(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -78,7 +78,7 @@ class MemorySink:
         self.sent = [record.key for record in self.open or ()]
 
     def commit_soon(self) -> None:
-        assert self.open, "rows come first"
+        assert self.open, "no rows in the transaction"
         self.expected.append([record.key for record in self.open])
 
     def commit(self, progress: Progress) -> Progress:
@@ -95,7 +95,7 @@ class MemorySink:
 
     def renew_epoch(self) -> None:
         assert self.open is None, "a new producer inside a transaction"
-        assert self.renewal_reason, "for nothing"
+        assert self.renewal_reason, "renewal without a reason"
         if self.renewal_error is not None:
             raise self.renewal_error
         self.renewal_reason = ""
@@ -111,7 +111,7 @@ class MemorySink:
 
 
 class MemorySchemas:
-    """Schemas to be written ahead of records: `waiting` goes into the open transaction of the sink."""
+    """Schemas to write before records: `waiting` goes into the open transaction of the sink."""
 
     def __init__(self, sink: MemorySink) -> None:
         self.sink = sink
@@ -144,7 +144,7 @@ class MemorySchemas:
 
 
 class World:
-    """A running writer, and everything that came out of it."""
+    """A running writer and its output."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class World:
 
     def _confirm(self, lsn: int) -> None:
         durable = [progress.end_lsn for _, progress in self.sink.groups]
-        assert lsn in durable, "confirmed what no committed progress record holds"
+        assert lsn in durable, "confirmed a position that no committed progress record has"
         self.confirmed.append(lsn)
         self.changed.set()
 
@@ -211,7 +211,7 @@ class World:
         await self.writer.add(end(commit_lsn))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the loop turn until the condition holds."""
+        """Run the event loop until the condition holds."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 await asyncio.sleep(0.001)
@@ -245,7 +245,7 @@ def end(commit_lsn: int) -> Chunk:
 
 
 async def turns(count: int = 20) -> None:
-    """Give every task of the loop its turn, some times over."""
+    """Let every task of the event loop run several times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -266,7 +266,7 @@ async def test_a_group_is_committed_with_its_progress_and_then_confirmed() -> No
 
 
 async def test_every_progress_record_says_what_may_be_lost_still() -> None:
-    """F33: the next session reads the last one only."""
+    """F33: the next session reads only the last progress record."""
     before = PreparedBefore(0, frozenset({(7, "gid")}))
     async with world() as one:
         await one.writer.add(rows(b"a"))
@@ -290,7 +290,7 @@ async def test_nothing_is_confirmed_while_a_commit_is_under_way() -> None:
 
 
 async def test_a_commit_runs_in_a_thread_while_add_goes_on() -> None:
-    """F14, F15: the loop is free; what comes meanwhile is the next group."""
+    """F14, F15: the event loop is free; chunks that arrive meanwhile form the next group."""
     async with world() as one:
         one.sink.gate.clear()
         await one.transaction(100, b"a")
@@ -304,10 +304,10 @@ async def test_a_commit_runs_in_a_thread_while_add_goes_on() -> None:
         assert threading.get_ident() not in one.sink.commit_threads
 
 
-async def test_a_lull_lasts_as_long_as_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_pause_for_a_commit_lasts_as_long_as_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "COMMIT_PAUSE_S", 60 * DEADLINE_S)
     async with world() as one:
-        await asyncio.wait_for(one.writer.pause_for_commit(), DEADLINE_S)  # nothing is under way
+        await asyncio.wait_for(one.writer.pause_for_commit(), DEADLINE_S)  # no commit is in progress
         one.sink.gate.clear()
         await one.transaction(100, b"a")
         await one.until(one.sink.committing.is_set)
@@ -317,11 +317,11 @@ async def test_a_lull_lasts_as_long_as_a_commit(monkeypatch: pytest.MonkeyPatch)
         one.sink.gate.set()
         await asyncio.wait_for(pause_for_commit, DEADLINE_S)
         await one.until_confirmed(108)
-        await asyncio.wait_for(one.writer.pause_for_commit(), DEADLINE_S)  # nor any more
+        await asyncio.wait_for(one.writer.pause_for_commit(), DEADLINE_S)  # the commit has ended
 
 
-async def test_a_lull_ends_before_a_long_commit() -> None:
-    """Status updates to the server do not wait for Kafka (F14), nor does reading what may be a backlog."""
+async def test_the_pause_for_a_commit_ends_before_a_long_commit() -> None:
+    """Status updates to the server do not wait for Kafka (F14), nor does reading a possible backlog."""
     async with world() as one:
         one.sink.gate.clear()
         await one.transaction(100, b"a")
@@ -334,7 +334,7 @@ async def test_a_lull_ends_before_a_long_commit() -> None:
 async def test_rows_that_are_seen_early_are_sent_as_they_come_and_their_position_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F7: nothing of them is confirmed meanwhile."""
+    """F7: their position is not confirmed meanwhile."""
     monkeypatch.setattr(policies, "LATE_POSITION", WaitPolicy(position_us=HOUR_US))
     async with world(is_at_least_once=True) as one:
         one.writer.note_backlog(False)
@@ -352,7 +352,7 @@ async def test_rows_that_are_seen_early_are_sent_as_they_come_and_their_position
 
 
 async def test_rows_are_sent_once_for_each_read_and_only_where_there_are_any() -> None:
-    """Each time the loop stands still for a moment: for each chunk, it would make a backlog look like less."""
+    """Sending blocks the event loop briefly; once for each chunk, it would make a backlog look smaller."""
     async with world(is_at_least_once=True, max_wait_us=HOUR_US) as one:
         one.writer.note_backlog(False)
         for lsn in (100, 200, 300):
@@ -373,7 +373,7 @@ async def test_the_position_of_what_is_seen_early_waits_for_its_time_only() -> N
 
 
 async def two_in_one_go(one: World) -> None:
-    """Two transactions come while another one is committed; its own is 100, theirs are 200 and 300."""
+    """Add two transactions (200, 300) while another one (100) is being committed."""
     one.sink.gate.clear()
     one.sink.committing.clear()
     await one.transaction(100, b"a")
@@ -388,7 +388,7 @@ async def two_in_one_go(one: World) -> None:
 async def test_where_several_come_in_one_go_the_next_waits_for_more_and_the_sink_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What comes while partitions join goes with the rows that wait for that; nothing is confirmed before (F7)."""
+    """Transactions that arrive during the wait join the group; nothing is confirmed before its commit (F7)."""
     monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
     async with world() as one:
         one.writer.note_backlog(False)
@@ -416,7 +416,7 @@ async def test_what_joins_is_waited_for_no_longer_than_its_time() -> None:
 async def test_the_sink_is_not_told_of_a_commit_while_a_transaction_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who reads the progress topic at a start would wait for it as long."""
+    """A start that reads the progress topic would wait for the end of that transaction."""
     monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
     async with world() as one:
         await two_in_one_go(one)
@@ -446,7 +446,7 @@ async def test_what_is_told_of_is_committed_before_a_part_of_a_backlog(
 async def test_nothing_is_waited_for_while_one_comes_at_a_time_nor_told_in_a_backlog(
     is_backlog: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None: one at a time."""
+    """`is_backlog` None: transactions arrive one at a time."""
     monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
     async with world() as one:
         if is_backlog:
@@ -465,7 +465,7 @@ async def test_nothing_is_waited_for_while_one_comes_at_a_time_nor_told_in_a_bac
 async def test_rows_of_a_copy_or_a_backlog_or_seen_only_when_committed_are_not_sent_before(
     is_at_least_once: bool, is_backlog: bool | None
 ) -> None:
-    """They are left to fill their batches. None: nothing was read of a stream yet."""
+    """Such rows wait to fill their batches. `is_backlog` None: nothing was read from a stream yet."""
     async with world(is_at_least_once=is_at_least_once, max_wait_us=HOUR_US) as one:
         if is_backlog is not None:
             one.writer.note_backlog(is_backlog)
@@ -490,7 +490,7 @@ async def test_after_a_commit_the_broker_is_left_alone_unless_there_is_a_backlog
         assert one.sink.keys == [[b"a"], [b"b"]]
 
 
-async def test_a_rest_after_a_commit_ends() -> None:
+async def test_a_cooldown_after_a_commit_ends() -> None:
     async with world(commit_cooldown_us=1_000) as one:
         for lsn in (100, 200, 300):
             await one.transaction(lsn, b"%d" % lsn)
@@ -550,7 +550,7 @@ async def test_a_chunk_larger_than_the_limit_gets_through() -> None:
 
 @pytest.mark.parametrize("is_backwards", [False, True])
 async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once(is_backwards: bool) -> None:
-    """In the order that the sink has asked for."""
+    """In the sink's order."""
     async with world() as one:
         one.sink.room = 1
         one.sink.is_backwards = is_backwards
@@ -568,7 +568,7 @@ async def test_a_full_producer_queue_is_polled_until_every_record_is_in_once(is_
 
 
 async def test_what_may_still_arrive_of_a_commit_is_shut_out_before_anything_follows_it() -> None:
-    """F77: also before it is confirmed, because what became of it is read back then (F76)."""
+    """F77: also before its position is confirmed, because the outcome is then read back (F76)."""
     async with world() as one:
         one.sink.renewal_reasons = ["EndTxn was sent twice", "", "the coordinator is down"]
         for end_lsn in (108, 116, 124):
@@ -579,7 +579,7 @@ async def test_what_may_still_arrive_of_a_commit_is_shut_out_before_anything_fol
 
 
 async def test_where_that_fails_nothing_is_confirmed_and_nothing_more_is_written() -> None:
-    """F77: the next session reads back what is durable."""
+    """F77: the next session reads the durable position from Kafka."""
     async with world() as one:
         one.sink.renewal_reasons, one.sink.renewal_error = (
             ["the coordinator is down"],
@@ -595,7 +595,7 @@ async def test_where_that_fails_nothing_is_confirmed_and_nothing_more_is_written
 
 
 async def test_who_has_been_taken_over_fences_nobody() -> None:
-    """F69: it looks before it makes a new epoch, and confirms nothing."""
+    """F69: the writer checks for a takeover before it starts a new epoch, and confirms nothing."""
     async with world() as one:
         one.sink.renewal_reasons, one.taken_over = (
             ["the process stood still"],
@@ -606,11 +606,11 @@ async def test_who_has_been_taken_over_fences_nobody() -> None:
             await one.task
         await one.writer.close()
         assert (one.confirmed, one.renewed, one.sink.aborted) == ([], [], [])
-        assert one.sink.renewal_reason, "it has the same epoch"
+        assert one.sink.renewal_reason, "the epoch is not renewed"
 
 
 async def test_a_mark_too_is_followed_by_nothing_of_its_epoch() -> None:
-    """F77: the position of a snapshot is committed like any other."""
+    """F77: the position of a snapshot is committed like any other position."""
     async with world() as one:
         one.sink.renewal_reasons = ["EndTxn was sent twice"]
         await one.writer.mark(CommitPosition(100, 104, 0))
@@ -618,7 +618,7 @@ async def test_a_mark_too_is_followed_by_nothing_of_its_epoch() -> None:
 
 
 async def test_a_failed_commit_ends_run_and_confirms_nothing() -> None:
-    """F19, F63: no part of it counts."""
+    """F19, F63: no part of the group counts as written."""
     async with world() as one:
         one.sink.commit_error = SinkUnavailable("the broker has gone")
         await one.transaction(100, b"a")
@@ -666,7 +666,7 @@ async def test_close_aborts_what_was_opened_after_an_earlier_commit() -> None:
 
 
 async def test_close_waits_for_a_commit_under_way_and_leaves_it_alone() -> None:
-    """F76: it was sent; the next session asks Kafka what became of it."""
+    """F76: the commit was sent; the next session reads its outcome from Kafka."""
     async with world() as one:
         one.sink.gate.clear()
         await one.transaction(100, b"a")
@@ -707,7 +707,7 @@ async def test_close_with_nothing_open_touches_nothing() -> None:
 
 
 async def test_an_urgent_idle_position_is_stored_and_confirmed_at_once() -> None:
-    """F13: a server that shuts down waits for it. Stored first: nothing is confirmed that Kafka does not hold."""
+    """F13: a server that shuts down waits for the position. It is stored in Kafka before it is confirmed."""
     async with world() as one:
         await one.transaction(100, b"a")
         await one.until_confirmed(108)
@@ -733,7 +733,7 @@ async def test_an_idle_position_that_is_not_urgent_waits_its_interval() -> None:
 async def test_an_idle_position_is_written_when_its_interval_is_over_also_if_nothing_more_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F11: the server keeps WAL until then; the first after rows comes soon."""
+    """F11: the server retains WAL until then; the first idle position after rows is written soon."""
     monkeypatch.setattr(writer_module, "FIRST_IDLE_PROGRESS_US", 50_000)
     async with world() as one:
         await one.transaction(100, b"a")
@@ -762,7 +762,7 @@ async def test_an_idle_position_that_is_durable_already_writes_nothing() -> None
 
 
 async def test_a_snapshot_is_told_to_be_complete_also_when_all_its_rows_are_durable_already() -> None:
-    """F40: its last commit position has no rows and no new position; without it the next start would copy all
+    """F40: the last commit position has no rows and no new LSN; without it the next start would copy all
     again."""
     snapshot = CommitPosition(0, 500, 5, transactions=0, phase="snapshot", snapshot_tables=("a",))
     async with world() as one:
@@ -849,7 +849,7 @@ async def test_flush_stores_an_idle_position_behind_a_group_too() -> None:
 
 
 async def test_flush_leaves_a_partial_transaction_behind_complete_ones_alone() -> None:
-    """F69: a stop in the middle of a transaction; its beginning is forgotten, what is complete is durable."""
+    """F69: at a stop inside a transaction its beginning is discarded, and complete transactions become durable."""
     async with world(max_wait_us=HOUR_US) as one:
         await one.transaction(100, b"a")
         await one.writer.add(rows(b"b"))
@@ -874,7 +874,7 @@ async def test_flush_with_nothing_to_do_returns() -> None:
 
 
 async def test_a_schema_goes_before_the_first_record_that_counts_on_it() -> None:
-    """In the same Kafka transaction, and it is served once that is durable."""
+    """The schema is in the same Kafka transaction, and is served once that transaction is durable."""
     async with world(has_schemas=True) as one:
         assert one.schemas is not None
         await one.transaction(10, b"a")
@@ -900,7 +900,7 @@ async def test_a_schema_that_another_has_taken_ends_the_epoch_with_nothing_visib
 
 
 async def test_closing_waits_for_a_schema_under_way() -> None:
-    """Its thread uses the transaction that is to be aborted."""
+    """The schema's thread uses the transaction that must be aborted."""
     async with world(has_schemas=True) as one:
         assert one.schemas is not None
         one.schemas.gate.clear()
@@ -916,10 +916,10 @@ async def test_closing_waits_for_a_schema_under_way() -> None:
         assert [[record.key for record in group] for group in one.sink.aborted] == [[b"schema"]]
 
 
-# --- who needs the sink to himself ---
+# --- maintenance tasks, which need exclusive use of the sink ---
 
 
-async def test_an_errand_is_done_between_two_groups_and_not_inside_one() -> None:
+async def test_maintenance_is_done_between_two_groups_and_not_inside_one() -> None:
     done: list[int] = []
     async with world() as one:
         await one.writer.add(rows(b"a"))
@@ -937,14 +937,14 @@ async def test_an_errand_is_done_between_two_groups_and_not_inside_one() -> None
         assert one.sink.keys == [[b"a"], [b"b"]]
 
 
-async def test_an_errand_is_done_at_once_where_nothing_is_open() -> None:
+async def test_maintenance_is_done_at_once_where_nothing_is_open() -> None:
     done: list[int] = []
     async with world() as one:
         await one.writer.between_groups(lambda: done.append(1))
         assert done == [1]
 
 
-async def test_an_errand_that_fails_ends_the_writer() -> None:
+async def test_maintenance_that_fails_ends_the_writer() -> None:
     def fail() -> None:
         raise SinkUnavailable("no new producer")
 
@@ -955,7 +955,7 @@ async def test_an_errand_that_fails_ends_the_writer() -> None:
         maintenance.cancel()
 
 
-async def test_an_errand_waits_for_a_mark() -> None:
+async def test_maintenance_waits_for_a_mark() -> None:
     done: list[int] = []
     async with world() as one:
         one.sink.gate.clear()

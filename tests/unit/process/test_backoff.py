@@ -1,4 +1,4 @@
-"""The pauses between tries."""
+"""The back-off between retries."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_a_pause_is_between_half_and_the_whole_of_its_step(tries: int, whole_s: 
 
 
 def test_all_pauses_together_outlast_a_server_that_frees_a_slot_after_its_timeout() -> None:
-    """F74: a frozen client's slot is held for `wal_sender_timeout`; ten tries are more than a minute."""
+    """F74: a frozen client's slot stays active for `wal_sender_timeout`; ten retries take more than a minute."""
     assert sum(delay_s(tries, 0.0) for tries in range(1, 11)) > 60

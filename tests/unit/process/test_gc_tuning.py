@@ -1,4 +1,4 @@
-"""The collector of a process: what is there for good is left alone, what is new is still found."""
+"""Garbage collection: permanent objects are excluded, new cycles are still freed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdcd.process.gc_tuning import tune_gc
 
 
 class Knot:
-    """An object that only a collector can free."""
+    """An object in a reference cycle, which only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.itself = self

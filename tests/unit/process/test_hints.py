@@ -1,4 +1,4 @@
-"""A hint never proposes what is set already, or cannot be set with this configuration."""
+"""A hint never proposes a setting that is already set or that this configuration excludes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_a_hint_of_its_own_stays(tmp_path: Path) -> None:
 
 def config(folder: Path, over: dict[str, object]) -> Config:
     document: dict[str, object] = {**PLAIN}
-    for room, values in over.items():
-        below = document[room]
-        document[room] = (
+    for section, values in over.items():
+        below = document[section]
+        document[section] = (
             {**below, **values} if isinstance(values, dict) and isinstance(below, dict) else values
         )
     path = folder / "cdcd.yaml"

@@ -1,4 +1,4 @@
-"""How many heaps many threads have, in a process of its own; glibc itself says it."""
+"""The number of malloc arenas of a process with many threads, as glibc reports it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ all_there.wait()
 
 
 def heaps(how: str, **environment: str) -> int:
-    """The number of heaps of a process with sixteen threads at once."""
+    """Return the number of heaps of a process with sixteen concurrent threads."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))}
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM, how],

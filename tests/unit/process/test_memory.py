@@ -1,4 +1,4 @@
-"""Memory that is refused where nobody can take the error, in a process of its own."""
+"""A MemoryError where no code can handle it ends the process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("place", ["thread", "callback of the loop", "where nothing can be raised"])
 def test_the_process_ends_also_when_nobody_reads_its_last_words(place: str) -> None:
-    """Faults 17 and 32 at once."""
+    """Faults 17 and 32 together."""
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen([sys.executable, "-c", PROGRAM, place], stderr=writing)

@@ -1,4 +1,4 @@
-"""What an error does to the daemon. The session is a list of endings: which error comes is the test's choice."""
+"""The daemon's reaction to each error. Sessions are scripted: the test chooses how each one ends."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from cdcd.session.stale_tables import StaleTables
 
 DEADLINE_S = 20
 STREAM = object()
-"""An ending: goes on until it is stopped or told to fail."""
+"""An ending: the session runs until it is stopped or made to fail."""
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """An ending: with this error, after the stream was open."""
+    """An ending: the session fails with this error after it opened the stream."""
 
     error: CdcdError
 
 
 class Sessions:
-    """Stands in for the class `Session`: each one ends as the script says; the last ending repeats."""
+    """Replaces the class `Session`: each session ends as the script says; the last ending repeats."""
 
     def __init__(self, *endings: object) -> None:
         self.endings = list(endings)
@@ -72,7 +72,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Durable:
-    """An ending: with this error, when so much was durable."""
+    """An ending: the session fails with this error at this durable position."""
 
     error: CdcdError
     lsn: int
@@ -80,14 +80,14 @@ class Durable:
 
 @dataclass(frozen=True)
 class Advanced:
-    """An ending: with this error, after something new was made durable."""
+    """An ending: the session fails with this error after it made new records durable."""
 
     error: CdcdError
 
 
 @dataclass(frozen=True)
 class Closing:
-    """An ending: with this error, which was met already when it was told to fail."""
+    """An ending: the session already fails with this error when the supervisor makes it fail."""
 
     error: CdcdError
 
@@ -130,7 +130,7 @@ class Daemon:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
         self.status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
-        config: Any = None  # it and the schemas are only handed on to the session
+        config: Any = None  # the supervisor only passes it and the schemas to the session
         publications = PublicationMonitor(("pub",), self.status.metrics, halts_at_removal=False)
         self.supervisor = Supervisor(config, self.status, config, publications)
         self.task = asyncio.ensure_future(self.supervisor.run())
@@ -181,7 +181,7 @@ async def test_auto_is_tried_again_with_growing_pauses(monkeypatch: pytest.Monke
 async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A link may have damaged them; what comes again and again at one place halts."""
+    """The network may have damaged the bytes, so they are read again; the same error at one position halts."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
     bad, gone = MessageTruncated("a message ends"), SourceUnavailable("gone")
     endings = [Durable(bad, 5), Durable(bad, 5), Durable(bad, 7), gone, Durable(bad, 7), Durable(bad, 7)]
@@ -189,7 +189,7 @@ async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 6
         one.supervisor.retry.set()
-        await one.until(lambda: one.sessions.started == 9)  # an order to try again begins to count again
+        await one.until(lambda: one.sessions.started == 9)  # a requested retry resets the count
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 9
 
@@ -197,7 +197,7 @@ async def test_bytes_that_the_protocol_does_not_have_are_believed_the_third_time
 async def test_a_table_that_makes_the_snapshot_stale_again_and_again_halts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F81: although each attempt has a later consistent point, and is interrupted by what heals by itself."""
+    """F81: although each attempt has a later consistent point, and errors that pass by themselves come in between."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
     monkeypatch.setattr("cdcd.session.stale_tables.TRIES", 3)
     a, b = (SnapshotStale("another file", table=f"s.{name}") for name in "ab")
@@ -216,14 +216,14 @@ async def test_a_table_that_makes_the_snapshot_stale_again_and_again_halts(
         await one.until(lambda: one.state == "halted")
         assert one.sessions.started == 8
         assert "s.a" in one.status.page()["reason"]
-        one.supervisor.retry.set()  # somebody has looked: it is counted again, and again once it has streamed
+        one.supervisor.retry.set()  # a requested retry resets the count, and so does streaming
         await one.until(lambda: one.sessions.started == 12)
 
 
 async def test_a_large_transaction_that_goes_on_in_parts_is_no_stand_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its parts move no LSN: three accidents within it are not one that was met three times."""
+    """Its parts do not advance the LSN: three separate errors within it are not one repeated error."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
     bad = Advanced(MessageTruncated("a message ends"))
     async with daemon(monkeypatch, *[bad] * 4, STREAM) as one:
@@ -234,7 +234,7 @@ async def test_a_large_transaction_that_goes_on_in_parts_is_no_stand_still(
 async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A slot that the failed session's walsender still holds would else lead to streaming again, and so for ever."""
+    """Otherwise SlotActive, from the failed session's walsender, would switch streaming on again, endlessly."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
     failed, held, gone = StreamingFailed("unsure"), SlotActive("held"), SourceUnavailable("gone")
     async with daemon(monkeypatch, Streamed(failed), held, gone, Streamed(gone), STREAM) as one:
@@ -243,7 +243,7 @@ async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_re
 
 
 class Knotted(Ending):
-    """A session as it ends in an error: it keeps the error, whose traceback keeps the session."""
+    """A failed session in a reference cycle: it references the error, whose traceback references the session."""
 
     kept: CdcdError | None = None
 
@@ -256,7 +256,7 @@ class Knotted(Ending):
 
 
 async def test_what_a_session_held_is_let_go_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault 35: a Kafka client that waits for the garbage collector has its threads and descriptors meanwhile."""
+    """Fault 35: a Kafka client that waits for garbage collection still uses threads and file descriptors."""
     held: list[weakref.ref[Ending]] = []
     alive: list[int] = []
 
@@ -297,7 +297,7 @@ async def test_a_session_that_lived_long_starts_the_pauses_anew(monkeypatch: pyt
 async def test_a_session_that_made_something_durable_starts_the_pauses_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that works for half a minute and is then cut off, again and again, does not climb to long pauses."""
+    """Sessions that repeatedly work for half a minute and are then disconnected do not reach long back-offs."""
     tries: list[int] = []
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: tries.append(n) or 0.0)
     gone = SourceUnavailable("gone")
@@ -312,7 +312,7 @@ async def test_a_session_that_made_something_durable_starts_the_pauses_anew(
 async def test_a_pause_says_what_is_waited_for_and_ends_with_a_stop_or_a_signal(
     monkeypatch: pytest.MonkeyPatch, error: CdcdError, state: str
 ) -> None:
-    """F18, F74: a held slot is waited out."""
+    """F18, F74: the daemon waits for an active slot."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 3600.0)
     async with daemon(monkeypatch, error) as one:
         await one.until(lambda: one.state == state)
@@ -324,7 +324,7 @@ async def test_a_pause_says_what_is_waited_for_and_ends_with_a_stop_or_a_signal(
 
 
 async def test_operator_halts_stays_up_and_goes_on_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F19: never skipped, never tried again by itself."""
+    """F19: the error is never skipped, and never retried automatically."""
     async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
         await one.until(lambda: one.state == "halted")
         for _ in range(50):
@@ -353,7 +353,7 @@ async def test_a_halted_daemon_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_never_ends_the_process_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F69: fenced off by another daemon, going on would fight it."""
+    """F69: another daemon has fenced this one; to continue would disturb it."""
     async with daemon(monkeypatch, SinkFenced("taken over")) as one:
         assert await one.ended() == EXIT_FENCED
         assert one.sessions.started == 1
@@ -380,7 +380,7 @@ async def test_what_is_found_beside_the_stream_ends_the_session(monkeypatch: pyt
 
 
 async def test_what_is_found_while_a_session_closes_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F39, F42: a change of a publication is seen once only."""
+    """F39, F42: the monitor reports a change of a publication only once."""
     async with daemon(monkeypatch, Closing(SourceUnavailable("gone")), STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
         one.supervisor.fail_session(PublicationMissing("gone"))
@@ -391,7 +391,7 @@ async def test_what_is_found_while_a_session_closes_is_not_forgotten(monkeypatch
 
 
 async def test_what_is_found_between_two_tries_ends_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Kafka down no session lives long; what the monitor sees meanwhile counts all the same."""
+    """While Kafka is down each session ends soon; errors that the monitor finds meanwhile still count."""
     monkeypatch.setattr(supervisor_module, "delay_s", lambda _tries, _chance: 60.0)
     async with daemon(monkeypatch, SourceUnavailable("gone"), STREAM) as one:
         await one.until(lambda: one.state == "backoff")
@@ -405,17 +405,17 @@ async def test_what_is_found_between_two_tries_ends_the_next(monkeypatch: pytest
 async def test_what_was_found_before_a_halt_does_not_halt_again_who_was_told_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The halt has taken longer than what was found: the next start looks for itself whether it is still so."""
-    letting_go = asyncio.Event()
+    """The error was found before the halt was complete; the next start checks for itself whether it persists."""
+    released = asyncio.Event()
 
     async def release_session(_error: object) -> None:
-        await letting_go.wait()
+        await released.wait()
 
     monkeypatch.setattr(supervisor_module, "release_session", release_session)
     async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
         one.supervisor.fail_session(PublicationMissing("gone"))
-        letting_go.set()
+        released.set()
         await one.until(lambda: one.state == "halted")
         assert SlotLost.code in one.status.page()["reason"]
         one.supervisor.retry.set()

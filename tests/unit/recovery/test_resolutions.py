@@ -1,4 +1,4 @@
-"""The position with which cdcd goes on from a halt that somebody has accepted: one line a case."""
+"""The position from which cdcd continues after an accepted halt: a table of cases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Server:
 
 
 def history_of(halt: CdcdError) -> Timelines:
-    """What the server told that has halted so."""
+    """Return the timeline history of the server that caused this halt."""
     switch_lsn = halt.context.get("switch_lsn")
     return Timelines(2, {1: switch_lsn} if isinstance(switch_lsn, int) else {})
 
@@ -42,14 +42,14 @@ def history_of(halt: CdcdError) -> Timelines:
     [
         (STORED, LOST, 600, (599, 600), (500, 600)),
         (STORED, AHEAD, 501, (500, 501), (500, 501)),
-        (HELD_BACK, AHEAD, 600, (900, 600), (500, 600)),  # F33: what is written behind it is not written again
-        (replace(STORED, gap=EARLIER), LOST, 600, (599, 600), (100, 600)),  # no topic was told of the first yet
-        # F58: up to the switch point both histories are one, and all of it was written
+        (HELD_BACK, AHEAD, 600, (900, 600), (500, 600)),  # F33: already written changes are skipped
+        (replace(STORED, gap=EARLIER), LOST, 600, (599, 600), (100, 600)),  # no marker of the first gap yet
+        # F58: up to the switch point both histories are equal, and all of it is written
         (STORED, PARTED, 400, (449, 450), (500, 450)),
         (STORED, PARTED, 470, (469, 470), (500, 470)),
         (STORED, UNKNOWN, 400, (399, 400), (500, 400)),
         (HELD_BACK, PARTED, 400, (449, 450), (901, 450)),
-        # F33: what comes after the switch point is new, and a PREPARE before it is read once more
+        # F33: changes after the switch point are new, and a PREPARE before it is read again
         (HELD_BACK, PARTED_LATER, 400, (699, 500), (901, 700)),
         (HELD_BACK, PARTED_LATER, 600, (699, 600), (901, 700)),
     ],
@@ -81,7 +81,7 @@ def test_what_is_written_of_a_transaction_that_still_comes_is_not_written_again(
 def test_what_was_written_in_part_on_another_timeline_does_not_come_again(
     halt: SourceTimeline, slot_lsn: int
 ) -> None:
-    """F58: its commit LSN may be that of another transaction now, which is of another timeline, like the markers."""
+    """F58: a transaction of the new timeline may have the same commit LSN; the markers are on that timeline too."""
     stored = replace(STORED, part=PartPosition(700, 3))
     now = after_gap(stored, halt, slot_lsn, NOW, history_of(halt), PreparedBefore(), 8)
     to_lsn = max(slot_lsn, halt.context.get("switch_lsn", 0))
@@ -108,7 +108,7 @@ def test_a_gap_is_no_way_round_a_snapshot_that_is_not_complete() -> None:
             Timelines(3, {1: 600}),
             599,
             True,
-        ),  # restored to a point before timeline 2: it sends timeline 1 first
+        ),  # restored to a point before timeline 2: the server sends timeline 1 first
         (2, Timelines(3, {1: 600}), 600, False),
         (2, Timelines(3, {}), 400, False),
     ],
@@ -116,7 +116,7 @@ def test_a_gap_is_no_way_round_a_snapshot_that_is_not_complete() -> None:
 def test_a_gap_that_an_earlier_timeline_follows_is_refused(
     was: int, timelines: Timelines, slot_lsn: int, is_refused: bool
 ) -> None:
-    """F58: readers put changes in the order of their timelines."""
+    """F58: readers sort changes by timeline."""
     stored = replace(STORED, identity=replace(STORED.identity, timeline=was))
     with pytest.raises(ResumeRefused, match="name") if is_refused else nullcontext():
         after_gap(stored, UNKNOWN, slot_lsn, NOW, timelines, PreparedBefore(), 8)
@@ -134,13 +134,16 @@ def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
         (STORED, 500),
         (replace(STORED, gap=EARLIER), 100),
         (replace(STORED, end_lsn=9000), 9000),  # an idle server
-        (replace(STORED, part=PartPosition(490, 3)), 500),  # what is written of it is emptied with the rest
+        (
+            replace(STORED, part=PartPosition(490, 3)),
+            500,
+        ),  # its written part is discarded with all other rows
         (replace(STORED, part=PartPosition(700, 3)), 500),
     ],
 )
 def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
     now = before_snapshot(replace(stored, topics_at=7), Server(), NOW, ["b", "a"], "requested", 8)
-    assert now.topics_at == -1, "whatever has become of that record, it is written again"
+    assert now.topics_at == -1, "the record of the topics is written again in any case"
     assert (now.phase, now.snapshot_tables, now.part) == ("snapshot", ("a", "b"), None)
     assert now.gap == Gap(from_lsn, None, "requested", 8)
     written_lsn = max(stored.commit_lsn, stored.part.commit_lsn if stored.part else 0)
@@ -153,11 +156,13 @@ def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
         replace(STORED, end_lsn=9001),
         replace(STORED, commit_lsn=9000),
         replace(STORED, part=PartPosition(9000, 3)),
-        replace(STORED, identity=replace(STORED.identity, timeline=3)),  # pg_upgrade begins at 1 again
+        replace(
+            STORED, identity=replace(STORED.identity, timeline=3)
+        ),  # pg_upgrade starts at timeline 1 again
     ],
 )
 def test_a_snapshot_that_readers_would_put_before_what_they_have_is_refused(stored: Progress) -> None:
-    """F58, F62: timeline or LSNs of a restored or replaced server may lie behind those of the topics."""
+    """F58, F62: a restored or replaced server may have a lower timeline or lower LSNs than the topics."""
     with pytest.raises(ResumeRefused, match="name"):
         before_snapshot(stored, Server(), NOW, [], "requested", 8)
 
@@ -171,7 +176,7 @@ def test_a_snapshot_that_readers_would_put_before_what_they_have_is_refused(stor
         (480, (500, None), LOST, (2, 500)),
         (900, (500, None), LOST, (2, 901)),
         (300, (350, None), LOST, (2, 350)),
-        # F58: behind all that the topics have of the other timeline, before all that follows
+        # F58: after all records of the other timeline in the topics, before all later records
         (399, (500, 400), PARTED, (2, 399)),
         (449, (500, 450), PARTED, (2, 449)),
         (449, (450, 450), LOST, (2, 450)),

@@ -1,4 +1,4 @@
-"""Where a session begins: the table of cases, one line each."""
+"""The start decision of a session: a table of cases."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
         (None, None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
         (None, Slot(), NO_SNAPSHOT, Resume(500, 0, PreparedBefore())),
         (None, Slot(confirmed_flush_lsn=None), NO_SNAPSHOT, Resume(0, 0, PreparedBefore())),
-        # somebody else may have confirmed a PREPARE: it has to be asked; what was found then is known ever after
+        # another client may have confirmed a PREPARE: the server is queried; the result is stored from then on
         (None, TWO_PHASE, replace(NO_SNAPSHOT, two_phase=True), Resume(500, 0, None)),
         (replace(STORED, prepared_before=LOST_ROWS), TWO_PHASE, PREPARED, Resume(500, 480, LOST_ROWS)),
         # streaming: always from the stored position, whatever the slot has persisted (F3, F4)
@@ -86,22 +86,22 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
             Slot(synced=True),
             WANTED,
             Resume(500, 480, PreparedBefore()),
-        ),  # a slot that was followed (F57)
+        ),  # a synchronized slot after a failover (F57)
         (STORED, Slot(wal_status="extended"), WANTED, Resume(500, 480, PreparedBefore())),
         (STORED, Slot(wal_status="unreserved"), WANTED, Resume(500, 480, PreparedBefore())),
         (replace(STORED, end_lsn=9000), Slot(), WANTED, Resume(9000, 480, PreparedBefore())),
         (STORED, Slot(), NO_CREATE, Resume(500, 480, PreparedBefore())),
-        # a snapshot that was cut off is begun again, with a new slot (F37, F40)
+        # an interrupted snapshot starts again, with a new slot (F37, F40)
         (BEGUN, None, WANTED, Snapshot(drop_slot=False, begun_topics=("shop.public.a",))),
         (BEGUN, Slot(confirmed_flush_lsn=8000), WANTED, Snapshot(True, ("shop.public.a",))),
         (replace(BEGUN, snapshot_tables=()), None, NO_SNAPSHOT, Snapshot(drop_slot=False, begun_topics=())),
         (BEGUN, LOST, WANTED, Snapshot(True, ("shop.public.a",))),
         (BEGUN_AGAIN, None, WANTED, Snapshot(False, ("shop.public.a",), 480, 500)),
         (BEGUN, TWO_PHASE, WANTED, Snapshot(True, ("shop.public.a",))),
-        # prepared transactions: the slot has them, or the server switches it at START_REPLICATION (F35)
+        # two_phase: the slot has it, or the server enables it at START_REPLICATION (F35)
         (STORED, TWO_PHASE, PREPARED, Resume(500, 480, PreparedBefore())),
         (STORED, Slot(), PREPARED, Resume(500, 480, PreparedBefore())),
-        # the commit LSN runs ahead of what an undecided PREPARE holds back (F33)
+        # the commit LSN is ahead of the end LSN that an undecided PREPARE holds back (F33)
         (replace(STORED, commit_lsn=900), TWO_PHASE, PREPARED, Resume(500, 900, PreparedBefore())),
     ],
 )
@@ -115,12 +115,12 @@ def test_a_session_begins(
     ("stored", "slot", "server", "wanted", "error"),
     [
         (None, None, Server(), NO_CREATE, SlotMissing),
-        (None, Slot(), Server(), WANTED, SlotUnusable),  # its snapshot could not join the stream (F36)
-        (None, LOST, Server(), NO_SNAPSHOT, SlotUnusable),  # nothing that cdcd wrote has a gap: it is made again
+        (None, Slot(), Server(), WANTED, SlotUnusable),  # a snapshot could not be joined to its stream (F36)
+        (None, LOST, Server(), NO_SNAPSHOT, SlotUnusable),  # nothing written, so no gap: recreate the slot
         (None, LOST, Server(), WANTED, SlotUnusable),
         (None, SYNCED_LATE, Server(), NO_SNAPSHOT, SlotUnusable),
         (None, OTHER_DB, Server(), WANTED, SlotUnusable),
-        (None, TWO_PHASE, Server(), NO_SNAPSHOT, SlotUnusable),  # it would send prepared transactions
+        (None, TWO_PHASE, Server(), NO_SNAPSHOT, SlotUnusable),  # the slot would send prepared transactions
         (STORED, TWO_PHASE, Server(), WANTED, SlotUnusable),
         (STORED, None, Server(), WANTED, SlotMissing),  # F10
         (STORED, LOST, Server(), WANTED, SlotLost),  # F23
@@ -129,10 +129,10 @@ def test_a_session_begins(
         (STORED, OTHER_PLUGIN, Server(), WANTED, SlotUnusable),
         (STORED, OTHER_DB, Server(), WANTED, SlotUnusable),
         (STORED, Slot(confirmed_flush_lsn=501), Server(), WANTED, SlotAhead),  # F3, F10
-        (STORED, Slot(confirmed_flush_lsn=501, active=True), Server(), WANTED, SlotAhead),  # not to be waited for
+        (STORED, Slot(confirmed_flush_lsn=501, active=True), Server(), WANTED, SlotAhead),  # waiting does not help
         (MADE, Slot(confirmed_flush_lsn=449), Server(), WANTED, SourceBehind),  # a copy from before the slot (F62)
         (STORED, Slot(), Server(wal_lsn=499), WANTED, SourceBehind),  # F62
-        (STORED, None, Server(wal_lsn=499), WANTED, SourceBehind),  # F62: a new slot there would not mend it
+        (STORED, None, Server(wal_lsn=499), WANTED, SourceBehind),  # F62: a new slot there would not help
         (STORED, LOST, Server(wal_lsn=499), WANTED, SourceBehind),
         (replace(BEGUN, end_lsn=9001), None, Server(), WANTED, SourceBehind),  # F62
         (STORED, SYNCED_LATE, Server(), WANTED, SlotUnsynchronised),  # F57
@@ -141,11 +141,11 @@ def test_a_session_begins(
         (STORED, Slot(invalidation_reason="rows_removed"), Server(), WANTED, SlotLost),  # F23
         (STORED, Slot(invalidation_reason="wal_level_insufficient"), Server(), WANTED, SlotLost),  # F23
         (STORED, Slot(), Server(system_identifier="78"), WANTED, SourceMismatch),  # F58
-        (STORED, Slot(), Server(timeline=2), WANTED, SourceTimeline),  # F58: its history is not known
+        (STORED, Slot(), Server(timeline=2), WANTED, SourceTimeline),  # F58: the timeline history is unknown
         (replace(STORED, identity=SourceIdentity("77", 1, "b", "slot")), Slot(), Server(), WANTED, SourceMismatch),
-        (BEGUN, None, Server(system_identifier="78"), WANTED, SourceMismatch),  # never another server's topics
-        (BEGUN, None, Server(), NO_SNAPSHOT, SourceSetup),  # its rows would stay without their deletes
-        (BEGUN, OTHER_PLUGIN, Server(), WANTED, SlotUnusable),  # never drop what is not ours
+        (BEGUN, None, Server(system_identifier="78"), WANTED, SourceMismatch),  # never mix two servers in one topic
+        (BEGUN, None, Server(), NO_SNAPSHOT, SourceSetup),  # the copied rows would never get their deletes
+        (BEGUN, OTHER_PLUGIN, Server(), WANTED, SlotUnusable),  # never drop a foreign slot
     ],
 )  # fmt: skip
 def test_a_session_does_not_begin(
@@ -154,7 +154,7 @@ def test_a_session_does_not_begin(
     with pytest.raises(error) as caught:
         verdict(stored, slot, server, wanted)
     assert type(caught.value) is error
-    assert caught.value.retry is Retry.OPERATOR, "only an operator can mend it: trying again cannot"
+    assert caught.value.retry is Retry.OPERATOR, "a retry cannot resolve it"
     assert caught.value.advice
 
 
@@ -175,7 +175,7 @@ def test_a_session_waits(
     with pytest.raises(error) as caught:
         verdict(stored, slot, server, WANTED)
     assert type(caught.value) is error
-    assert caught.value.retry is Retry.AUTO, "it passes by itself"
+    assert caught.value.retry is Retry.AUTO, "a retry resolves it"
 
 
 def at(commit_lsn: int, end_lsn: int, **over: Any) -> Progress:
@@ -185,16 +185,20 @@ def at(commit_lsn: int, end_lsn: int, **over: Any) -> Progress:
 @pytest.mark.parametrize(
     ("stored", "history", "start_lsn"),
     [
-        (at(480, 490), {1: 490}, 490),  # F58: the last transaction ends where the timelines part
+        (at(480, 490), {1: 490}, 490),  # F58: the last transaction ends at the switch point
         (at(480, 485), {1: 490}, 485),
         (at(480, 485), {1: 490, 2: 800}, 485),
-        (at(480, 500), {1: 490}, 490),  # only an idle stream came that far: nothing was written for it (F11)
-        (at(480, 470), {1: 490}, 470),  # F33: what is held back lies behind what is written
+        (
+            at(480, 500),
+            {1: 490},
+            490,
+        ),  # only an idle position is past the switch point: no record was written (F11)
+        (at(480, 470), {1: 490}, 470),  # F33: the position held back is before the written position
         (at(0, 500, part=PartPosition(489, 7)), {1: 490}, 490),
     ],
 )
 def test_a_promoted_server_is_followed(stored: Progress, history: dict[int, int], start_lsn: int) -> None:
-    """F58: what was written belongs to the history of the server's timeline."""
+    """F58: all written records belong to the history of the server's timeline."""
     server, slot = Server(timeline=3), Slot(confirmed_flush_lsn=460, synced=True)
     assert verdict(stored, slot, server, WANTED, history) == Resume(
         start_lsn, stored.commit_lsn, PreparedBefore()
@@ -202,7 +206,7 @@ def test_a_promoted_server_is_followed(stored: Progress, history: dict[int, int]
 
 
 def test_a_snapshot_that_was_cut_off_is_not_begun_anew_where_readers_would_take_it_for_older() -> None:
-    """F62: the topics have rows of a new snapshot, or of before it, and the server's WAL ends below them."""
+    """F62: the topics have rows of the new or an earlier snapshot, and the server's WAL ends before them."""
     with pytest.raises(SourceBehind):
         verdict(BEGUN_AGAIN, Slot(), Server(wal_lsn=499), WANTED)
 
@@ -210,9 +214,9 @@ def test_a_snapshot_that_was_cut_off_is_not_begun_anew_where_readers_would_take_
 @pytest.mark.parametrize(
     ("stored", "history"),
     [
-        (at(490, 500), {1: 490}),  # F58: its commit record begins where the timelines part
+        (at(490, 500), {1: 490}),  # F58: the commit record begins at the switch point
         (at(495, 500), {1: 490}),
-        (at(495, 480), {1: 490}),  # F33: written, and what may be confirmed is held back
+        (at(495, 480), {1: 490}),  # F33: written past the switch point; a PREPARE holds the end LSN back
         (at(480, 485, part=PartPosition(490, 7)), {1: 490}),
         (at(480, 485), {}),
         (at(480, 485), {2: 490}),
@@ -220,7 +224,7 @@ def test_a_snapshot_that_was_cut_off_is_not_begun_anew_where_readers_would_take_
     ],
 )
 def test_a_server_that_parted_before_is_not_followed(stored: Progress, history: dict[int, int]) -> None:
-    """F58: the topics have what never happened there, and its LSNs are used again."""
+    """F58: the topics have changes that never happened on this server, which uses their LSNs for others."""
     with pytest.raises(SourceTimeline) as caught:
         verdict(stored, Slot(confirmed_flush_lsn=460), Server(timeline=3), WANTED, history)
     assert caught.value.retry is Retry.OPERATOR
@@ -233,17 +237,21 @@ SECOND = replace(STORED, identity=replace(STORED.identity, timeline=2, timeline_
     ("timeline", "history", "is_followed"),
     [
         (2, {1: 300}, True),
-        (2, {1: 250}, False),  # promoted apart, to the same number: its changes from 250 on are others
+        (
+            2,
+            {1: 250},
+            False,
+        ),  # another promotion with the same timeline number: its changes from 250 on differ
         (2, {1: 310}, False),
-        (2, {}, True),  # the server does not have its history any more: nothing is known against it
+        (2, {}, True),  # the server no longer has its history file: nothing contradicts it
         (3, {1: 300, 2: 600}, True),
-        (3, {1: 250, 2: 600}, False),  # it comes from the other one
+        (3, {1: 250, 2: 600}, False),  # it descends from the other timeline 2
     ],
 )
 def test_a_timeline_is_known_by_where_it_began(
     timeline: int, history: dict[int, int], is_followed: bool
 ) -> None:
-    """F58: a standby that knows nothing of another's promotion takes the same number."""
+    """F58: a standby that does not know of another promotion takes the same timeline number."""
     server, slot = Server(timeline=timeline), Slot(confirmed_flush_lsn=460, synced=True)
     if is_followed:
         assert verdict(SECOND, slot, server, WANTED, history) == Resume(500, 480, PreparedBefore())
@@ -262,7 +270,7 @@ def test_a_timeline_is_known_by_where_it_began(
     ],
 )  # fmt: skip
 def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: str) -> None:
-    """F3, F10: as far as the slot shows it."""
+    """F3, F10: as far as the slot's fields show it."""
     with pytest.raises(SlotAhead, match=how) as caught:
         verdict(stored, slot, Server(), replace(WANTED, two_phase=slot.two_phase))
     assert caught.value.context["from_lsn"] == 500
@@ -270,7 +278,7 @@ def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: 
 
 
 @pytest.mark.parametrize(
-    ("stored", "slot", "server", "ways"),
+    ("stored", "slot", "server", "expected"),
     [
         (STORED, None, Server(), {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
         (STORED, LOST, Server(), {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
@@ -282,15 +290,15 @@ def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: 
         (STORED, OTHER_PLUGIN, Server(), set()),
         (MADE, Slot(confirmed_flush_lsn=449), Server(), set()),
         (None, Slot(), Server(), set()),
-        (None, LOST, Server(), set()),  # who has written nothing is refused both ways
+        (None, LOST, Server(), set()),  # without written records neither resolution is possible
         (None, SYNCED_LATE, Server(), set()),
     ],
 )
-def test_a_halt_names_its_ways_on(
-    stored: Progress | None, slot: Slot | None, server: Server, ways: set[Resolution]
+def test_a_halt_names_its_resolutions(
+    stored: Progress | None, slot: Slot | None, server: Server, expected: set[Resolution]
 ) -> None:
     with pytest.raises(CdcdError) as caught:
         verdict(stored, slot, server, WANTED)
-    assert resolutions_of(caught.value) == ways
-    for way in ways:
-        assert way.value in caught.value.advice
+    assert resolutions_of(caught.value) == expected
+    for resolution in expected:
+        assert resolution.value in caught.value.advice

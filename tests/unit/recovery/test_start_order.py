@@ -1,4 +1,4 @@
-"""F79: all that only reads and may refuse comes before all that changes; the docs show the same order."""
+"""F79: steps that only read and may refuse precede steps that change something; the docs show the same order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def test_what_reads_and_may_refuse_comes_before_what_changes() -> None:
     assert "reads" not in kinds[first_change:]
     assert all(step.refuses for step in ORDER[:first_change])
     later = [step.name for step in ORDER[first_change:] if step.refuses]
-    assert later == ["read again"], "what may still refuse is what somebody may have written before the fence"
+    assert later == ["read again"], "another daemon may have written until the fence, so this is read again"
 
 
 def test_the_looks_are_those_of_the_order() -> None:
-    """The start lock is no look: a check beside a daemon does not take it."""
+    """The start lock is not a check: `cdcd check` next to a running daemon does not take it."""
     reading = [step.name for step in ORDER if step.kind == "reads"]
     assert reading == ["start lock", *(look.name for look in START_CHECKS)]
 

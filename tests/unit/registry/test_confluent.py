@@ -1,4 +1,4 @@
-"""The client of a registry between two threads: one plans a table, the other looks whether it is still there."""
+"""A registry client that two threads use: one plans a table, the other checks the registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdcd.registry.settings import RegistrySettings
 
 
 def test_a_request_whose_client_another_thread_has_closed_may_be_made_again() -> None:
-    """The other one was refused, and closes it so that its next request reads the password again."""
+    """The other thread was refused and closes the client, so that its next request reads the password again."""
     registry = Registry(RegistrySettings("http://127.0.0.1:1"))
 
     def request(_client: object) -> None:

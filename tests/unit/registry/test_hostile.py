@@ -1,6 +1,6 @@
-"""A registry that answers without end, slowly, with a bomb, or with what it was sent: through both clients.
+"""A registry that answers endlessly, slowly, with a decompression bomb, or with its request, for both clients.
 
-Each ends within its time, takes no more than its bytes, and is one clean line without a secret.
+Each request ends in time, reads at most its limit of bytes, and gives a one-line error without a secret.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ KINDS: dict[str, Kind] = {
 
 
 def echo(request: bytes, status: int) -> bytes:
-    """Repeat the header, and what is in it, so that part of it would be left where the text is cut."""
+    """Repeat the Authorization header and its decoded text, so that a cut of the text could leave a part of it."""
     header = next(line for line in request.decode().split("\r\n") if line.startswith("Authorization: "))
     sent = header.split()[-1]
     decoded = sent if "Bearer" in header else base64.b64decode(sent).decode()
@@ -182,7 +182,7 @@ def test_whatever_a_registry_answers(client: str, kind: str, monkeypatch: pytest
         def ask() -> None:
             try:
                 ended.append(registry._call("versions", lambda one: one.versions("shop-value")))
-            except BaseException as error:  # noqa: BLE001 - told to who asks
+            except BaseException as error:  # noqa: BLE001 - the main thread checks it
                 ended.append(error)
 
         asking = threading.Thread(target=ask, daemon=True)
@@ -190,7 +190,7 @@ def test_whatever_a_registry_answers(client: str, kind: str, monkeypatch: pytest
         asking.join(WITHIN_S)
         taken_bytes = server.taken_bytes
         registry.close()
-    assert len(ended) == 1, "it is over"
+    assert len(ended) == 1, "the request has ended"
     (error,) = ended
     assert type(error) is expected, error
     shown = str(error)
@@ -203,7 +203,7 @@ def test_whatever_a_registry_answers(client: str, kind: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("status", [301, 307])
 def test_where_another_address_is_named_the_url_is_to_be_corrected(status: int) -> None:
-    """It is not followed: the credentials are for who is configured."""
+    """A redirect is not followed: the credentials are for the configured host."""
     with HostileServer(lambda _request: [whole(b"", status, b"Location: /elsewhere\r\n")]) as server:
         registry = Registry(RegistrySettings(server.url, read_properties=lambda: {"max.retries": "0"}))
         with pytest.raises(RegistryRefused, match=r"correct registry\.url, its path too"):

@@ -1,4 +1,4 @@
-"""The requests to a registry against a server that does what no registry can be brought to."""
+"""The REST client and a scripted server, for situations that a real registry cannot be forced into."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cdcd.registry.settings import RegistrySettings, client_properties
 
 
 class Play(http.server.BaseHTTPRequestHandler):
-    """Answers by the server's `answer`; notes what was asked."""
+    """Answers with the server's `answer`, and records the requests."""
 
     protocol_version = "HTTP/1.1"
 
@@ -36,19 +36,19 @@ class Play(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
         if self.server.hangs_up:  # type: ignore[attr-defined]
-            self.close_connection = True  # without having said so
+            self.close_connection = True  # without a "Connection: close" header
 
     do_GET = do_POST = do_PUT = _do  # noqa: N815 - the server's names
 
     def log_message(self, *_args: object) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
 @contextlib.contextmanager
 def play(
     answer: Callable[[int], tuple[int, bytes]], *, hangs_up: bool = False
 ) -> Iterator[http.server.ThreadingHTTPServer]:
-    """A server that gives its n-th answer by `answer`, n from 1 on."""
+    """Run a server that answers its n-th request with `answer(n)`, n from 1 on."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Play)
     server.answer, server.hangs_up, server.asked, server.headers = answer, hangs_up, [], []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever)
@@ -82,7 +82,7 @@ def test_what_is_asked_and_by_whom() -> None:
 
 
 def test_a_connection_that_was_kept_and_is_closed_by_now_is_no_failure() -> None:
-    """A registry, or a balancer before it, closes what was idle: also where nothing is to be repeated."""
+    """A registry, or a load balancer in front of it, closes idle connections; this needs no configured retries."""
     with play(lambda _: (200, b"[1, 2]"), hangs_up=True) as server:
         client = client_of(server, **{"max.retries": 0})
         assert [client.versions("s") for _ in range(5)] == [[1, 2]] * 5
@@ -140,7 +140,7 @@ def test_who_waits_for_an_answer_goes_on_when_the_client_is_closed() -> None:
     ended = []
     with play(answer) as server:
         client = client_of(server, timeout=60, **{"max.retries": 5})
-        assert client.versions("s") == [1]  # from here on it has a connection that is kept
+        assert client.versions("s") == [1]  # from here on the client has a persistent connection
 
         def ask() -> None:
             try:
@@ -159,7 +159,7 @@ def test_who_waits_for_an_answer_goes_on_when_the_client_is_closed() -> None:
         asking.join(10)
     assert is_over
     assert len(ended) == 1
-    assert times == 2, "nothing is asked again, with what the session that has ended knew"
+    assert times == 2, "a closed client does not repeat its request"
 
 
 class Reset(socketserver.BaseRequestHandler):
@@ -188,7 +188,7 @@ def test_a_registry_that_resets_each_connection_is_asked_as_often_as_was_said() 
 
 
 def test_an_answer_that_was_not_waited_for_is_not_the_next_ones() -> None:
-    """The request on a connection that was kept fails, and so does the one instead of it, later than may be."""
+    """The request on the persistent connection fails, and its repetition times out."""
     is_slow = threading.Event()
 
     def answer(number: int) -> tuple[int, bytes]:
@@ -295,7 +295,7 @@ def test_properties_that_do_not_fit_together_are_refused(wrong: dict[str, object
 
 
 def test_as_many_as_ask_at_once_are_answered_at_once() -> None:
-    """Up to a number of connections, which stay for whoever asks next."""
+    """Up to a limit of connections, which stay open for later requests."""
     together = threading.Barrier(CONNECTIONS, timeout=30)
     with play(lambda _: (200, b'{"id": %d}' % together.wait())) as server:
         client = client_of(server)
@@ -304,7 +304,7 @@ def test_as_many_as_ask_at_once_are_answered_at_once() -> None:
                 threads.submit(client.register, "s", '"int"', normalize=False) for _ in range(2 * CONNECTIONS)
             ]
             ids = sorted(one.result() for one in asked)
-        assert ids == sorted([*range(CONNECTIONS)] * 2), "each has an answer of its own"
+        assert ids == sorted([*range(CONNECTIONS)] * 2), "each request gets its own answer"
         assert len(client._connections) == CONNECTIONS
         client.close()
         with pytest.raises(ConnectionError):

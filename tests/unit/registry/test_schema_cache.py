@@ -1,4 +1,4 @@
-"""What is kept of a registry's answers does not grow with the versions of a table."""
+"""The cache of a registry's answers does not grow with the number of versions of a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdcd.registry.schema_cache import MAX_IDS_OF_A_SUBJECT, SchemaCache, Versio
 
 
 def text_of_version(number: int) -> str:
-    """A schema with a column that no other version has."""
+    """Return a schema with columns that no other version has."""
     names = ["id", *(f"column_{number}_{position}" for position in range(50))]
     fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
     return json.dumps({"type": "record", "name": "Value", "fields": fields})
@@ -30,7 +30,7 @@ def test_the_last_versions_are_known_and_older_ones_are_asked_for_again() -> Non
 
 
 def test_an_altered_table_pushes_no_other_out() -> None:
-    """F55: what flows goes on flowing while the registry is down."""
+    """F55: tables that stream go on streaming while the registry is down."""
     known = SchemaCache()
     known.take("quiet", '"string"', 1)
     for number in range(500):
@@ -50,7 +50,7 @@ def test_an_id_has_one_meaning_also_when_its_version_is_no_longer_kept() -> None
 
 
 def test_another_scale_is_another_meaning() -> None:
-    """The bytes of a decimal are read by it."""
+    """Readers decode a decimal's bytes with the scale."""
     known = SchemaCache()
     text = '{"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}'
     assert known.take("s", text, 7)
@@ -72,7 +72,7 @@ def test_a_subject_that_is_forgotten_may_have_the_same_ids_again() -> None:
 
 
 def test_a_thousand_versions_take_little_memory() -> None:
-    """Each one's text has 3 KiB."""
+    """The text of each version has 3 KiB."""
     known, earlier = SchemaCache(), VersionCache("s", 50_000)
     known.take("s", text_of_version(-1), 10**6)
     tracemalloc.start()
@@ -89,7 +89,7 @@ def test_a_thousand_versions_take_little_memory() -> None:
 
 
 def test_earlier_versions_are_kept_until_there_is_no_room() -> None:
-    """They are read in one order each time: of those that go when another one comes, none would be found again."""
+    """Versions are always read in the same order, so with eviction none would be found again."""
     earlier = VersionCache("s", 5_000)
     texts = [text_of_version(number) for number in range(100)]
     for number, text in enumerate(texts):

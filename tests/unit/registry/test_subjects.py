@@ -1,4 +1,4 @@
-"""The subject of a schema, and the record names that two of the strategies go by."""
+"""The subject of a schema, and the record names that two of the strategies use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_records_name_has_its_namespace() -> None:
 
 
 def test_a_tables_key_record_is_known_before_its_schema() -> None:
-    """The registered key is looked for before the relation's schemas are made."""
+    """The registered key is looked up before the relation's schemas are built."""
     column = Column("id", 23, -1, True)
     relation = Relation(1, "odd schema", "Tä", ReplicaIdentity.DEFAULT, (column,))
     types = {23: PgType(23, "pg_catalog", "int4", "b", "N")}

@@ -1,6 +1,6 @@
-"""Pairs of schemas, writer and reader, and what keeps the second from reading the first.
+"""Pairs of schemas, writer and reader, with the differences that prevent the reader from reading.
 
-`tests/integration/test_schema_compatibility.py` asks a real registry and fastavro about the same pairs.
+`tests/integration/test_schema_compatibility.py` checks the same pairs with a real registry and with fastavro.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def optional(name: str, kind: Any) -> dict[str, Any]:
 
 
 def envelope(value: dict[str, Any]) -> dict[str, Any]:
-    """As cdcd has it: `before` defines the row, `after` names it."""
+    """Return an envelope as cdcd writes it: `before` defines the row, `after` refers to it by name."""
     return record(
         optional("before", value),
         optional("after", value["name"]),

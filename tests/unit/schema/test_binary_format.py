@@ -1,6 +1,6 @@
-"""Malformed bytes never do more than raise what `UNREADABLE` names, and cost no more than their length.
+"""Malformed bytes raise only the errors in `UNREADABLE`, and need memory proportional to their length.
 
-That well-formed bytes give the server's text is PostgreSQL's to say (tests/integration/test_binary_formats.py).
+tests/integration/test_binary_formats.py compares well-formed bytes with PostgreSQL's own text.
 """
 
 from __future__ import annotations
@@ -154,4 +154,4 @@ def test_what_is_made_of_the_unknown_is_unknown() -> None:
     assert text_of_binary(7, TYPES) is None
     assert text_of_binary(8, TYPES) is None
     assert text_of_binary(99, TYPES) is None
-    assert text_of_binary(6, TYPES) is None  # made of itself: nested deeper than anything is read
+    assert text_of_binary(6, TYPES) is None  # an array of itself: nested more deeply than is read

@@ -1,4 +1,4 @@
-"""The differences that keep a reader from reading, and what each level makes of them."""
+"""The differences that prevent a reader from reading, and the verdict of each compatibility level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/evolution.md has the table of the cases that are tried on a real server."""
+"""docs/evolution.md has the table of the cases that are tested on a real server."""
 
 from __future__ import annotations
 

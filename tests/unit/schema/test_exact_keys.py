@@ -1,4 +1,4 @@
-"""Choices that may make one key of two."""
+"""Format options that may merge two keys into one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from cdcd.schema.relation_schema import relation_schemas
     [
         (1700, -1, Policy(numeric_as="double"), True),
         (1700, (16 << 16 | 2) + 4, Policy(numeric_as="double"), True),
-        (1700, (15 << 16 | 2) + 4, Policy(numeric_as="double"), False),  # any double has 15 digits
+        (
+            1700,
+            (15 << 16 | 2) + 4,
+            Policy(numeric_as="double"),
+            False,
+        ),  # a double represents 15 digits exactly
         (9002, -1, Policy(numeric_as="double"), True),
         (1231, (15 << 16 | 2) + 4, Policy(numeric_as="double"), True),
         (1700, -1, Policy(numeric_as="string"), False),
@@ -28,7 +33,7 @@ from cdcd.schema.relation_schema import relation_schemas
 def test_a_choice_that_may_make_one_key_of_two_is_known(
     oid: int, typmod: int, policy: Policy, is_merged: bool
 ) -> None:
-    """F82: as a column that is no key it loses digits only, and that was chosen."""
+    """F82: outside a key the option only loses digits, which the operator has chosen."""
     types = {
         23: PgType(23, "pg_catalog", "int4", "b"),
         1186: PgType(1186, "pg_catalog", "interval", "b"),

@@ -1,4 +1,4 @@
-"""The key of a relation's records: the change's identity first, the topic's own key before today's catalog."""
+"""The key of a relation's records: first the change's replica identity, then the topic's key, then the catalog."""
 
 from __future__ import annotations
 
@@ -24,23 +24,28 @@ def relation(identity: ReplicaIdentity, flagged: tuple[str, ...] = ("a", "b")) -
 @pytest.mark.parametrize(
     ("identity", "catalog", "registered", "expected"),
     [
-        # the flags are the change's own; the catalog gives the order
+        # the key flags come from the change, their order from the catalog
         (DEFAULT, None, None, ("a", "b")),
         (DEFAULT, (), None, ("a", "b")),
         (DEFAULT, ("b", "a"), None, ("b", "a")),
         (DEFAULT, ("c",), None, ("a", "b")),
         (INDEX, ("b", "a"), None, ("b", "a")),
-        # FULL flags every column, so the catalog says which; a key that is partly unpublished is none
+        # FULL flags every column, so the catalog has the key; a partly unpublished key is not used
         (FULL, None, None, ()),
         (FULL, (), None, ()),
         (FULL, ("c",), None, ("c",)),
         (FULL, ("c", "unpublished"), None, ()),
         (NOTHING, ("a", "b"), None, ()),
-        # a part of a key is none: rows that differ in the rest would share it
+        # a part of a key is not a key: rows that differ in the rest would share it
         (DEFAULT, ("a", "b", "unpublished"), None, ()),
-        (DEFAULT, ("a", "b", "c"), None, ("a", "b")),  # all of it is sent: the key has grown since (F44)
+        (
+            DEFAULT,
+            ("a", "b", "c"),
+            None,
+            ("a", "b"),
+        ),  # all flagged columns are sent: the key has grown since (F44)
         (DEFAULT, ("a", "b", "later"), ("b", "a"), ("b", "a")),
-        # F44: the table, its key or the key's order is gone since; the topic's own key stands
+        # F44: the table, its key or the key's order has changed since; the topic's own key applies
         (DEFAULT, None, ("b", "a"), ("b", "a")),
         (DEFAULT, ("a", "b"), ("b", "a"), ("b", "a")),
         (DEFAULT, ("c",), ("b", "a"), ("b", "a")),
@@ -60,14 +65,14 @@ def test_the_key(
 @pytest.mark.parametrize(
     ("identity", "flagged", "shared", "policy", "expected"),
     [
-        # F82: PostgreSQL flags it, and rows may have it together; a part of it is no key either
+        # F82: PostgreSQL flags the key, but rows may share it until the end of a statement; nor is a part of it a key
         (DEFAULT, ("a", "b"), ("b", "a"), Policy(), ()),
         (DEFAULT, ("a",), ("a", "unpublished"), Policy(), ()),
         (INDEX, ("a",), ("a",), Policy(), ()),
         (FULL, (), ("a",), Policy(), ()),
-        (FULL, (), ("a",), Policy(key_columns=("a",)), ("a",)),  # on purpose
+        (FULL, (), ("a",), Policy(key_columns=("a",)), ("a",)),  # configured explicitly
         (FULL, (), ("a",), Policy(keyless="row"), ("a", "b", "c")),
-        (DEFAULT, ("a", "b"), ("c",), Policy(), ("a", "b")),  # the key of then was another one (F44)
+        (DEFAULT, ("a", "b"), ("c",), Policy(), ("a", "b")),  # the key was different at that time (F44)
         (DEFAULT, ("a", "b"), ("a",), Policy(), ("a", "b")),
     ],
 )
@@ -108,7 +113,7 @@ def test_another_key_than_the_topics_halts(
     catalog: tuple[str, ...] | None,
     registered: tuple[str, ...],
 ) -> None:
-    """F45: rows written before and after would not share a key."""
+    """F45: records of a row before and after the change would have different keys."""
     with pytest.raises(KeyChanged) as caught:
         key_of(relation(identity, flagged), catalog, registered)
     assert caught.value.retry is Retry.OPERATOR
@@ -142,8 +147,8 @@ CHOSEN, ROW = Policy(key_columns=("c", "a")), Policy(keyless="row")
     [
         (FULL, (), None, CHOSEN, ("c", "a")),
         (FULL, None, None, CHOSEN, ("c", "a")),
-        (FULL, ("b",), None, CHOSEN, ("b",)),  # a primary key goes before what is configured
-        (FULL, (), ("a", "c"), CHOSEN, ("a", "c")),  # the order that the topic has
+        (FULL, ("b",), None, CHOSEN, ("b",)),  # a primary key takes precedence over the configured key
+        (FULL, (), ("a", "c"), CHOSEN, ("a", "c")),  # the order of the topic's key
         (FULL, (), None, ROW, ("a", "b", "c")),
         (DEFAULT, ("b", "a"), None, CHOSEN, ("b", "a")),
         (NOTHING, (), None, CHOSEN, ("c", "a")),
@@ -177,13 +182,13 @@ def test_a_key_that_the_database_does_not_guard_may_hold_nulls() -> None:
     assert is_required(relation(FULL), ("a",), None)
     assert not is_required(relation(FULL), (), None)
     assert not is_required(relation(FULL), None, None)
-    # what the topic has stays: another form is other bytes for the same key
+    # the topic's form stays: another form gives other bytes for the same key
     assert is_required(relation(FULL), (), required)
     assert not is_required(relation(FULL), ("a",), optional)
 
 
 def test_a_row_from_before_the_first_key_is_read_again_without_one() -> None:
-    """F44 and F45: the topic's values say that there was such a time; a key that is gone halts all the same."""
+    """F44 and F45: the topic's value schema shows that the table once had no key; a dropped key still halts."""
     keyless = relation(DEFAULT, ())
     assert key_of(keyless, ("b", "a"), ("a", "b"), nullable={"a", "b", "c"}) == ()
     for catalog, nullable in (
@@ -201,7 +206,7 @@ def test_a_row_from_before_the_first_key_is_read_again_without_one() -> None:
 
 @pytest.mark.parametrize("is_flat", [False, True])
 def test_what_may_be_null_in_a_topics_values_stays_so(is_flat: bool) -> None:
-    """A first key leaves the value's schema as it is, so that whoever reads the topic can go on."""
+    """A first key leaves the value schema unchanged, so that the readers of the topic can continue."""
     policies = Policies(default=Policy(value="flat" if is_flat else "envelope"))
     columns = tuple(Column(name, 23, -1, False) for name in ("before", "pg.name", "c"))
     before = Relation(1, "s", "t", DEFAULT, columns)

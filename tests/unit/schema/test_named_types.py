@@ -1,4 +1,4 @@
-"""Named types in a schema: unique, deterministic, defined once. fastavro judges whether a schema is legal."""
+"""Named types in a schema: unique, deterministic, defined once. fastavro checks that a schema is legal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_composite_type_is_defined_by_its_first_column_and_named_by_the_others
 
 
 def test_a_column_with_choices_of_its_own_has_its_own_records() -> None:
-    """The same type may be another record there, whichever column comes first."""
+    """With column options the same type may be a different record, in any order of the columns."""
     rule = Rule(re.compile(r"sales\..*"), re.compile("b"), {"numeric_as": "double"})
     for order in (("a", "b"), ("b", "a")):
         fields = value_fields(
@@ -80,7 +80,7 @@ def test_the_same_relation_gives_the_same_bytes() -> None:
 
 
 def test_what_all_tables_have_in_common_is_in_memory_once() -> None:
-    """There may be thousands of tables, and most of an envelope's schema is the same in all of them."""
+    """There may be thousands of tables, whose envelope schemas are mostly equal."""
     one, other = (
         {field["name"]: field["type"] for field in schema_of(("a", oid))["fields"]}
         for oid in (PERSON, ADDRESS)
@@ -102,7 +102,7 @@ def test_two_records_of_one_name_are_a_schema_error() -> None:
 
 
 def test_the_spark_side_has_columns_for_them() -> None:
-    """Each reference is the type that it names."""
+    """Each reference resolves to the type that it names."""
     policies = Policies(Policy(numeric_as="variable_scale", interval_as="fields"))
     schema = schema_of(
         ("a", PERSON), ("b", ADDRESS), ("c", ADDRESS_ARRAY), ("i", INTERVAL), policies=policies

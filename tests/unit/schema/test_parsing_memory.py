@@ -1,7 +1,7 @@
-"""What parsing one long quoted value needs: memory of the order of the value, whatever is in it.
+"""Parsing one long quoted value needs memory proportional to the value, for any content.
 
-A TOASTed value has up to 1 GB. The regular expression engine's memory is seen by no tracer in Python, so a process of
-its own says what its peak was.
+A TOASTed value has up to 1 GB. No tracer in Python sees the memory of the regular expression engine, so a child
+process reports its peak.
 """
 
 from __future__ import annotations

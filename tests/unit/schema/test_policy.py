@@ -1,4 +1,4 @@
-"""Which policy a table and a column have."""
+"""The policy of a table and of a column."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_a_later_rule_goes_before_an_earlier_one_and_a_columns_before_its_tables
     assert policies.column("public.a", "id").numeric_as == "variable_scale"
     assert (
         policies.column("public.ab", "price").numeric_as == "variable_scale"
-    )  # a pattern matches all of a name
+    )  # a pattern must match the complete name
 
 
 def test_a_pattern_matches_names_with_line_ends() -> None:
-    """A name may have any character, and a rule for all must be one for all."""
+    """A name may have any character, and a rule for all tables must match all of them."""
     configured = Format.model_validate(
         {
             "overrides": [

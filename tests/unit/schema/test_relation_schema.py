@@ -1,4 +1,4 @@
-"""Schemas are a pure function of the relation and its types, and legal Avro."""
+"""Schemas depend only on the relation and its types, and are legal Avro."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_envelope_has_debeziums_fields_and_cdcds() -> None:
 
 
 def test_the_keys_schema_stays_while_its_values_do() -> None:
-    """Its id is in the key's bytes: what says more about the column than its values need would move the key."""
+    """The schema id is in the key's bytes: a schema with more than the values need would change the key."""
     text = PgType(25, "pg_catalog", "text", "b")
     forms = [
         Relation(1, "s", "t", ReplicaIdentity.DEFAULT, columns)

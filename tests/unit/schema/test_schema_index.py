@@ -1,4 +1,4 @@
-"""What a schema topic's log says, and which ids new schemas get, also where two of them collide."""
+"""The content of a schema topic's log, and the ids of new schemas, also when two collide."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_versions_count_by_subject_and_claims_that_are_not_written_count() -> No
 
 
 def test_an_id_that_is_taken_by_another_schema_is_not_given_out() -> None:
-    """Three ids for every text: what 31 bits cannot tell apart is told apart by what is known."""
+    """Three candidate ids for every text: the index resolves collisions of 31-bit ids."""
     schema_index = SchemaIndex(id_of=lambda text, attempt: 1 + attempt)
     first = claim(schema_index, "s", '"int"')
     second = claim(schema_index, "s", '"long"', first)
@@ -57,7 +57,7 @@ def test_an_id_that_is_taken_by_another_schema_is_not_given_out() -> None:
 
 
 def test_of_two_writers_at_once_the_first_in_the_log_has_it() -> None:
-    """Each claims with what it knows; having read the log up to its own record each knows who has lost."""
+    """Each writer claims from its own index; after it has read the log up to its own record it knows the winner."""
     same = lambda text, attempt: 1 + attempt  # noqa: E731
     one, two = SchemaIndex(id_of=same), SchemaIndex(id_of=same)
     first, second = claim(one, "s", '"int"'), claim(two, "t", '"long"')

@@ -1,4 +1,4 @@
-"""docs/types.md names every type and says of each what the code does."""
+"""docs/types.md names every type and its Avro type in the code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANSWERS = {
 
 
 def in_words(avro: Any) -> str:
-    """How the page begins to say it."""
+    """Return the beginning of the page's text for this Avro type."""
     if isinstance(avro, str):
         return avro
     if avro.get("logicalType") == "decimal":
@@ -43,7 +43,7 @@ def in_words(avro: Any) -> str:
 
 @pytest.mark.parametrize("name", sorted(ANSWERS))
 def test_the_page_says_what_a_type_becomes(name: str) -> None:
-    if name in ("numeric", "bit"):  # of these there are two rows: with a modifier and without
+    if name in ("numeric", "bit"):  # these have two rows: with and without a modifier
         said = {row[1].split(":")[0].split(" of 0")[0] for row in ROWS if f"`{name}`" in row[0]}
         assert said == {"numeric": {"bytes, decimal(p, s)", "string"}, "bit": {"boolean", "string"}}[name]
     else:

@@ -1,4 +1,4 @@
-"""What runs beside the main way: its failure ends that, whenever it comes and whatever has ended before it."""
+"""The failure of a background task ends the main task, at any time and after any other tasks have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def failing(at: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 3])
-async def test_a_failure_ends_the_main_way_also_behind_others_that_have_ended(others: int) -> None:
+async def test_a_failure_ends_the_main_task_also_after_others_have_ended(others: int) -> None:
     at = asyncio.Event()
     async with asyncio.timeout(10), in_background(*(nothing() for _ in range(others)), failing(at)) as tasks:
         asyncio.get_running_loop().call_later(0.01, at.set)
@@ -27,7 +27,7 @@ async def test_a_failure_ends_the_main_way_also_behind_others_that_have_ended(ot
             await tasks.or_failure(asyncio.Event().wait())
 
 
-async def test_a_failure_of_before_ends_what_is_begun_behind_it() -> None:
+async def test_an_earlier_failure_ends_a_main_task_that_begins_later() -> None:
     at = asyncio.Event()
     at.set()
     async with asyncio.timeout(10), in_background(nothing(), failing(at)) as tasks:
@@ -36,16 +36,16 @@ async def test_a_failure_of_before_ends_what_is_begun_behind_it() -> None:
             await tasks.or_failure(asyncio.Event().wait())
 
 
-async def test_the_main_way_goes_on_when_others_have_ended() -> None:
+async def test_the_main_task_continues_when_others_have_ended() -> None:
     async with asyncio.timeout(10), in_background(nothing(), nothing()) as tasks:
         assert await tasks.or_failure(asyncio.sleep(0.01, "done")) == "done"
         assert await tasks.or_failure(asyncio.sleep(0, "again")) == "again"
 
 
-async def test_what_is_overtaken_has_ended_before_control_goes_on() -> None:
+async def test_a_cancelled_main_task_has_ended_before_the_failure_is_raised() -> None:
     at, ended = asyncio.Event(), []
 
-    async def main_way() -> None:
+    async def main_task() -> None:
         try:
             at.set()
             await asyncio.Event().wait()
@@ -55,5 +55,5 @@ async def test_what_is_overtaken_has_ended_before_control_goes_on() -> None:
 
     async with asyncio.timeout(10), in_background(failing(at)) as tasks:
         with pytest.raises(OSError, match="in the background"):
-            await tasks.or_failure(main_way())
+            await tasks.or_failure(main_task())
         assert ended == [True]

@@ -1,4 +1,4 @@
-"""Whatever closing one part meets, the others are closed."""
+"""An error while one part closes does not prevent the others from being closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdcd.session.closing import Closing
 
 
 class PartPosition:
-    """A part that is closed once, and meets this."""
+    """A part that raises this error when it is closed."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error, self.closed = error, 0
@@ -25,7 +25,7 @@ class PartPosition:
 
 
 class Aborting(PartPosition):
-    """A writer."""
+    """A writer, whose `close` is a coroutine."""
 
     async def close(self) -> None:  # type: ignore[override]
         super().close()

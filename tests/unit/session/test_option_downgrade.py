@@ -1,4 +1,4 @@
-"""Which errors cast doubt on which option, and what the next session may ask for."""
+"""The errors that a stream option may cause, and the options of the next session."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_other_errors_stay_what_they_are(options: StreamOptions, error: CdcdErro
 
 
 def test_two_phase_is_named_after_streaming_was_tried_without() -> None:
-    """A slot that has it cannot be read without, so it is the operator's; damaged data is not its fault."""
+    """A slot with two_phase cannot be read without it, so an operator must act; damaged data is not its effect."""
     both, alone = (choose_options(180_000, streaming=way, two_phase=True) for way in ("on", "off"))
     error = ServerInternal("could not map filenumber", sqlstate="XX000")
     with pytest.raises(StreamingFailed) as failed, unsafe_options(both, slot="s"):
@@ -99,7 +99,7 @@ def test_two_phase_is_named_after_streaming_was_tried_without() -> None:
 
 
 def test_options_that_fail_in_turn_are_both_left_out_in_the_end() -> None:
-    """Else each would come back when the other goes, and the slot never gets past the transaction."""
+    """Otherwise each option would return when the other is left out, and the slot never passes the transaction."""
     last_error: CdcdError | None = None
     for error in (BinaryUnreadable("no reading"), ServerInternal("broken")):
         with (

@@ -1,4 +1,4 @@
-"""What counts as a change of a file, and what of a folder or a link is looked at."""
+"""When a file counts as changed, also in a folder or behind a symbolic link."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NEW: Fingerprints = {CERTIFICATE: b"2", KEY: b"2"}
 @pytest.mark.parametrize(
     ("known", "before", "now", "expected"),
     [
-        pytest.param(OLD, OLD, OLD, (), id="nothing"),
+        pytest.param(OLD, OLD, OLD, (), id="unchanged"),
         pytest.param(OLD, OLD, NEW, (), id="seen for the first time"),
         pytest.param(OLD, NEW, NEW, (CERTIFICATE, KEY), id="settled"),
-        pytest.param(OLD, HALF, NEW, (), id="the other half has only just come"),
-        pytest.param(OLD, HALF, HALF, (CERTIFICATE,), id="half of it, and left so"),
-        pytest.param(OLD, {KEY: b"2"}, {KEY: b"2"}, (), id="a file is away"),
-        pytest.param({}, OLD, OLD, (CERTIFICATE, KEY), id="files that were not there before"),
+        pytest.param(OLD, HALF, NEW, (), id="the other half has just changed"),
+        pytest.param(OLD, HALF, HALF, (CERTIFICATE,), id="only one half has changed"),
+        pytest.param(OLD, {KEY: b"2"}, {KEY: b"2"}, (), id="a file is missing"),
+        pytest.param({}, OLD, OLD, (CERTIFICATE, KEY), id="new files"),
         pytest.param(OLD, NEW, OLD, (), id="changed and back again"),
         pytest.param({}, {}, {}, (), id="no files"),
     ],
@@ -35,7 +35,7 @@ def test_a_change_counts_once_it_is_settled(
 
 
 def test_a_link_that_is_moved_is_a_change(tmp_path: Path) -> None:
-    """Kubernetes changes a mounted Secret by moving the link to its folder."""
+    """Kubernetes updates a mounted Secret by replacing the symbolic link to its folder."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "password").write_text(name)

@@ -1,4 +1,4 @@
-"""How many crashes of the server at one place are believed, and what does not count as one."""
+"""How many crashes of the server at one position are retried, and what does not count as a crash."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LOST = SourceUnavailable("the server closed the connection")
 
 
 def crash(crashes: ServerCrashes, number: int, durable_lsn: int = 100, *, has_advanced: bool = False) -> None:
-    """A session that ends with the connection, the server's statistics being new then."""
+    """End a session by a lost connection."""
     crashes.ended(LOST, number * 100, Lsn(durable_lsn), has_advanced=has_advanced)
 
 
 def after(number: int) -> ServerIdentity:
-    """The server after that crash."""
+    """Return the server's identity after that crash, with new statistics."""
     return replace(SERVER, statistics_since_us=number * 100 + 50)
 
 
@@ -40,7 +40,7 @@ def test_the_third_crash_at_one_place_is_believed_and_the_second_costs_the_optio
 
 
 def test_a_session_that_did_not_reach_the_stream_counts_as_none() -> None:
-    """It looks at the server, fails, and the next one looks again: one crash."""
+    """A session that queries the server and fails, and the next one that queries it again, see one crash."""
     crashes = ServerCrashes()
     for number in (1, 2):
         crash(crashes, number)

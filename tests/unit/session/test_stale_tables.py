@@ -1,4 +1,4 @@
-"""Which table goes first, and when a snapshot is given up (F81)."""
+"""Which table is copied first, and when a snapshot halts (F81)."""
 
 from __future__ import annotations
 

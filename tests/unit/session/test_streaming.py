@@ -1,4 +1,4 @@
-"""The turns of a stream on played parts: what is read, handed on, confirmed and reported, in their order."""
+"""The loop of a stream with simulated parts: reading, feeding, confirming and reporting, in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cdcd.session.streaming import Streaming
 
 
 class Parts:
-    """A stream of given reads, and everything that was asked of the parts, in one list."""
+    """A stream of given reads; one list records the calls of all parts."""
 
     def __init__(self, *reads: tuple[str, bool, bool], safe_lsn: int = 0) -> None:
-        """Each read: its item, whether more waits behind it, whether it comes at the rate of a backlog."""
+        """Each read: its item, whether more data is available, whether the rate is that of a backlog."""
         self.asked: list[tuple[Any, ...]] = []
         self._reads = list(reads)
         self.more = self.is_at_backlog_rate = False

@@ -1,4 +1,4 @@
-"""One producer of Confluent's without a broker: what it is told of records, and what closing it tells who waits."""
+"""Confluent's producer without a broker: its delivery reports, and the effect of closing it on a waiting thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.sinks import sink_settings
 def test_a_flush_that_is_closed_under_its_thread_has_delivered_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was under way is purged: whoever waits for it must not take that for durable."""
+    """Records in flight are purged: a waiting thread must not take them for durable."""
     settings = sink_settings("127.0.0.1:1", delivery="at_least_once", properties={"log_level": "0"})
     client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
     client.usable().produce(settings.progress_topic, b"v", b"k", 0)
@@ -40,7 +40,7 @@ def test_a_flush_that_is_closed_under_its_thread_has_delivered_nothing(
 
 
 def test_a_record_that_was_taken_nobody_knows_where_is_not_taken_for_durable() -> None:
-    """A broker that has it already may have forgotten where: the group's offsets could not be told."""
+    """A broker that detects a duplicate may not know its offset: the group's offsets would be unknown."""
     settings = sink_settings("127.0.0.1:1", properties={"log_level": "0"})
     client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
     client.reported(None, Message(topic="t", partition=1, offset=4))
@@ -53,13 +53,13 @@ def test_a_record_that_was_taken_nobody_knows_where_is_not_taken_for_durable() -
 
 
 class Timed:
-    """A producer each commit of which takes so long."""
+    """A producer whose commits take `commit_s`."""
 
     def __init__(self, commit_s: float) -> None:
         self.commit_s, self.now_s = commit_s, 0.0
 
     def begin_transaction(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def commit_transaction(self, _timeout_s: float) -> None:
         self.now_s += self.commit_s
@@ -72,7 +72,7 @@ class Timed:
 def test_a_commit_that_took_as_long_as_a_second_sending_may_still_arrive(
     monkeypatch: pytest.MonkeyPatch, took_s: float, is_at_risk: bool
 ) -> None:
-    """F77: the client reports the second sending's answer and says nothing of the first: time alone tells."""
+    """F77: the client reports the reply to the resent request and nothing of the first one: only time shows it."""
     settings = sink_settings("127.0.0.1:1", properties={"log_level": "0"})
     client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
     producer, timed = client.usable(), Timed(took_s)
@@ -92,7 +92,7 @@ def test_a_commit_that_took_as_long_as_a_second_sending_may_still_arrive(
 
 
 def test_the_time_that_tells_is_what_the_client_is_given() -> None:
-    """librdkafka waits `retry.backoff.ms` less 20 % before it sends a request again, and no longer than the most."""
+    """librdkafka waits `retry.backoff.ms` less 20 % before it resends a request, at most `retry.backoff.max.ms`."""
     properties = producer_properties(sink_settings("127.0.0.1:1"))
     backoff_ms, most_ms = properties["retry.backoff.ms"], properties["retry.backoff.max.ms"]
     assert isinstance(backoff_ms, int)

@@ -1,4 +1,4 @@
-"""librdkafka's lines as events: one for a broker and a reason, whichever client met it."""
+"""librdkafka's log lines become events: one for each broker and reason, for all clients together."""
 
 from __future__ import annotations
 

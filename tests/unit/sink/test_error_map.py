@@ -1,4 +1,4 @@
-"""The table from Kafka's error codes to who can mend them."""
+"""The table from Kafka's error codes to cdcd's error classes."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ UNKNOWN_CODE = 9999
 @pytest.mark.parametrize(
     ("fatal", "retriable", "abortable", "cls"),
     [
-        (False, True, False, SinkUnavailable),  # Kafka says that it may be tried again
-        (False, False, True, SinkUnavailable),  # only this transaction is lost
+        (False, True, False, SinkUnavailable),  # Kafka marks it as retriable
+        (False, False, True, SinkUnavailable),  # only this transaction must be aborted
         (True, False, False, SinkError),
         (False, False, False, SinkError),
     ],
@@ -159,7 +159,7 @@ CANNOT_BE_MET = {
 
 
 def test_every_code_of_the_client_is_in_the_table_or_cannot_be_met() -> None:
-    """A new librdkafka brings new codes: each has to be given its row, or its reason to have none."""
+    """A new librdkafka may add codes: each needs a row, or a reason for having none."""
     known = {name for row in ROWS for name in row}
     impossible = {name for names in CANNOT_BE_MET.values() for name in names}
     codes = {

@@ -1,4 +1,4 @@
-"""What a broker has refused is sent with care, and only what is too large by itself is refused here (F65)."""
+"""Refused records are sent again in small batches; only a record that is itself too large is refused (F65)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = b"k" * 10
     [
         (10, 1000, False, False, "shared"),
         (900, 1000, False, False, "shared"),
-        (901, 1000, False, False, "alone"),  # it may fit or not: only the broker knows
+        (901, 1000, False, False, "alone"),  # only the broker knows whether it fits
         (934, 1000, False, False, "alone"),
         (935, 1000, False, False, "refused"),
         (935, 1000, True, False, "alone"),
@@ -41,7 +41,7 @@ def test_the_verdict(
 
 @dataclass
 class Report:
-    """A delivery report's message."""
+    """The message of a delivery report."""
 
     record: Record
 
@@ -65,7 +65,7 @@ def refuse(limits: Limits, record: Record) -> BatchTooLarge:
 
 
 def batches(limits: Limits, records: Sequence[Record], *, compressed: bool = False) -> list[list[int]]:
-    """The sizes of what is handed over between two moments at which the queue is empty."""
+    """Return the sizes of the records sent between two moments with an empty queue."""
     found: list[list[int]] = []
     queue: list[int] = []
     start = 0
@@ -74,14 +74,14 @@ def batches(limits: Limits, records: Sequence[Record], *, compressed: bool = Fal
         for at in limits.admitted(records, start, partial(len, queue), is_compressed=compressed):
             queue.append(len(records[at].key or b"") + len(records[at].value or b""))
             start = at + 1
-        assert start > before or queue, "nothing more ever goes"
+        assert start > before or queue, "no progress"
         found.append(queue)
         queue = []
     return found
 
 
 def test_a_first_refusal_says_nothing_of_a_record() -> None:
-    """The batch was too large: the records in it may be small."""
+    """The batch was too large; its records may be small."""
     limits = Limits()
     assert not limits
     assert refuse(limits, row(100)).context == {"topic": T, "size_bytes": 1}
@@ -121,7 +121,7 @@ def test_compressed_ones_are_tried_alone_and_refused_here_once_the_broker_has_sa
     refuse(limits, large)
     with pytest.raises(RecordTooLarge) as caught:
         batches(limits, [row(100), other, large], compressed=True)
-    assert caught.value.at == 2, "another row of the same size may fit"
+    assert caught.value.at == 2, "another row of the same size may fit, so it is not refused"
     limits.read({T: 1000})
     with pytest.raises(RecordTooLarge):
         batches(limits, [large], compressed=True)
@@ -141,7 +141,7 @@ def test_what_was_refused_is_tried_again_when_somebody_may_have_mended_it(how: s
 
 
 def test_a_limit_that_was_lowered_meanwhile_is_read_again() -> None:
-    """What was refused was not alone, so it says nothing of a record; until it is read all go alone."""
+    """The refused record was in a batch, which proves nothing; until the limit is read each record is sent alone."""
     limits = Limits()
     refuse(limits, row(100))
     limits.read({T: 10_000})
@@ -151,7 +151,7 @@ def test_a_limit_that_was_lowered_meanwhile_is_read_again() -> None:
 
 
 def test_what_is_refused_below_the_limit_ends_up_alone_and_is_refused_here() -> None:
-    """A topic with a compression of its own may make more of a batch than was sent: tried for ever it would stand."""
+    """A topic with its own compression may make a batch larger than it was sent: retries alone would never end."""
     limits, large = Limits(), row(880)
     for _ in range(3):
         assert batches(limits, [row(100), large, row(100)])
@@ -160,10 +160,10 @@ def test_what_is_refused_below_the_limit_ends_up_alone_and_is_refused_here() -> 
     with pytest.raises(RecordTooLarge):
         batches(limits, [row(100), large, row(100)])
     assert batches(limits, [row(100)] * 5) == [[100] * 2, [100] * 2, [100]], (
-        "smaller ones go in smaller batches"
+        "smaller records are sent in smaller batches"
     )
     limits.read({T: 2000})
-    assert batches(limits, [row(100)] * 5) == [[100] * 5], "somebody has mended it"
+    assert batches(limits, [row(100)] * 5) == [[100] * 5], "the limit was raised"
 
 
 def test_without_a_known_limit_what_is_refused_alone_is_too_large() -> None:

@@ -1,4 +1,4 @@
-"""Topic names: legal, reversible, and never one for two tables."""
+"""Topic names: legal, reversible, and never the same for two tables."""
 
 from __future__ import annotations
 

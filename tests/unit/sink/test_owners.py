@@ -1,4 +1,4 @@
-"""Who owns a topic, from the records of progress topics, those of older versions too (F80)."""
+"""The owner of a topic, from the records of progress topics, including those of older versions (F80)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_slot_whose_progress_was_taken_back_owns_nothing_and_one_that_is_not_r
 
 
 def test_what_is_no_slots_name_is_no_slots_progress() -> None:
-    """Anybody may name a topic so, or write to it: a key that is no text ended every start on the cluster."""
+    """Any program may create such a topic or write to it: a key that was not text once prevented every start."""
     keys = (b"\xff\xfe", b"\x00\x80", b"cdcd_b/topics")
     assert progress_of(dict.fromkeys(keys, (5, b"\x00\x01"))) == {}
 

@@ -1,4 +1,4 @@
-"""Giving records to the producer: in order, each once, the last one of each partition with a report."""
+"""Records go to the producer in order, each once, and the last one of each partition with a delivery report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BOTH_ARRANGE = [
 
 
 class Producer:
-    """Takes so many records, then raises."""
+    """Accepts `takes` records, then raises."""
 
     def __init__(self, takes: int, failure: Exception | None) -> None:
         self.taken: list[Record] = []
@@ -56,7 +56,7 @@ class Producer:
 
 
 def _report(*_: object) -> None:
-    """Who is told of a delivery."""
+    """The callback for delivery reports."""
 
 
 def _records(chance: random.Random) -> list[Record]:
@@ -92,9 +92,7 @@ def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(g
         last = _last_of_each(producer.taken)
         assert last <= set(producer.reported), seed
         if len({record.topic for record in records}) == 1 and max(r.partition for r in records) < 256:
-            assert len(producer.reported) == len(last), (
-                "no report that nobody needs, where there are many records"
-            )
+            assert len(producer.reported) == len(last), "with many records, no unneeded delivery reports"
 
 
 @pytest.mark.parametrize("give", BOTH)
@@ -128,7 +126,7 @@ def _of(topic: str, partition: int, records: Sequence[Record]) -> list[Record]:
 @pytest.mark.parametrize("arrange", BOTH_ARRANGE)
 @pytest.mark.parametrize("partitions", [1, 2, 4, MOST_PARTITIONS])
 def test_each_partitions_records_are_neighbours_and_stay_in_order(arrange: Arrange, partitions: int) -> None:
-    """A topic's name may be several objects, and so may be a number: it is their value that counts."""
+    """Equal topic names and partition numbers may be different objects: they are compared by value."""
     for seed in range(20):
         chance = random.Random(seed)
         records = [
@@ -162,7 +160,7 @@ def test_both_arrange_alike() -> None:
 
 
 def test_the_sink_arranges_a_chunk_so_and_leaves_nothing_out() -> None:
-    """The writer relies on it; indexes of a chunk that was handed over in part are of this order."""
+    """The writer relies on this: the indexes in a partly produced chunk are positions in this order."""
     sink = KafkaSink(SinkSettings("k:9092", "exactly_once", "id", "id", "p", "s"))
     for seed in range(150):
         records = _records(random.Random(seed))

@@ -1,4 +1,4 @@
-"""The progress record: its bytes are a format that other versions and readers rely on."""
+"""The progress record: other versions and readers rely on its format."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_record_is_read_back_whole() -> None:
 
 
 def test_what_was_prepared_before_is_told_where_there_is_something() -> None:
-    """A record of a version that did not know of it is one that has nothing to say of it."""
+    """A record of a version without this field is read as one without such transactions."""
     progress = replace(PROGRESS, prepared_before=PreparedBefore(0x500, frozenset({(8, "a 'b"), (7, "ü")})))
     before = {"until_lsn": "0/500", "undecided": [[7, "ü"], [8, "a 'b"]]}
     assert json.loads(dump(progress)) == DOCUMENT | {"prepared_before": before}
@@ -62,7 +62,7 @@ def test_what_was_prepared_before_is_told_where_there_is_something() -> None:
 
 
 def test_a_record_of_the_first_format_is_read() -> None:
-    """It says nothing of the slot's plugin, of two_phase and of where the slot was made."""
+    """It lacks the slot's plugin, two_phase and the LSN at which the slot was created."""
     document = {key: DOCUMENT[key] for key in DOCUMENT.keys() - {"plugin", "two_phase", "slot_lsn"}}
     identity = SourceIdentity("7412345678901234567", 3, "shop", "cdcd_shop")
     assert load(json.dumps(document | {"format": 1}).encode()) == replace(PROGRESS, identity=identity)

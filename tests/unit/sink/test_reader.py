@@ -1,4 +1,4 @@
-"""Where a log begins and ends: two questions that are asked at once."""
+"""The first and the end offset of a log, which are queried at the same time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = "shop.__progress"
 
 
 def answering(low: int, end: int) -> type:
-    """An admin client whose broker says so."""
+    """Return an admin client whose broker reports these offsets."""
 
     class Admin:
         def __init__(self, _settings: object) -> None:
@@ -44,7 +44,7 @@ def test_each_answer_is_that_of_its_question(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_log_that_begins_behind_its_end_is_two_logs_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F64: else no progress would be found where there is some."""
+    """F64: otherwise an existing progress record would not be found."""
     monkeypatch.setattr(reader, "Admin", answering(9, 3))
     with pytest.raises(SinkUnavailable, match="the start of its log is after the end"):
         reader.bounds(SETTINGS, TOPIC)

@@ -1,4 +1,4 @@
-"""No property of the user can weaken durability or order (F63, F64)."""
+"""No configured property can weaken durability or order (F63, F64)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_at_least_once_has_no_transactional_id() -> None:
 
 
 def test_the_client_takes_every_property() -> None:
-    """librdkafka refuses unknown names and impossible combinations when a client is made."""
+    """librdkafka refuses unknown names and impossible combinations when a client is created."""
     settings = dataclasses.replace(SETTINGS, properties={"compression.type": "zstd", "linger.ms": "0"})
     Producer(producer_properties(settings))
     Producer(producer_properties(dataclasses.replace(settings, delivery="at_least_once")))

@@ -1,4 +1,4 @@
-"""What a topic's configuration does to records, in words."""
+"""Warnings about the effect of a topic's configuration on records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records count on in their topics: which topic it was, over how many partitions."""
+"""The stored identity of topics: the topic id and the number of partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAS = TopicIdentity("id-1", 6)
     ],
 )
 def test_a_topic_is_the_one_that_it_was(now: TopicIdentity, cls: type[SinkError] | None) -> None:
-    """F66, F67; the error names the way on."""
+    """F66, F67; the error names the resolution."""
     failure = difference("t", WAS, now)
     assert (None if failure is None else type(failure)) is cls
     assert failure is None or "--accept-topic" in str(failure)
@@ -85,7 +85,7 @@ def test_a_record_of_before_it_was_compressed_is_read() -> None:
 
 
 def test_forty_thousand_tables_are_smaller_than_a_client_takes_by_default() -> None:
-    """953 kB of 1 MB: what is left of a table is its topic's id, which no compression makes smaller."""
+    """953 kB of 1 MB: mostly the topic ids, which cannot be compressed."""
     tables = range(40_000)
     chance = random.Random(0)
     identities = TopicIdentities()
@@ -134,13 +134,13 @@ def test_a_record_that_is_not_understood_is_an_error(value: bytes) -> None:
 
 
 def test_its_key_is_no_slots() -> None:
-    """Readers of the progress topic pass over keys with a slash."""
+    """Readers of the progress topic skip keys with a slash."""
     assert key_of_topics("cdcd_shop") == b"cdcd_shop/topics"
 
 
 @pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 50])
 def test_each_topic_has_its_turn(count: int) -> None:
-    """Few are all looked at each time; of many the same number each time, and none is left out."""
+    """A few topics are all checked each time; of many topics a fixed number is checked in turn."""
     names = [f"t{number}" for number in random.Random(count).sample(range(1000), count)]
     looks = -(-count // 20)
     last, seen = "", list[str]()

@@ -77,7 +77,7 @@ def test_text(oid: int, text: str, expected: Any) -> None:
     ],
 )
 def test_a_value_that_the_record_cannot_hold_is_special_as_a_whole(oid: int, text: str) -> None:
-    """Also with another number of attributes, or others, than the catalog knows by now (F44)."""
+    """Also with other attributes, or another number of them, than in the current catalog (F44)."""
     with pytest.raises(Special) as caught:
         codec(oid).text(text.encode())
     assert caught.value.text.decode() == text
@@ -113,7 +113,7 @@ def test_a_policy_reaches_the_attributes() -> None:
 
 @pytest.mark.parametrize("oid", [PERSON, ADDRESS, NOTHING])
 def test_with_special_string_every_composite_is_a_string(oid: int) -> None:
-    """Each may be altered to what its record cannot hold, whatever its attributes."""
+    """Any composite type may be altered so that its record cannot represent it."""
     assert codec(oid, special="string").avro == "string"
 
 
@@ -143,4 +143,6 @@ def test_what_is_nested_deeper_than_readers_go_is_text_there() -> None:
         avro, depth = avro["fields"][0]["type"][1], depth + 1
     assert (avro, depth) == ("string", 33)
     assert found.text(b"()") == b"\0"
-    assert found.binary is None  # the whole column is sent as text, so that both forms give the same
+    assert (
+        found.binary is None
+    )  # the complete column is sent as text, so that both formats give the same value

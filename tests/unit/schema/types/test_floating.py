@@ -80,6 +80,6 @@ def test_nan_and_negative_zero_keep_their_bits() -> None:
 
 
 def test_a_real_is_rounded_once() -> None:
-    """1 + 2^-24 + 2^-60 is above the tie between two reals, but its double is the tie itself."""
+    """1 + 2^-24 + 2^-60 is above the midpoint of two reals, but its nearest double is exactly the midpoint."""
     assert value_of(FLOAT4, "1.00000005960464477626") == 1.0000001192092896
     assert value_of(FLOAT4, "1.000000059604644775390625") == 1.0

@@ -45,7 +45,7 @@ def test_text_that_the_server_does_not_write_is_unreadable(oid: int, text: str) 
 )
 @pytest.mark.parametrize("digits", [0, 2, 3])
 def test_the_fraction_digits_are_the_databases(text: str, unscaled: int, digits: int) -> None:
-    """Under lc_monetary C the server prints the stored number with two; the catalog says how many it has."""
+    """With lc_monetary C the server prints two fraction digits; the catalog has the real number of digits."""
     types = {MONEY: PgType(MONEY, "pg_catalog", "money", "b", fraction_digits=digits)}
     found = resolve(MONEY, -1, types).codec
     assert found.avro == {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": digits}

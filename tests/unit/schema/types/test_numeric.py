@@ -180,7 +180,7 @@ def test_variable_scale_is_debeziums_record_where_no_decimal_fits() -> None:
     ids=["one digit more", "negative", "the most", "next to zero"],
 )
 def test_variable_scale_holds_every_number_that_postgresql_has(text: str, scale: int, unscaled: int) -> None:
-    """Up to 131072 digits before the point and 16383 after it; Python's int() reads 4300."""
+    """Up to 131072 digits before the decimal point and 16383 after it; Python's int() reads only 4300."""
     found = codec(NUMERIC, numeric_as="variable_scale")
     value = read(found.text(text.encode()), found.avro)
     assert value["scale"] == scale
