@@ -31,7 +31,7 @@ from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
-from cdcd.session.start_checks.checks import START_CHECKS, asked, each
+from cdcd.session.start_checks.checks import START_CHECKS, each, run_check
 from cdcd.session.start_checks.context import PATIENCE_S, StartContext
 from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, position
 from cdcd.session.start_checks.topics import ownership_of
@@ -105,7 +105,7 @@ def ask(config: Config, *, create_slot: bool) -> Resume | Snapshot:
     with known_of(config, create_slot=create_slot) as known:
         for look in START_CHECKS:
             if look.name in ("server", "kafka", "position"):
-                findings, _ = asked(look, known)
+                findings, _ = run_check(look, known)
                 error = refusal(findings)
                 if error is not None:
                     raise error
@@ -126,7 +126,7 @@ def refuse_unready(config: Config) -> None:
         for look in looks:
             if look.name == "spill folder":  # the daemon's, which may run on another machine
                 continue
-            findings, _ = asked(look, known)
+            findings, _ = run_check(look, known)
             error = refusal(findings)
             if error is not None and error.retry is Retry.AUTO:
                 raise error

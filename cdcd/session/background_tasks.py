@@ -1,7 +1,7 @@
-"""Await one thing while others may end it: a failure beside it, or the order to stop.
+"""Await one result until a background task fails, or the daemon is stopped.
 
-In: awaitables, a stop event.  Out: the result, or the error of what failed beside it, or `Stopped`.
-Invariant: what was overtaken is cancelled and has ended before control goes on.
+In: awaitables, a stop event.  Out: the result, or the error of a background task, or `Stopped`.
+Invariant: an awaitable that came too late is cancelled, and has ended before the caller continues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The order to stop came first."""
+    """The stop event was set before the work was done."""
 
 
 async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T:
@@ -33,15 +33,15 @@ async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T:
 
 
 class BackgroundTasks:
-    """Tasks that run beside the main way and whose failure ends it."""
+    """Background tasks; the error of one of them is raised where the session waits."""
 
     def __init__(self, tasks: list[asyncio.Task[None]]) -> None:
         self._tasks = tasks
 
     async def or_failure(self, work: Awaitable[T]) -> T:
-        """Await `work`, or raise what a task beside it failed with, whichever comes first.
+        """Await `work`, or raise the error of a background task, whichever comes first.
 
-        A task that ends without a failure leaves the others to be heeded.
+        A task that ends without an error is ignored; the other tasks are still watched.
         """
         doing = asyncio.ensure_future(work)
         try:
@@ -55,7 +55,7 @@ class BackgroundTasks:
             await _ended(doing)
 
     def _running(self) -> list[asyncio.Task[None]]:
-        """Return those that have not ended. Raises what one has failed with."""
+        """Return the tasks that have not ended. Raises the error of a task that failed."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -64,7 +64,7 @@ class BackgroundTasks:
 
 @contextlib.asynccontextmanager
 async def in_background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[BackgroundTasks]:
-    """Run `works` beside the body; they are cancelled at its end."""
+    """Run `works` in the background of the body; they are cancelled at its end."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         yield BackgroundTasks(tasks)
@@ -82,4 +82,4 @@ async def _ended(doing: asyncio.Future[T]) -> None:
         doing.cancel()
         await asyncio.wait([doing])
     if not doing.cancelled():
-        doing.exception()  # what it met while being overtaken is not what ended the way
+        doing.exception()  # an error during the cancellation is not the error to raise

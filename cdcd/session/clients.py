@@ -1,6 +1,6 @@
-"""The clients of one session, made in one place, and made again when what they read from files has changed.
+"""The clients of one session, created in one place, and created again when their files have changed.
 
-In: the configuration; what outlives a session (`limits`, `schemas`).  Out: sink, topics, ownership, schemas, catalog.
+In: the configuration; `limits` and `schemas` of the process.  Out: sink, topics, ownership, schemas, catalog.
 Invariant: all clients of Kafka have the same settings. The sink and the topics share one `TopicOwnership` (F80). No
 client connects before its first use.
 Must not: decide when a client is opened or closed.
@@ -25,7 +25,7 @@ from cdcd.waits import Blocker
 
 
 class Clients:
-    """`limits`: what brokers have refused as too large (F65). `schemas`: the registry, or the topic in its place."""
+    """`limits`: sizes that brokers have refused (F65). `schemas`: the registry, or the schema topic in its place."""
 
     def __init__(self, config: Config, limits: Limits, schemas: Registry | SchemaTopic) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class Clients:
 
     @property
     def schema_topic(self) -> SchemaTopic | None:
-        """The topic that schemas are in, None where a registry has them."""
+        """The topic that stores the schemas, None with a registry."""
         return self.schemas if isinstance(self.schemas, SchemaTopic) else None
 
     @property
@@ -47,12 +47,12 @@ class Clients:
         """Whether records are written in Kafka transactions."""
         return self.sink_settings.is_exactly_once
 
-    def count_on(self, identities: TopicIdentities) -> None:
-        """From now on the records count on what this says of their topics."""
+    def set_identities(self, identities: TopicIdentities) -> None:
+        """Set the topic identities that the records depend on from now on."""
         self.sink.identities = self.topics.identities = identities
 
     def renew(self) -> None:
-        """Make the clients of Kafka again, between two groups: their secrets or certificates have changed."""
+        """Create the Kafka clients again, between two groups: their secrets or certificates have changed."""
         self.sink_settings = settings = self._config.sink_settings()
         self.sink.renew(settings)
         self.topics.renew(settings)
@@ -61,5 +61,5 @@ class Clients:
             self.schema_topic.renew(settings)
 
     def without_leader(self, topics: Iterable[str]) -> tuple[Blocker, ...]:
-        """Return the partitions of these topics that nobody can write to now. Blocking."""
+        """Return the partitions of these topics that have no leader now. Blocking."""
         return partitions_without_leader(self.sink_settings, list(topics))

@@ -1,10 +1,10 @@
-"""Close what a session has opened, whatever ended it.
+"""Close everything that a session has opened, whatever ended the session.
 
 In: the parts, the stop event.  Out: nothing is left open: the Kafka transaction is aborted, so that readers do not
-wait for its timeout; memory and files are given back.
-Invariant: a part that cannot be closed is told and keeps no other from being closed. Once the order to stop has come,
-also when it comes meanwhile, who does not answer is not waited for longer than `patience_s`.
-Must not: confirm or commit anything, but for `flush_in_time` and `commit_progress_in_time`, which come before.
+wait for its timeout; memory and files are released.
+Invariant: if a part cannot be closed, the failure is logged and the other parts are closed. Once the stop event is
+set, before or during the closing, a server that does not answer is waited for at most `patience_s`.
+Must not: confirm or commit anything, except in `flush_in_time` and `commit_progress_in_time`, which come before.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 
 
 class Closeable(Protocol):
-    """What is closed in a thread, because it waits for somebody else."""
+    """A part that is closed in a thread, because its `close` may wait for a server."""
 
     def close(self) -> None: ...  # noqa: D102
 
 
 async def flush_in_time(flushing: Awaitable[None], time_s: float) -> None:
-    """Make what is complete durable and confirm it; it has half of the time that a stop may take."""
+    """Commit and confirm the complete transactions within `time_s`, half of the time that a stop may take."""
     try:
         async with asyncio.timeout(time_s):
             await flushing
     except TimeoutError:
-        _LOG.warning("stopped_without_flush", hint="Kafka did not answer; nothing of it was confirmed")
+        _LOG.warning("stopped_without_flush", hint="Kafka did not answer; nothing of the flush was confirmed")
 
 
 async def commit_progress_in_time(flushing: Awaitable[None], time_s: float) -> None:
@@ -53,7 +53,7 @@ async def commit_progress_in_time(flushing: Awaitable[None], time_s: float) -> N
 
 
 class Closing:
-    """The end of one session."""
+    """Closes the parts of one session."""
 
     def __init__(self, stop: asyncio.Event, patience_s: float) -> None:
         self._stop = stop
@@ -66,19 +66,19 @@ class Closing:
         try:
             await self._await_bounded_after_stop(writer.close())
         except TimeoutError:
-            _LOG.warning("abort_timed_out", hint="the broker aborts it after its timeout")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be closed
+            _LOG.warning("abort_timed_out", hint="the broker aborts the Kafka transaction after its timeout")
+        except Exception as error:  # noqa: BLE001 - the other parts have to be closed after any error
             _LOG.warning("abort_failed", error=_error_text(error))
 
     async def clear(self, buffers: Buffers | None, spill: SpillPool | None) -> None:
-        """Forget the transactions that have not ended."""
+        """Discard the open transactions in memory and on disk."""
         if buffers is not None:
             await buffers.settled()
         if spill is not None:
             try:
                 await in_thread(spill.close)
             except Exception as error:  # noqa: BLE001
-                _LOG.warning("spill_not_cleared", error=_error_text(error), hint="the next start does it")
+                _LOG.warning("spill_not_cleared", error=_error_text(error), hint="the next start clears it")
 
     async def close(self, **parts: Closeable) -> None:
         """Close the clients, one after the other."""
@@ -91,7 +91,7 @@ class Closing:
                 _LOG.warning("close_failed", what=what, error=_error_text(error))
 
     async def _await_bounded_after_stop(self, closing: Awaitable[None]) -> None:
-        """Await `closing`; after a stop there is no time for who does not answer, also when it comes meanwhile."""
+        """Await `closing`; once the stop event is set, for at most `patience_s` more."""
         doing = asyncio.ensure_future(closing)
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -103,5 +103,5 @@ class Closing:
 
 
 def _error_text(error: Exception) -> str:
-    """What may be logged of it: a message that is not cdcd's own might hold anything."""
+    """Return the loggable text of an error: only cdcd's own messages are free of row values."""
     return str(error) if isinstance(error, CdcdError) else type(error).__name__

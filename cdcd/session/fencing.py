@@ -1,12 +1,12 @@
-"""Who has ended the producer: another cdcd, or the broker because a Kafka transaction took too long (F69).
+"""Decide who has ended the producer: another cdcd, or the broker because a Kafka transaction took too long (F69).
 
-In: how old the open Kafka transaction was, who holds the slot, whose progress record is the last.
+In: the age of the open Kafka transaction, the holder of the slot, the last progress record.
 Out: SinkFenced, which ends the process, or TransactionExpired, after which a new session begins; and whether a
 session may still fence others.
-Invariant: librdkafka gives both the same name (_FENCED): the coordinator bumps the producer's epoch when it gives a
-transaction up, and when another producer initialises the same id. It gives none up before its timeout, so a
-younger one was taken over for sure. Where it may have been either, the slot and the progress topic say whether
-anybody else is there: the slot is the lock, and a session looks at it before it fences anyone.
+Invariant: librdkafka reports both as _FENCED: the coordinator bumps the producer's epoch when a transaction expires,
+and when another producer initialises the same id. No transaction expires before its timeout, so the producer of a
+younger one was certainly taken over. If both are possible, the slot and the progress topic show whether another
+daemon runs: the slot is the lock, and a session checks the slot before it fences anyone.
 Must not: write, or fence anyone itself.
 """
 
@@ -25,15 +25,16 @@ from cdcd.source.settings import SourceSettings
 
 _LOG = structlog.stdlib.get_logger("cdcd.fencing")
 RELEASE_WITHIN_S = 5.0
-"""How long our own walsender may take to let the slot go."""
+"""How long our own walsender may take to release the slot."""
 _LOOK_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What tells who it was. None: could not be found out.
+    """The facts that decide who has ended the producer. None: not known.
 
-    `age_s` is 0 where no Kafka transaction was open. `is_held` and `has_written` are about somebody else.
+    `age_s` is 0 if no Kafka transaction was open. `is_held`: another walsender holds the slot. `has_written`: another
+    producer has written a progress record.
     """
 
     age_s: float
@@ -43,14 +44,14 @@ class Evidence:
 
 
 def may_have_expired(age_s: float, timeout_s: float) -> bool:
-    """Return whether the coordinator can have given the transaction up. Clocks may differ by a hundredth."""
+    """Return whether the transaction may have expired at the coordinator. Clocks may differ by a hundredth."""
     return age_s >= timeout_s * 0.99
 
 
 def fenced_by(evidence: Evidence) -> type[SinkFenced] | type[TransactionExpired]:
-    """Return what it was.
+    """Return the class of the error that this evidence proves.
 
-    Unknown is no takeover: the next session looks at the slot before anything else, and waits if it is held.
+    Unknown facts are no takeover: the next session checks the slot first, and waits while the slot is held.
     """
     if not may_have_expired(evidence.age_s, evidence.timeout_s):
         return SinkFenced
@@ -68,8 +69,8 @@ def judged(
 ) -> CdcdError:
     """Return the error to end the session with. Blocks.
 
-    `own_pid` is the backend of our own, closed walsender; `own_offset` that of the last progress record which this
-    session has read or written.
+    `own_pid` is the backend of our own, closed walsender; `own_offset` is the offset of the last progress record that
+    this session has read or written.
     """
     timeout_s = sink.transaction_timeout_ms / 1000
     if not may_have_expired(age_s, timeout_s):
@@ -80,17 +81,17 @@ def judged(
     if cls is SinkFenced:
         return error
     return cls(
-        "the broker has ended the Kafka transaction, which was open for too long; nobody else has taken over",
+        "the broker has ended the Kafka transaction, which was open for too long; no other cdcd has taken over",
         age_s=round(age_s, 1),
         timeout_s=round(timeout_s, 1),
     )
 
 
 def refuse_if_taken_over(source: SourceSettings, own_pid: int | None) -> None:
-    """Raise SlotActive or SourceUnavailable where the slot is not held as this session knows it. Blocks.
+    """Raise SlotActive or SourceUnavailable unless our own walsender, if any, holds the slot. Blocks.
 
-    `own_pid` is the backend of our own walsender, None before the stream is open. Who was frozen finds out so that
-    another has taken over: a new producer epoch would end that one's producer.
+    `own_pid` is the backend of our own walsender, None before the stream is open. A process that was suspended
+    detects a takeover this way: a new producer epoch of this process would fence the other daemon's producer.
     """
     slot = slot_state(source)
     holder = None if slot is None else slot.active_pid

@@ -1,9 +1,9 @@
-"""Tell the topics of a gap that somebody has accepted, before anything else is written to them.
+"""Mark an accepted gap in the topics, before any other record is written to them.
 
 In: a progress record with a gap.  Out: one Kafka transaction with a marker in every partition of every published
 table's topic, and the progress record without the gap.
-Invariant: markers and record are one Kafka transaction, so the marker stands once, whatever is killed; its place in
-the order is behind all that was written before the gap and before all that follows.
+Invariant: markers and record are one Kafka transaction, so each marker is written exactly once, whatever is killed.
+Its position sorts after all records from before the gap and before all records that follow.
 Must not: decide that a gap is accepted.
 """
 
@@ -32,9 +32,9 @@ _BYTES_OF_A_MARKER = 512
 def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int, Lsn]:
     """Return timeline and commit LSN of the markers: no transaction has them, and they sort where the gap is.
 
-    A transaction that follows begins at `to_lsn` or later (F1), so one below is free, on the timeline of what
-    follows: that is behind all that was written on one that parted from it before (F58). On the same timeline what
-    was written may reach beyond (a PREPARE that holds the position back, F33).
+    A later transaction begins at `to_lsn` or after it (F1), so `to_lsn` - 1 on its timeline is free. That is after
+    all records of a timeline that was left before (F58). On the same timeline, records may be written beyond the gap
+    (a PREPARE holds the position back, F33).
     """
     lsn = max(gap.from_lsn, stored.commit_lsn + 1)
     if gap.to_lsn is None:
@@ -46,7 +46,7 @@ def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int,
 
 
 def gap_details(gap: Gap) -> dict[str, bytes]:
-    """Return what a marker says of the gap."""
+    """Return the fields of a marker that describe the gap."""
     decided = datetime.fromtimestamp(gap.decided_us / 1e6, UTC)
     details = {
         "from_lsn": format_lsn(gap.from_lsn),
@@ -66,9 +66,9 @@ async def mark_gap(
     timelines: Timelines,
     new_context: Callable[[TransactionInfo, int], TransactionContext],
 ) -> None:
-    """Write the markers and wait until they are durable. Raises what planning and writing raise.
+    """Write the markers and wait until they are durable. Raises the errors of planning and writing.
 
-    `new_context` is given the timeline too.
+    `new_context` takes the timeline too.
     """
     now_us = time.time_ns() // 1000
     timeline, lsn = marker_place(stored, gap, timelines)
@@ -87,7 +87,7 @@ async def mark_gap(
         prepared_before=stored.prepared_before,
         part=stored.part,
     )
-    # One chunk, because it must not be cut, however many tables there are.
+    # One chunk, because the markers have to be in one Kafka transaction, however many tables there are.
     await writer.add(Chunk(markers, _BYTES_OF_A_MARKER * len(markers), after))
     await writer.flush()
     _LOG.warning(

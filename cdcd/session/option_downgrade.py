@@ -1,26 +1,27 @@
-"""What an option of the stream may be the reason of is read again without it.
+"""After an error that an option of the stream may have caused, the next session streams without the option.
 
-In: the options that a session wants, an error that ended it.  Out: the options it may have, the error to go on with.
+In: the options that a session wants, the error that ended the last one.  Out: the options for the next session, the
+error to report.
 
-Streaming: PostgreSQL 14 to 18 that decode for the stream a subtransaction which is rolled back by then (the reader
-is behind) throw away with its rows what was to be learnt of the catalog meanwhile: changes that other sessions
-committed; and they mix up rows of the catalog that the transaction changes itself. They then fail with an internal
-error, each time again, also after the commit, so that the slot would never get past it; or describe a table without
-its key, or with the types of before; or, without a sign, leave out columns and newly published tables. And they give
-a logical message the id of the top-level transaction, so that one of a subtransaction that was rolled back cannot be
-told from the others; and they do not tell of each rollback (`Assembler.subtransactions_ended_by`). Decoded after its
-commit, without streaming, the transaction is right.
+Streaming: PostgreSQL 14 to 18 may decode a subtransaction for the stream that is rolled back by then, because the
+reader is behind. They then discard, together with its rows, the catalog changes that other sessions committed
+meanwhile, and confuse catalog rows that the transaction changes itself. The results: an internal error at every try,
+even after the commit, so that the slot would never advance; a table described without its key, or with its former
+types; or, without any error, missing columns and missing newly published tables. These servers also give a logical
+message the id of the top-level transaction, so that a message of a rolled-back subtransaction looks like the others;
+and they do not report each rollback (`Assembler.subtransactions_ended_by`). Without streaming, the server decodes the
+transaction after its commit, correctly.
 
-Binary: a type may have a send format that only its author knows, or mean something by it that only the server knows
-(a regclass is sent as an oid); and an array, composite or range of a type without a send function cannot be sent at
-all. pgoutput has one form for the whole stream, so it is read as text.
+Binary: a type may have a send format that only its author knows, or whose meaning only the server knows (a regclass
+is sent as an oid); and an array, composite or range of a type without a send function cannot be sent at all. pgoutput
+has one format for the whole stream, so all values are read as text.
 
-Two-phase: a slot that has it cannot be read without (the server sends what is prepared all the same), so the error
-says how the slot is exchanged. PostgreSQL 15 to 18 that decode a prepared transaction after its ROLLBACK PREPARED
-notice the rollback for the rows of the transaction itself, not for those of its subtransactions: where such a one
-gave a table a new file, the table's entry in the catalog is not found, each time again.
-Invariant: an error that comes without the option as well is what it was, and halts.
-Must not: confirm or skip anything; the next session begins where the failed one had to.
+Two-phase: a slot with two_phase cannot be read without it, because the server sends prepared transactions anyway; the
+error says how the slot is replaced. PostgreSQL 15 to 18 that decode a prepared transaction after its ROLLBACK
+PREPARED detect the rollback for the rows of the transaction itself, not for those of its subtransactions. If a
+subtransaction rewrote a table, the table's entry in the catalog is not found, at every try.
+Invariant: an error that also occurs without the option has another cause, and halts.
+Must not: confirm or skip anything; the next session begins at the same position as the failed one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from cdcd.errors import (
 from cdcd.source.settings import StreamOptions
 
 _OFF: dict[str, Any] = {"streaming": "off", "binary": False}
-"""How each option is left out."""
+"""The value that turns each option off."""
 
 _UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., OptionFailed], str], ...] = (
     (
@@ -58,7 +59,7 @@ _UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., Opt
     ),
     ("binary", (BinaryUnreadable, SendFunctionMissing), BinaryFailed, "while values were sent in binary"),
 )
-"""(option, what it may be the reason of, the error instead, when it was)."""
+"""(option, the errors that it may cause, the error to raise instead, the circumstances for its message)."""
 
 
 def allowed(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
@@ -74,7 +75,7 @@ def without(wanted: StreamOptions, left_out: tuple[str, ...]) -> StreamOptions:
 def to_remember(before: CdcdError | None, ended_by: CdcdError, *, has_streamed: bool) -> CdcdError:
     """Return the `last_error` of the next session.
 
-    A session that ended before it streamed has proved nothing about the option, so an earlier StreamingFailed stays.
+    A session that ended before it streamed proves nothing about the option, so an earlier StreamingFailed remains.
     """
     return before if isinstance(before, StreamingFailed) and not has_streamed else ended_by
 

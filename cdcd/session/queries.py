@@ -1,7 +1,7 @@
-"""What a session asks PostgreSQL beside the stream, each question over a connection of its own. Blocking.
+"""Queries of a session besides the stream, each over a connection of its own. Blocking.
 
-In: where the source is.  Out: the server's identity, the slot, what was prepared before, who was rolled back.
-Invariant: a question leaves no connection open, whatever its answer.
+In: the source's settings.  Out: the server's timelines, the slot, transactions prepared before, rolled back xids.
+Invariant: a query leaves no connection open, whatever its result.
 Must not: be called from the event loop's thread.
 """
 
@@ -27,7 +27,7 @@ from cdcd.waits import Blocker
 
 
 def timeline_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
-    """Return where the ancestors of the server's timeline were left (F58). Raises Source errors."""
+    """Return the LSNs at which the ancestors of the server's timeline were left (F58). Raises Source errors."""
     if timeline == 1:
         return {}
     with contextlib.closing(connect_replication(source)) as connection:
@@ -37,15 +37,16 @@ def timeline_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]
 def timelines_of(source: SourceSettings, server: ServerIdentity) -> Timelines:
     """Return the server's timeline and its history (F58). Raises Source errors.
 
-    Also where the stored position is of this timeline: what comes may have been committed on the one before.
+    The history is needed even if the stored position is on this timeline: later changes may have been committed on
+    the one before.
     """
     return Timelines(server.timeline, timeline_history(source, server.timeline))
 
 
 def slot_state(source: SourceSettings, expected: ServerIdentity | None = None) -> SlotState | None:
-    """Return the slot as it is now, None when there is none. Raises Source errors.
+    """Return the slot as it is now, None if it does not exist. Raises Source errors.
 
-    `expected`: the server that it is compared with; another one's slot, or lack of one, would say nothing (F59).
+    `expected`: the server that has to answer; the slot of another server proves nothing (F59).
     """
     with contextlib.closing(connect_sql(source)) as connection:
         if expected is not None:
@@ -54,7 +55,7 @@ def slot_state(source: SourceSettings, expected: ServerIdentity | None = None) -
 
 
 def slot_holders(source: SourceSettings) -> tuple[Blocker, ...]:
-    """Return who holds the slot, or the lock of a start on it. Raises Source errors."""
+    """Return the sessions that hold the slot or its start lock. Raises Source errors."""
     with contextlib.closing(connect_sql(source)) as connection:
         slot = read_slot(connection, source.slot)
         pids = {slot.active_pid if slot is not None else None, owner_of(connection, source.slot)}
@@ -62,12 +63,12 @@ def slot_holders(source: SourceSettings) -> tuple[Blocker, ...]:
 
 
 def prepared_before_slot(source: SourceSettings, begin: Resume) -> PreparedBefore:
-    """Return what was prepared before a slot became cdcd's and may be lost; asked once the slot is held.
+    """Return the transactions prepared before cdcd owned the slot, which may be lost; called with the slot held.
 
     Raises SlotAhead (F3): the slot may have been advanced between the verdict and START_REPLICATION.
     """
     with contextlib.closing(connect_sql(source)) as connection:
-        # F59: asked once more now that the stream runs; a server that was demoted meanwhile is left.
+        # F59: checked again now that the stream runs; the session leaves a server that was demoted meanwhile.
         check_primary(identify(connection))
         slot = read_slot(connection, source.slot)
         confirmed_lsn = (slot.confirmed_flush_lsn or 0) if slot is not None else 0
@@ -76,7 +77,9 @@ def prepared_before_slot(source: SourceSettings, begin: Resume) -> PreparedBefor
                 source.slot, begin.start_lsn, confirmed_lsn, how="it was advanced while cdcd was starting"
             )
         if not source.two_phase:
-            return PreparedBefore()  # all of it comes at COMMIT PREPARED, whatever was confirmed (F34)
+            return (
+                PreparedBefore()
+            )  # the server sends all of it at COMMIT PREPARED, whatever was confirmed (F34)
         return prepared_before(connection) if begin.prepared_before is None else begin.prepared_before
 
 

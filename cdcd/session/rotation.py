@@ -1,9 +1,9 @@
-"""Notice that secrets and certificates of Kafka's clients were changed on disk.
+"""Detect that secrets and certificates of the Kafka clients were changed on disk.
 
-In: the files that the configuration names.  Out: those that hold something else than when they were last used.
-Invariant: a change counts once two looks, one after the other, have seen the same and every file is there, because
-whoever changes a certificate and its key may do so one after the other. Contents are compared by hash and are
-neither kept nor told.
+In: the files that the configuration names.  Out: the files whose content has changed since their last use.
+Invariant: a change counts once two successive checks have read the same content and every file exists, because a
+certificate and its key may be replaced one after the other. Contents are compared by hash, and neither stored nor
+logged.
 Must not: talk to Kafka, decide when a new client is made.
 """
 
@@ -28,7 +28,7 @@ Fingerprints = Mapping[Path, bytes]
 
 
 def fingerprints(files: Iterable[Path]) -> Fingerprints:
-    """Return what each file holds, hashed; one that cannot be read is left out. A folder is all of its files."""
+    """Return the hash of each file's content, without unreadable files. A folder counts with all its files."""
     found = {}
     for file in files:
         try:
@@ -40,26 +40,26 @@ def fingerprints(files: Iterable[Path]) -> Fingerprints:
             if file.exists():
                 found[file] = hashed.digest()
         except OSError:
-            continue  # who uses it says so, and why
+            continue  # the client that uses the file reports why
     return found
 
 
 def changes(known: Fingerprints, before: Fingerprints, now: Fingerprints) -> tuple[Path, ...]:
-    """Return the files that are settled as something else than what is known of them."""
+    """Return the files whose content differs from `known` and was the same in both checks."""
     if now != before or not known.keys() <= now.keys():
         return ()
     return tuple(file for file, seen in now.items() if seen != known.get(file))
 
 
 class Rotation:
-    """The files as they were when they were last used. Made before they are read for the first time."""
+    """The hashes of the files at their last use. Created before the files are read for the first time."""
 
     def __init__(self, config: Config) -> None:
         self._files = config.sink_files
         self._known = self._before = fingerprints(self._files)
 
     def look(self) -> tuple[Path, ...]:
-        """Return what has changed since it was last used; from now on that is known."""
+        """Return the files that have changed since their last use; their new content counts as used from now on."""
         now = fingerprints(self._files)
         found = changes(self._known, self._before, now)
         self._before = now
@@ -68,14 +68,14 @@ class Rotation:
         return found
 
     async def changed(self) -> tuple[Path, ...]:
-        """Wait until something has changed; return what."""
+        """Wait until files have changed; return them."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             if files := await in_thread(self.look):
                 return files
 
     async def keep(self, writer: Writer, renew: Callable[[], None], status: Status) -> None:
-        """Go on with new clients, and without ending the session, whenever what they read from files has changed."""
+        """Renew the clients whenever their files have changed, without ending the session."""
         while True:
             files = await self.changed()
             await writer.between_groups(renew)

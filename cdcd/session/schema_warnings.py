@@ -1,8 +1,9 @@
-"""Which tables' next row would halt the daemon, said while it streams: a start is not refused for them.
+"""Warn, while the session streams, of tables whose next row would halt the daemon: they do not refuse a start.
 
-In: the tables that a start has looked at.  Out: `table_will_halt` in the log, once for each, at most MOST_LINES.
-Invariant: nothing waits for it, and it asks slowly, over connections of its own, so that who streams is not held up.
-Must not: end the session for what a row has not met yet, keep a table's schemas in the daemon's own cache.
+In: the tables that a start has listed.  Out: `table_will_halt` in the log, once for each, at most MOST_LINES.
+Invariant: nothing waits for this task; it checks slowly, over connections of its own, so that it does not slow down
+the stream.
+Must not: end the session before a row meets the problem, or store a table's schemas in the daemon's own cache.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _LIMIT_S = 3600.0
 _LOG = structlog.stdlib.get_logger("cdcd.schemas")
 
 
-async def say_what_would_halt(
+async def warn_of_halts(
     config: Config,
     wanted: Mapping[str, PublishedTable | None],
     own: Registry | SchemaTopic,
     has_records: HasRecords,
 ) -> None:
-    """Ask about topics, each with its table, once. `own`: what the daemon writes by, which is left alone."""
+    """Check topics, each with its table, once. `own`: the daemon's own schemas, which are not changed."""
     if not wanted:
         return
     apart = _apart(config, own)

@@ -1,10 +1,10 @@
-"""Crashes of the server at one place of the stream: they are not repeated for ever, for all of its users.
+"""Bound the number of server crashes at one position of the stream, for the sake of all users of the server.
 
-In: what a session ended with, the server that the next one meets.  Out: the options to leave out, or ServerCrashed.
-A server that crashes ends all of its sessions; what it has to decode comes again, and where that made it crash it
-crashes again. Whether it crashed shows in its statistics: they begin again after a crash, and not after a clean
-restart.
-Invariant: only crashes count between which nothing of the stream became durable.
+In: the error of a session, the server of the next session.  Out: the options to leave out, or ServerCrashed.
+A crash of the server ends all of its sessions. The next session makes the server decode the same changes; if they
+caused the crash, the server crashes again. A crash shows in the server's statistics, which are reset after a crash
+and not after a clean restart.
+Invariant: the count restarts whenever anything of the stream becomes durable.
 Must not: confirm or skip anything.
 """
 
@@ -15,14 +15,14 @@ from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.source.identity import ServerIdentity
 
 TRIES_WITH_OPTIONS = 2
-"""So often the server may crash before streaming and binary are left out, of which one may be the reason."""
+"""Crashes at one position after which streaming and binary, which may be the cause, are left out."""
 TRIES = 3
-"""So often it may crash at one place altogether."""
+"""Crashes at one position after which cdcd halts."""
 _OPTIONS = ("streaming", "binary")
 
 
 class ServerCrashes:
-    """Outlives the sessions of a daemon."""
+    """The crashes at one position; one object for the process."""
 
     def __init__(self) -> None:
         self._crashes = 0
@@ -30,7 +30,7 @@ class ServerCrashes:
         self._lost_since_us: int | None = None
 
     def ended(self, error: Exception, asked_us: int, durable_lsn: Lsn, *, has_advanced: bool) -> None:
-        """Take note of a session that asked for the stream, at `asked_us` by the server's clock (Unix epoch)."""
+        """Count a session that asked for the stream, at `asked_us` by the server's clock (Unix epoch)."""
         if has_advanced or durable_lsn > self._durable_lsn:
             self._crashes = 0
         self._durable_lsn = durable_lsn
@@ -40,11 +40,11 @@ class ServerCrashes:
             self.forget()
 
     def forget(self) -> None:
-        """Begin to count again."""
+        """Reset the count."""
         self._crashes, self._lost_since_us = 0, None
 
     def options_to_leave_out(self, server: ServerIdentity) -> tuple[str, ...]:
-        """Return what the next session does without. Raises ServerCrashed."""
+        """Return the options that the next session leaves out. Raises ServerCrashed."""
         if self._lost_since_us is not None:
             has_crashed = (
                 server.statistics_since_us is not None and server.statistics_since_us > self._lost_since_us

@@ -2,8 +2,8 @@
 
 In: the configuration's settings, a stop event.  Out: returns after an orderly stop; raises an error of the tree.
 Invariant: a session is one producer epoch and one walsender connection (F9, F27): whatever ends it, the open
-Kafka transaction is aborted and everything in memory forgotten; the next session asks Kafka what is durable
-(F76) and PostgreSQL where the slot is (F3), and begins there.
+Kafka transaction is aborted and everything in memory is discarded. The next session reads the durable position from
+Kafka (F76) and the slot's position from PostgreSQL (F3), and begins there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from cdcd.session.gap import mark_gap
 from cdcd.session.option_downgrade import unsafe_options
 from cdcd.session.queries import is_any_rolled_back, prepared_before_slot
 from cdcd.session.rotation import Rotation
-from cdcd.session.schema_warnings import say_what_would_halt
+from cdcd.session.schema_warnings import warn_of_halts
 from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.stale_tables import StaleTables
@@ -71,21 +71,22 @@ from cdcd.waits import Blocker
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _PREPARED_HINT = (
-    "if somebody else has confirmed their PREPARE on this slot, their rows do not come, and cdcd halts at their "
-    "COMMIT PREPARED: ROLLBACK PREPARED loses nothing; decide them before cdcd is first started on a slot"
+    "if another consumer of this slot has confirmed their PREPARE, the server does not send their rows, and cdcd "
+    "halts at their COMMIT PREPARED: ROLLBACK PREPARED loses nothing; commit or roll back prepared transactions "
+    "before cdcd first starts on a slot"
 )
 
 
 def _confirm_nothing(_lsn: int) -> None:
-    """Before the stream is open there is nobody to tell."""
+    """Do nothing: before the stream is open there is no slot to confirm to."""
 
 
 class Session:
     """The parts of one session. `run` is called once. `last_error`: what ended the last session that streamed.
 
-    `schemas` outlives it: the ids that it knows stay true, also while a registry is down (F55); so do `limits`, what
-    brokers have refused as too large (F65), and `stale`, the tables that an earlier snapshot did not see any more;
-    and `crashes`, those of the server at one place.
+    Four objects outlive the session: `schemas`, whose ids remain valid while a registry is down (F55); `limits`, the
+    sizes that brokers have refused (F65); `stale`, the tables rewritten during earlier snapshots; and `crashes`, the
+    server's crashes at one position.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Session:
         self._publications = publications
         self._stop = stop
         self._source = config.source_settings()
-        self._rotation = Rotation(config)  # it looks at the files before anything is read from them
+        self._rotation = Rotation(config)  # first, so that it hashes the files before a client reads them
         self._clients = Clients(config, Limits() if limits is None else limits, schemas)
         self._plans = Plans(
             self._clients.catalog,
@@ -127,7 +128,7 @@ class Session:
         self._database = ""
         self._timelines = Timelines(0, {})
         self._durable_us = 0
-        """When the last transaction committed that is durable before the stream (Unix epoch), 0: not known."""
+        """Commit time of the last transaction that is durable before the stream (Unix epoch), 0: not known."""
         self._writer: Writer | None = None
         self._spill: SpillPool | None = None
         self._buffers: Buffers | None = None
@@ -137,18 +138,18 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._start_lock = StartLock(self._source, self._fail_from_thread)
         self.has_streamed = False
-        """Whether it got as far as reading the stream."""
+        """Whether the session has opened the stream."""
         self.asked_us: int | None = None
-        """Since when the server may decode for it, by its clock (Unix epoch), None: the stream was not asked for."""
+        """When the session asked for the stream, by the server's clock (Unix epoch); None: it has not asked yet."""
 
     @property
     def durable_lsn(self) -> int:
-        """How far this session has come: what is durable in Kafka, 0 before it knows."""
+        """The end LSN that is durable in Kafka, 0 before the session knows it."""
         return INVALID_LSN if self._writer is None else self._writer.safe_lsn
 
     @property
     def has_advanced(self) -> bool:
-        """Whether it has made anything of the stream durable."""
+        """Whether the session has made anything of the stream durable."""
         return self._writer is not None and self._writer.has_advanced
 
     def fail(self, error: CdcdError) -> None:
@@ -157,28 +158,29 @@ class Session:
         self._failed.set()
 
     def _fail_from_thread(self, error: CdcdError) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the session with it
             self._loop.call_soon_threadsafe(self.fail, error)
 
     async def run(self) -> None:
-        """Do it all; returns when `stop` is set and everything durable is confirmed."""
+        """Run the session; return when `stop` is set and everything durable is confirmed."""
         is_memory_short = False
         try:
             session_start = SessionStart(
                 self._config, self._clients, self._status, self._publications, self._last_error, self._crashes
             )
             async with in_background(self._raise_failure()) as background:
-                # F69: before the sink is opened, which would fence one that copies; nobody holds the slot then.
+                # F69: before the sink is opened. That would fence a daemon that copies, when no session holds the
+                # slot.
                 pid = await background.or_failure(or_stop(in_thread(self._start_lock.acquire), self._stop))
                 self._status.own_pids = {pid}
                 await background.or_failure(or_stop(session_start.run_checks(), self._stop))
-                # F79: from here on something is changed.
+                # F79: from here on the start changes something.
                 self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
                 start_state = await background.or_failure(
                     or_stop(session_start.fence_and_decide(), self._stop)
                 )
             wanted = session_start.to_try_in_background
-            del session_start  # with what it has asked, which may be a lot
+            del session_start  # frees the results of the checks, which may be large
             self._database, self._timelines = start_state.server.database, start_state.timelines
             self._durable_us = 0 if start_state.stored is None else start_state.stored.commit_us
             self._writer = self._new_writer(start_state)
@@ -187,9 +189,7 @@ class Session:
                 self._writer.run(),
                 self._raise_failure(),
                 watch(self._clients.topics, self._clients.schemas, self._plans),
-                say_what_would_halt(
-                    self._config, wanted, self._clients.schemas, self._clients.topics.has_records
-                ),
+                warn_of_halts(self._config, wanted, self._clients.schemas, self._clients.topics.has_records),
                 self._rotation.keep(self._writer, self._clients.renew, self._status),
             ) as background:
                 if start_state.stored is not None and start_state.stored.gap is not None:
@@ -201,12 +201,12 @@ class Session:
                     position = await background.or_failure(or_stop(copying, self._stop))
                 await self._stream(position, start_state, self._writer, spill, background)
         except Stopped:
-            _LOG.info("stopped_before_streaming", hint="what is not complete restarts at the next start")
+            _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
         except SinkFenced as error:
             raise await self._judged(error) from error
         except CdcdError as error:
             self._note_whose_slot(error)
-            self._status.state("backoff", error)  # closing may take its time; who looks sees why
+            self._status.state("backoff", error)  # closing may take long; /status shows the reason meanwhile
             raise
         except MemoryError:
             # Closing takes threads, and a thread takes memory: the process ends at once.
@@ -218,9 +218,9 @@ class Session:
                 await self._close()
 
     def _note_whose_slot(self, error: CdcdError) -> None:
-        """Take note of what the error that ends this session says of the slot (F80).
+        """Record what the error that ends this session proves about the slot's owner (F80).
 
-        Where Kafka cannot say whose it is, it is taken for our own: the WAL guard is for that time, too.
+        While Kafka cannot be asked, the slot counts as our own: the WAL guard has to act at such a time, too.
         """
         if isinstance(error, (OwnedByAnother, SlotUnusable, SourceMismatch)):
             self._status.is_slot_anothers = True
@@ -230,7 +230,7 @@ class Session:
             self._status.is_slot_anothers = False
 
     async def _judged(self, error: SinkFenced) -> CdcdError:
-        """Return whether it was another cdcd, or the broker's own timeout."""
+        """Return the error for the cause: another cdcd, or the broker's timeout."""
         judging = partial(
             judged,
             age_s=self._clients.sink.age_s,
@@ -285,7 +285,7 @@ class Session:
         )
 
     async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> None:
-        """Tell the topics of a gap that somebody has accepted; from then on the progress record has none."""
+        """Mark an accepted gap in the topics; from then on the progress record has no gap."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
         await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
 
@@ -294,8 +294,8 @@ class Session:
         return self._clients.without_leader(topics)
 
     async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume:
-        """Make the slot and copy; returns where to stream from."""
-        self._durable_us = self._status.lag.now_us()  # what the copy has not, commits later
+        """Create the slot and copy; return where the stream begins."""
+        self._durable_us = self._status.lag.now_us()  # a change that the copy does not have commits later
         handover = SnapshotHandover(
             self._config, self._clients, self._plans, writer, self._new_context, self._status, self._stale
         )
@@ -388,7 +388,7 @@ class Session:
     async def _stream_to_its_end(
         self, streaming: Streaming, options: StreamOptions, writer: Writer, background: BackgroundTasks
     ) -> None:
-        """Stream until the order to stop, then make durable what is complete; or raise what has ended the stream."""
+        """Stream until `stop` is set, then commit the complete transactions; or raise the error of the stream."""
         flush_s = self._config.shutdown_timeout_ms / 2000
         try:
             with unsafe_options(options, self._last_error, slot=self._source.slot):
@@ -403,7 +403,7 @@ class Session:
 
     async def _until_stopped(self, streaming: Streaming) -> None:
         # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait
-        # for it (what is cut off comes again).
+        # for the turn (the server sends its changes again).
         with contextlib.suppress(Stopped):
             await or_stop(streaming.run(), self._stop)
 

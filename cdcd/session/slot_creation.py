@@ -1,8 +1,8 @@
 """Create the slot of a first start, or of a snapshot that begins again.
 
 In: source settings, the server that the decision is about.  Out: the slot, with an exported snapshot if wanted.
-Invariant: nothing is dropped or made on another server than that one (F59); who gives the creation up while it waits
-for open transactions leaves no session on the server that holds the slot (F38).
+Invariant: no slot is dropped or created on another server (F59). A creation that is cancelled while it waits for open
+transactions leaves no session on the server that holds the slot (F38).
 Must not: copy a table.
 """
 
@@ -36,10 +36,10 @@ async def create_slot_in_thread(
 ) -> CreatedSlot:
     """Create the slot on this server, with an exported snapshot if one is wanted. Raises Source errors.
 
-    `report` hears for whom PostgreSQL waits before it makes it (F38).
+    `report` is called with the transactions that PostgreSQL waits for before it creates the slot (F38).
 
-    Cancelled while it waits for open transactions (F38), it cancels that on the server before it ends, so that nobody
-    holds the slot afterwards.
+    When cancelled during this wait, the function cancels the creation on the server before it returns, so that no
+    session holds the slot afterwards.
     """
     given_up = threading.Event()
     making = start_in_thread(
@@ -69,9 +69,9 @@ def create_slot_for_snapshot(
     given_up: threading.Event,
     report: Report = unreported,
 ) -> CreatedSlot:
-    """Create the slot (blocking) unless it is given up meanwhile. Raises Source errors.
+    """Create the slot (blocking) unless `given_up` is set meanwhile. Raises Source errors.
 
-    `expected`: the server that the verdict is about; on another one nothing is dropped or made (F59).
+    `expected`: the server that the verdict is about; no slot is dropped or created on another one (F59).
     """
     if drop_first:
         with contextlib.closing(connect_sql(settings)) as connection:
@@ -83,7 +83,7 @@ def create_slot_for_snapshot(
             settings, export_snapshot=has_snapshot, given_up=given_up, expected=expected, report=report
         )
     except SlotUnusable as error:
-        # It was not there a moment ago: another cdcd makes it, which our producer has fenced already.
-        raise SlotActive(f"{error.message}: another cdcd was making it", slot=settings.slot) from error
+        # The slot did not exist a moment ago: another cdcd creates it, whose producer ours has fenced already.
+        raise SlotActive(f"{error.message}: another cdcd was creating it", slot=settings.slot) from error
     _LOG.info("slot_created", slot=settings.slot, consistent_point=format_lsn(created.consistent_point))
     return created

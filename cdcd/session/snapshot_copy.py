@@ -3,8 +3,8 @@
 In: the published tables, an exported snapshot.  Out: chunks with commit positions of phase "snapshot", the last one
 of phase "streaming" at the consistent point, where the stream begins.
 Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
-exactly there (F1), sorts after them. An attempt that was cut off is begun again, with a new slot: the topics it
-had written to get a truncate event first, so that a row deleted in between does not live on (F40).
+exactly there (F1), sorts after them. An interrupted attempt is repeated from its beginning, with a new slot: the
+topics that it had written to get a truncate event first, so that a row deleted in between does not remain (F40).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Mark = Callable[[CommitPosition], Awaitable[None]]
 
 
 class Counts(Protocol):
-    """What the copy reports."""
+    """Receives the progress of the copy."""
 
     def snapshot_started(self, tables: int) -> None: ...  # noqa: D102
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
@@ -65,10 +65,10 @@ class Snapshotter:
         before_us: int,
         mark_first: Mark | None = None,
     ) -> None:
-        """`since_us`: since when commits may not be durable, until the copy is complete.
+        """`since_us`: from this time on, commits may not be durable until the copy is complete.
 
-        `before_us`: when the slot was not made yet, so that what the copy does not have commits later.
-        `mark_first`: where rows are seen before the record that tells of them, that one is written first.
+        `before_us`: a time before the slot was created: a change that the copy does not have commits later.
+        `mark_first`: with at_least_once, readers see rows before a commit, so a progress record is written first.
         """
         self._reader = reader
         self._plans = plans
@@ -89,7 +89,7 @@ class Snapshotter:
         self._tx = new_context(info)
 
     async def run(self, tables: list[tuple[CopiedTable, Relation]]) -> None:
-        """Copy every table, one after another; the last commit position is where streaming begins."""
+        """Copy every table, one after another; streaming begins at the last commit position."""
         self._counts.snapshot_started(len(tables))
         described = {relation.relid: relation for _, relation in tables}
         await self._plans.prepare(Lookahead(set(described), described))
@@ -164,9 +164,9 @@ def _close(batches: Any) -> None:
 def tables_to_copy(
     settings: SourceSettings, catalog: Catalog, report: Report = unreported
 ) -> list[tuple[CopiedTable, Relation]]:
-    """Return the published tables with what the stream will call them (blocking). Raises Source errors.
+    """Return the published tables, each with the relation of the stream (blocking). Raises Source errors.
 
-    Who has locked one is waited for as long as it takes, and `report` hears of it.
+    A lock on a table is waited for without a limit; `report` is called with its holders.
     """
 
     def ask(connection: Any, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:

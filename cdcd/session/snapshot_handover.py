@@ -1,8 +1,8 @@
-"""From nothing to a stream: create the slot, copy the tables, hand over at the slot's consistent point.
+"""The snapshot of a start: create the slot, copy the tables, hand over to the stream at the consistent point.
 
 In: the decision `Snapshot`.  Out: `Resume`, where the stream begins.
-Invariant: the progress record says that a snapshot has begun before the slot is made, so that after a crash from then
-on the slot is known as cdcd's own; it says that the snapshot is complete only behind the last row.
+Invariant: the progress record says that a snapshot has begun before the slot is created, so that after a crash the
+slot is known to be cdcd's own. It says that the snapshot is complete only after the last row.
 Must not: decide that a snapshot is needed.
 """
 
@@ -42,13 +42,13 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 async def published_now(
     source: SourceSettings, catalog: Catalog, status: Status
 ) -> list[tuple[CopiedTable, Relation]]:
-    """Return the published tables; a lock on one is waited for and shown as a wait."""
+    """Return the published tables; the wait for a lock on one of them is shown."""
     with status.waits.watching("lock") as report:
         return await in_thread(tables_to_copy, source, catalog, report)
 
 
 class SnapshotHandover:
-    """`stale`: the tables that an earlier snapshot did not see any more, which are copied first (F81)."""
+    """Creates the slot and copies. `stale`: tables rewritten during earlier snapshots, copied first (F81)."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class SnapshotHandover:
         self._stale = stale
 
     async def run(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume:
-        """Make the slot and copy; return where to stream from. `before_us`: when the slot was not made yet."""
+        """Create the slot and copy; return where the stream begins. `before_us`: a time before the slot existed."""
         self._status.copies()
-        # A record that a snapshot has begun goes first: after a crash from here on the slot is known as ours.
+        # First the record that a snapshot has begun: after a crash from here on, the slot is known to be ours.
         since_us = self._status.lag.complete_us or before_us
         marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
         await self._writer.mark(marker)
@@ -96,7 +96,7 @@ class SnapshotHandover:
             _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
         finally:
             created.close()
-        # The slot was made when nothing was open or prepared any more (F38).
+        # PostgreSQL created the slot when no earlier transaction was open or prepared any more (F38).
         return Resume(point, point - 1, PreparedBefore())
 
     async def _copy(

@@ -1,8 +1,8 @@
-"""The tables that made a snapshot begin again: they are copied first at the next attempt (F81).
+"""The tables that made a snapshot restart: the next attempt copies them first (F81).
 
-In: the errors `SnapshotStale` of one attempt after another.  Out: the order of the copy, and when it is given up.
-Invariant: no table begins a snapshot again more than `TRIES` - 1 times: it ends, with all rows or with a halt.
-Copied first, a table has to be left alone for the seconds between the slot and its copy, not for the whole copy.
+In: the errors `SnapshotStale` of the attempts.  Out: the order of the copy, and whether to halt.
+Invariant: no table restarts a snapshot more than `TRIES` - 1 times: the snapshot ends with all rows or with a halt.
+A table that is copied first must not be rewritten for the seconds between slot and copy, not for the whole snapshot.
 Must not: outlive a snapshot that was completed.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 from cdcd.errors import SnapshotStale
 
 TRIES = 8
-"""So often a table is stale until the daemon halts."""
+"""The daemon halts when a table is stale for this many attempts."""
 _Table = TypeVar("_Table")
 
 
@@ -25,7 +25,7 @@ class StaleTables:
         self._met: dict[str, int] = {}
 
     def is_given_up(self, error: SnapshotStale) -> bool:
-        """Count it; return whether its table was stale too often. What names no table is no table's doing."""
+        """Count the error for its table, if it names one; return whether the table was stale too often."""
         if "table" not in error.context:
             return False
         table = str(error.context["table"])
@@ -33,9 +33,9 @@ class StaleTables:
         return self._met[table] >= TRIES
 
     def first(self, tables: Iterable[_Table], name_of: Callable[[_Table], str]) -> list[_Table]:
-        """Return the tables in their order, but those that were stale before the others."""
+        """Return the tables in their order, with those that were stale first."""
         return sorted(tables, key=lambda table: name_of(table) not in self._met)
 
     def forget(self) -> None:
-        """A snapshot is complete, or somebody has looked at the halt."""
+        """Reset the counts: a snapshot is complete, or an operator has resolved the halt."""
         self._met.clear()

@@ -1,11 +1,11 @@
-"""What a session has to know before its first record: who answers, what is durable, where to go on.
+"""The start of a session before its first record: the server, the durable position, and where the session begins.
 
-In: the configuration, the session's sink, topics, schemas and catalog.  Out: `StartState`, or the error that says why
-not.
-Invariant: `look` goes through all that only reads and may refuse; it changes nothing and fences nobody, so a start
-that is refused leaves no trace, and who works goes on (F69, F79). `open` changes, in the order of `start_order`:
-it fences an older producer, so nobody else writes behind the position that is read again then (F64, F76), and
-decides again by that.
+In: the configuration, the session's sink, topics, schemas and catalog.  Out: `StartState`, or the error that refuses
+the start.
+Invariant: `run_checks` only reads, and raises whatever refuses the start. It changes nothing and fences nobody, so a
+refused start leaves no trace and another running daemon continues (F69, F79). `fence_and_decide` changes, in the
+order of `start_order`: it fences an older producer, so that nobody else writes after the position is read again (F64,
+F76), and decides again by that position.
 Must not: stream, or write a record.
 """
 
@@ -35,7 +35,7 @@ from cdcd.session.option_downgrade import allowed, without
 from cdcd.session.queries import slot_state
 from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.start_checks.binary_columns import in_readable_form
-from cdcd.session.start_checks.checks import START_CHECKS, asked
+from cdcd.session.start_checks.checks import START_CHECKS, run_check
 from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.position import decided, slot_held
 from cdcd.session.start_checks.schemas import to_try_in_background
@@ -55,9 +55,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StartState:
-    """What a session begins with: the stored position as it is on the server's timeline (F58).
+    """The state that a session begins with. `stored`: the stored position on the server's timeline (F58).
 
-    `identity` is what its progress records say; `timelines` tell which one a commit belongs to.
+    `identity` is written into the session's progress records; `timelines` gives the timeline of a commit.
     """
 
     stored: Progress | None
@@ -69,23 +69,23 @@ class StartState:
 
     @property
     def durable_lsn(self) -> Lsn:
-        """What may be confirmed before anything was received: nothing behind the point where a timeline was left."""
+        """The LSN that may be confirmed before anything was received; never beyond the end of a former timeline."""
         if self.stored is None or isinstance(self.verdict, Snapshot):
             return INVALID_LSN
         return self.verdict.start_lsn
 
     @property
     def part(self) -> PartPosition | None:
-        """What of the first transaction is written already."""
+        """How far the first transaction of the stream is written already."""
         return None if self.stored is None else self.stored.part
 
 
 def position_before(
     begin: Resume, start_state: StartState, before: PreparedBefore, durable_us: int
 ) -> CommitPosition:
-    """Return what is complete before the stream: a part of its first transaction has this position.
+    """Return the commit position before the stream; the parts of its first transaction are written at this position.
 
-    `durable_us`: when the last transaction committed that is durable, 0 where that is not known.
+    `durable_us`: the commit time of the last durable transaction, 0 if not known.
     """
     return CommitPosition(
         begin.written_commit_lsn,
@@ -133,13 +133,13 @@ class SessionStart:
         )
 
     async def run_checks(self) -> None:
-        """Look at everything that may refuse, before anything is changed (F79). Raises the errors of all of it."""
+        """Run every check that may refuse the start, before anything is changed (F79). Raises the first failure."""
         waits = self._status.waits
         try:
             for one in START_CHECKS:
                 waiting = contextlib.nullcontext() if one.server is None else waits.on(one.server, one.name)
                 with waiting:
-                    findings, _ = await in_thread(asked, one, self._known)
+                    findings, _ = await in_thread(run_check, one, self._known)
                 for finding in findings:
                     if finding.level == "unknown":
                         detail, hint = finding.message, finding.hint
@@ -148,27 +148,29 @@ class SessionStart:
                 if error is not None:
                     raise error
                 waits.stop_retrying(*one.answers)
-                if one.name == "position":  # slot, server and database are those of the stored one
+                if one.name == "position":  # slot, server and database are those of the stored position
                     self._status.is_slot_anothers = False
         except CdcdError as error:
-            # Who waits for another's slot does not know what that one has made durable since.
+            # While another daemon holds the slot, it may have made more durable than the stored position says.
             if self._known.stored is not None and not isinstance(error, SlotActive):
                 self._status.progress(self._known.stored)
             await self._serve_schemas()
             raise
         finally:
-            start_in_thread(self._known.close)  # behind a question that was cut off and still runs
+            start_in_thread(
+                self._known.close
+            )  # a cancelled query may still run: the thread waits for its end
         shared = self._known.shared
         if shared is not None:
             _LOG.warning("topics_shared", detail=shared.message, hint=shared.advice)
 
     @property
     def to_try_in_background(self) -> dict[str, PublishedTable | None]:
-        """The topics, each with its table, that rows may never come for: what would halt them is said beside."""
+        """The topics, each with its table, that the session checks while it streams: rows may never come for them."""
         return to_try_in_background(self._known)
 
     async def _serve_schemas(self) -> None:
-        """Have what is committed of the schemas for readers, also where this start goes no farther."""
+        """Serve the committed schemas to readers although this start is refused."""
         if isinstance(self._schemas, SchemaTopic) and self._schemas.schema_index is None:
             try:
                 await in_thread(self._schemas.serve, self._config.sink_settings(), _SERVE_WITHIN_S)
@@ -185,7 +187,7 @@ class SessionStart:
         with self._status.waits.on("kafka", "the topics of cdcd and the stored position"):
             stored = await self._open_sink()
         stored, found, is_two_phase = await in_thread(self._decide, stored, server, timelines)
-        await self._keep(stored, is_anew=isinstance(found, Snapshot))
+        await self._set_identities(stored, is_anew=isinstance(found, Snapshot))
         await self._open_schemas()
         self._status.sink_opened()
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
@@ -222,7 +224,7 @@ class SessionStart:
     def _decide(
         self, stored: Progress | None, server: ServerIdentity, timelines: Timelines
     ) -> tuple[Progress | None, Resume | Snapshot, bool]:
-        """Decide again, by what nobody else can change any more; also whether the slot has two_phase."""
+        """Decide again, by a position that no other producer can change; also return the slot's two_phase."""
         slot = slot_state(self._source, server)
         if slot is not None and slot.active:
             raise slot_held(self._source.slot, slot.active_pid)
@@ -231,28 +233,28 @@ class SessionStart:
             stored = on_timeline(stored, server.timeline, timelines.left)
         return stored, found, slot is not None and slot.two_phase
 
-    async def _keep(self, stored: Progress | None, *, is_anew: bool) -> None:
-        """Go on with what the records count on in their topics; what has come since the look is compared again."""
-        looked_at, identities = self._known.stored, self._known.identities
-        at, was_at = (-1 if one is None else one.topics_at for one in (stored, looked_at))
+    async def _set_identities(self, stored: Progress | None, *, is_anew: bool) -> None:
+        """Set the topic identities of the records; compare the publications again if the record changed meanwhile."""
+        peeked, identities = self._known.stored, self._known.identities
+        at, was_at = (-1 if one is None else one.topics_at for one in (stored, peeked))
         if identities is None or at != was_at or is_anew != isinstance(self._known.verdict, Snapshot):
             identities = await in_thread(read_topic_identities, self._config.sink_settings(), at)
             if is_anew:
                 identities.reset()
-            error = refusal(await in_thread(self._compared_anew, identities, is_anew))
+            error = refusal(await in_thread(self._compare_again, identities, is_anew))
             if error is not None:
                 raise error
-        self._clients.count_on(identities)
+        self._clients.set_identities(identities)
         self._publications.is_on = True
 
-    def _compared_anew(self, identities: TopicIdentities, is_anew: bool) -> list[Finding]:
+    def _compare_again(self, identities: TopicIdentities, is_anew: bool) -> list[Finding]:
         try:
             return self._compare(identities, is_anew, self._known.sql())
         finally:
             self._known.close()
 
     def _compare(self, identities: TopicIdentities, is_anew: bool, connection: Any) -> list[Finding]:
-        """Compare what is published with what was when records were last written (F39, F42). In a thread."""
+        """Compare the publications with those at the last written record (F39, F42). In a thread."""
         self._on_loop(partial(self._publications.begin, identities, is_anew=is_anew))
         look = self._publications.look(connection)
         error = self._on_loop(partial(self._publications.judge, look))
@@ -265,7 +267,7 @@ class SessionStart:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def _granted(self, server: ServerIdentity) -> StreamOptions:
-        """Return what to ask of this server; `start_checks` has refused a wish that it cannot grant."""
+        """Return the options to ask this server for; `start_checks` has refused options that it does not support."""
         wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
         asked_for = allowed(wanted, self._last_error)
         left_out = self._crashes.options_to_leave_out(server)
@@ -282,7 +284,7 @@ class SessionStart:
 def identity_of(
     server: ServerIdentity, timelines: Timelines, slot: str, *, two_phase: bool, slot_lsn: Lsn
 ) -> SourceIdentity:
-    """Return what the progress records of a session say of the slot and its server (F10)."""
+    """Return the identity of the slot and its server for the session's progress records (F10)."""
     return SourceIdentity(
         server.system_identifier,
         server.timeline,

@@ -1,4 +1,4 @@
-"""The stream of one session: items go to the pump, and what is durable in Kafka is confirmed to PostgreSQL.
+"""The stream of one session: items go to the pump, and positions durable in Kafka are confirmed to PostgreSQL.
 
 In: an open replication stream, the pump and the writer behind it.  Out: records in Kafka; the safe LSN as flush LSN.
 Invariant: only `send_flush_lsn` moves the slot. The writer calls it after a commit (F7); `begin` calls it with the
@@ -20,7 +20,7 @@ from cdcd.txn.assembler import Assembler
 
 
 class Streaming:
-    """What reads and confirms between `begin` and the end of the session."""
+    """Reads and confirms from `begin` to the end of the session."""
 
     def __init__(
         self, stream: ReplicationStream, assembler: Assembler, pump: Pump, writer: Writer, status: Status
@@ -46,7 +46,7 @@ class Streaming:
         self._status.confirmed(lsn)
 
     async def run(self) -> None:
-        """Read and hand on until cancelled. Raises what ends the stream."""
+        """Read items and give them to the pump until cancelled. Raises the error that ends the stream."""
         stream, writer = self._stream, self._writer
         while True:
             if not stream.more and not stream.is_at_backlog_rate:

@@ -1,9 +1,9 @@
-"""Look from time to time whether topics and schemas are still what the records count on.
+"""Check at intervals that topics and schemas are still those that the records depend on.
 
 In: the session's topics, schemas and plans.  Out: an error of the tree that ends the session.
-Invariant: F66: a key would go to another partition than before as soon as a topic gets more of them; F55: a registry
-that was emptied gives the ids that cdcd has to other schemas.
-Must not: make or alter anything.
+Why: F66: when a topic gets more partitions, a key goes to another partition than before; F55: a registry that was
+emptied gives cdcd's schema ids to other schemas.
+Must not: create or alter anything.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ WATCH_INTERVAL_S = 20.0
 
 
 async def watch(topics: Topics, schemas: Registry | SchemaTopic, plans: Plans) -> None:
-    """Look until cancelled. Raises what has become of a topic or a schema."""
+    """Check until cancelled. Raises an error if a topic or a schema has changed."""
     while True:
         await asyncio.sleep(WATCH_INTERVAL_S)
         try:
             await in_thread(topics.verify, plans.partitions)
             await in_thread(schemas.verify_next)
         except (SinkUnavailable, RegistryUnavailable):
-            continue  # who needs it meets it as well, and says so
+            continue  # the writer and the plans meet and report the same error

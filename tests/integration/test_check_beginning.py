@@ -246,7 +246,7 @@ def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
         assert (level, hint) == ("ok", ""), "nobody is advised to end a daemon that works"
         assert "a daemon of this name" in said
         assert "the daemon of this configuration answers" in found["admin.port"][0][1]
-        assert found["start"][0][1].startswith("goes on from ")
+        assert found["start"][0][1].startswith("continues from ")
     topic = f"{daemon.name}.public.t"
     eventually(lambda: len(committed_values(kafka.bootstrap, topic)) == 5, "all rows are there")
     assert daemon.status()["state"] == "streaming"

@@ -185,9 +185,9 @@ def test_what_could_not_be_asked_is_unknown(
     (found,) = dry_run(registry.url)
     assert found.level == "ok"
     (found,) = dry_run(f"http://127.0.0.1:{free_port()}")
-    assert (found.level, "of 22 topics not looked at: " in found.message) == ("unknown", True)
+    assert (found.level, "of 22 topics not checked: " in found.message) == ("unknown", True)
     (found,) = dry_run(registry.url, limit_s=0.0)
-    assert (found.level, "of 22 topics could not be looked at within 0 s" in found.message) == (
+    assert (found.level, "of 22 topics could not be checked within 0 s" in found.message) == (
         "unknown",
         True,
     )

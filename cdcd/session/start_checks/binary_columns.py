@@ -1,9 +1,10 @@
-"""Which published columns cannot be read in binary, asked of the catalog before a stream begins. Blocking.
+"""Published columns that cannot be read in binary, by the catalog, before a stream begins. Blocking.
 
 In: settings, the catalog, the policies.  Out: the columns by name, each with its type.
-Invariant: a column that is named would end the session with its first value in binary (`option_downgrade`); what has
-no send function comes as text in any case and is not named. While a published table is locked none is named.
-Must not: look at rows; a column that comes later is `option_downgrade`'s.
+Invariant: a column in the result would end the session with its first value in binary (`option_downgrade`). A column
+whose type has no send function is sent as text anyway and is not in the result. While a published table is locked,
+the result is empty.
+Must not: read rows; `option_downgrade` handles a column that is added later.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class TextColumn:
 
 
 def in_readable_form(options: StreamOptions, columns: Sequence[TextColumn]) -> StreamOptions:
-    """Leave binary out, and say so, where a published column has no exact reading of it."""
+    """Return the options without binary, and log that, if a published column cannot be read exactly in binary."""
     if not options.binary or not columns:
         return options
     _LOG.warning("option_disabled", option="source.protocol.binary", reason=as_reason(columns))
@@ -42,7 +43,7 @@ def in_readable_form(options: StreamOptions, columns: Sequence[TextColumn]) -> S
 
 
 def text_columns(tables: Iterable[PublishedTable], catalog: Catalog, policies: Policies) -> list[TextColumn]:
-    """Return the published columns whose types have no exact reading of their binary form. Raises Source errors."""
+    """Return the published columns that cannot be read exactly in binary. Raises Source errors."""
     found = []
     for table in tables:
         name = f"{table.schema}.{table.name}"
@@ -57,14 +58,14 @@ def text_columns(tables: Iterable[PublishedTable], catalog: Catalog, policies: P
 
 
 def as_reason(columns: Sequence[TextColumn]) -> str:
-    """Return one line that names them, the first of many."""
+    """Return one line that names the columns, at most the first ten."""
     shown = ", ".join(f"{one.table}.{one.column} ({one.type_name})" for one in columns[:_SHOWN])
     more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
-    return f"the binary form has no exact reading for {shown}{more}"
+    return f"the binary format of these columns cannot be read exactly: {shown}{more}"
 
 
 def _only_as_text(table: str, column: Column, types: Mapping[int, PgType], policies: Policies) -> str | None:
-    """Return the type's name where it is one that can be read as text only."""
+    """Return the name of the column's type if it can be read as text only, else None."""
     pg_type = types.get(column.type_oid)
     if pg_type is not None and not pg_type.has_send:
         return None

@@ -1,13 +1,13 @@
-"""What a start looks at before it changes anything: one judgement for the daemon, `cdcd check` and `cdcd init`.
+"""The list of the checks of a start, which the daemon, `cdcd check` and `cdcd init` share.
 
-In: `StartContext`: the configuration, who asks, and what the looks before have found.  Out: findings of each look.
-Invariant: a look changes nothing and fences nobody (F79). What one look finds out the others use. The daemon raises
-the first finding that fails, a check goes on to the next look and shows all of them: a look whose `needs` have failed
-is "unknown", never left out. A daemon of this configuration that runs is no complaint: slot, stored position and
-server are then read in the order in which they move, because what a daemon confirms is stored first (F3), and what
-it stores the server has written first.
-A new question is a function of `StartContext`, a row in `START_CHECKS`, and the same name in `start_order.ORDER`.
-Everything here blocks and belongs in a thread.
+In: `StartContext`: the configuration, the caller, and the results of the checks before.  Out: findings of each check.
+Invariant: a check changes nothing and fences nobody (F79). Later checks use the results of earlier ones. The daemon
+raises the first failure; `cdcd check` runs all checks and shows every finding. A check whose `needs` have failed is
+"unknown", never left out. A running daemon of this configuration is no failure. Slot, stored position and server are
+then read in this order, because a daemon stores a position before it confirms the position (F3), and the server
+writes the WAL before the daemon stores its position.
+A new check is a function of `StartContext`, a row in `START_CHECKS`, and the same name in `start_order.ORDER`.
+All checks block, and belong in a thread.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from cdcd.waits import Kind
 
 @dataclass(frozen=True, slots=True)
 class StartCheck:
-    """One question. `needs`: the looks without whose answers it cannot be asked.
+    """One check. `needs`: the checks that have to succeed before this check can run.
 
-    `server`: what is waited for meanwhile, besides PostgreSQL. `answers`: the waits that are over once it does not
-    refuse.
+    `server`: the server that the check waits for, besides PostgreSQL. `answers`: the waits that end when the check
+    succeeds.
     """
 
     name: str
@@ -51,57 +51,61 @@ class StartCheck:
 
 
 def each(
-    known: StartContext, looks: Sequence[StartCheck] | None = None
+    known: StartContext, checks: Sequence[StartCheck] | None = None
 ) -> Iterator[tuple[StartCheck, list[Finding]]]:
-    """Yield the findings of each look, in order; what a look meets is its finding. Does not raise cdcd's errors."""
+    """Yield the findings of each check, in order. A CdcdError of a check becomes a finding and is not raised."""
     failed: dict[str, str] = {}
-    for look in START_CHECKS if looks is None else looks:
-        missing = next((failed[need] for need in look.needs if need in failed), None)
+    for check in START_CHECKS if checks is None else checks:
+        missing = next((failed[need] for need in check.needs if need in failed), None)
         if missing is not None:
-            failed[look.name] = missing
+            failed[check.name] = missing
             yield (
-                look,
-                [Finding("unknown", look.name, f"not looked at, because of: {missing}", CORRECT_FIRST)],
+                check,
+                [
+                    Finding(
+                        "unknown", check.name, f"not checked, because this failed: {missing}", CORRECT_FIRST
+                    )
+                ],
             )
             continue
-        findings, has_answer = asked(look, known)
+        findings, has_answer = run_check(check, known)
         if not has_answer:
-            failed[look.name] = next(one.subject for one in findings if one.level == "fail")
-        yield look, findings
+            failed[check.name] = next(one.subject for one in findings if one.level == "fail")
+        yield check, findings
 
 
-def asked(look: StartCheck, known: StartContext) -> tuple[list[Finding], bool]:
-    """Return the findings of one look, and whether it has found out what others need."""
+def run_check(check: StartCheck, known: StartContext) -> tuple[list[Finding], bool]:
+    """Return the findings of one check, and whether the checks that need its result can run."""
     try:
-        return look.ask(known), True
+        return check.ask(known), True
     except CdcdError as error:
         if is_lock_timeout(error):
-            return [_locked(look, known, error)], True
-        return [_met(look, error)], False
+            return [_locked(check, known, error)], True
+        return [_met(check, error)], False
 
 
-def _met(look: StartCheck, error: CdcdError) -> Finding:
-    if look.name == "server":
+def _met(check: StartCheck, error: CdcdError) -> Finding:
+    if check.name == "server":
         return connection_failure(error)
     if isinstance(error, OF_THE_SLOT):
         return failure("slot", error)
-    if isinstance(error, OF_THE_POSITION) and look.name in ("position", "published"):
+    if isinstance(error, OF_THE_POSITION) and check.name in ("position", "published"):
         return failure("stored position", error)
-    return failure(look.name, error)
+    return failure(check.name, error)
 
 
-def _locked(look: StartCheck, known: StartContext, error: CdcdError) -> Finding:
-    holders = lock_holders(known.sql()) or f"{error.message}; nobody holds a lock any more"
-    hint = "have whoever runs that transaction end it, or wait for it, then look again"
-    message = f"could not be looked at within {known.lock_patience_ms} ms: {holders}"
-    # Whoever holds one for that long is not waited for as long by each look that follows.
+def _locked(check: StartCheck, known: StartContext, error: CdcdError) -> Finding:
+    holders = lock_holders(known.sql()) or f"{error.message}; no session holds the lock any more"
+    hint = "end that transaction, or wait until it has ended, then run `cdcd check` again"
+    message = f"could not be checked within {known.lock_patience_ms} ms: {holders}"
+    # The next checks wait for the same lock for less time.
     known.lock_patience_ms = min(known.lock_patience_ms, LOCK_PATIENCE_MS)
     set_lock_timeout(known.sql(), known.lock_patience_ms)
-    return Finding("unknown", look.name, message, hint)
+    return Finding("unknown", check.name, message, hint)
 
 
 def check_spill(known: StartContext) -> list[Finding]:
-    """Whether the folder for open transactions can be written to."""
+    """Check that the folder for open transactions can be written to."""
     return [check_folder(known.config.spill_settings())]
 
 
@@ -120,4 +124,4 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("schemas", check_schemas, ("tables", "registry"), "registry", ("registry",)),
     StartCheck("spill folder", check_spill),
 )
-"""All of them, in the order of `start_order.ORDER`."""
+"""All checks, in the order of `start_order.ORDER`."""

@@ -1,6 +1,6 @@
-"""What the checks of a start have found so far: each uses what the ones before it have found.
+"""The results of the checks of a start so far: each check uses those of the checks before it.
 
-In: the configuration, and who asks.  Out: one `StartContext`, filled by the checks in their order.
+In: the configuration, and the caller.  Out: one `StartContext`, filled by the checks in their order.
 Must not: decide anything.
 """
 
@@ -31,22 +31,18 @@ from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState
 
 PATIENCE_S = 2.0
-"""How long an undecided Kafka transaction is waited for: a commit's markers take a moment."""
-
-
+"""How long a check waits for an undecided Kafka transaction: the markers of a commit take a moment."""
 CORRECT_FIRST = "correct this first, then run `cdcd check` again"
-
-
 Compare = Callable[[TopicIdentities, bool, Any], list[Finding]]
-"""What the publications have become since the record of the topics; `True`: all is copied again."""
+"""Compares the publications with the record of the topics; `True`: all tables are copied again."""
 
 
 @dataclass(slots=True)
 class StartContext:
-    """Who asks, and what the looks have found so far.
+    """The caller, and the results of the checks so far.
 
-    `may_run`: a daemon may be running; that it holds the slot is no complaint. `registry`: None where there is none
-    to ask. `is_first`: of this process's sessions; what costs much and was right then is not asked again.
+    `may_run`: a daemon may be running, and may hold the slot. `registry`: None without a registry to ask. `is_first`:
+    this is the first session of the process; later sessions skip the expensive checks, which succeeded then.
     """
 
     config: Config
@@ -77,7 +73,7 @@ class StartContext:
     _connection: Any = None
 
     def sql(self) -> Any:
-        """Return the one connection of all looks: what is compared is of one server (F59). Raises Source errors."""
+        """Return the one connection of all checks, so that all compare one server (F59). Raises Source errors."""
         if self._connection is None:
             self._connection = connect_sql(self.source)
             set_lock_timeout(self._connection, self.lock_patience_ms)
@@ -91,7 +87,7 @@ class StartContext:
 
     @property
     def is_anew(self) -> bool:
-        """Whether all tables are to be copied; also where that could not be found out."""
+        """Whether all tables are to be copied; True also while that is not known."""
         return self.config.snapshot.mode == "initial" and not isinstance(self.verdict, Resume)
 
     @property
@@ -100,5 +96,5 @@ class StartContext:
         return self.is_anew or (self.stored is not None and self.stored.gap is not None)
 
     def policy_of(self, table: str) -> Policy:
-        """What the configuration says of `schema.table`."""
+        """Return the policy that the configuration has for `schema.table`."""
         return self.config.format.policies().table(table)

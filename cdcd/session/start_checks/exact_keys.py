@@ -1,8 +1,8 @@
-"""The keys of published tables of which a choice of the configuration leaves something out. Blocking.
+"""Keys of published tables that an option of the configuration makes inexact. Blocking.
 
 In: the published tables, the catalog, the policies.  Out: a finding for each such table.
-Invariant: what the daemon warns of as `key_not_exact` is named here before it starts.
-Must not: ask about a table for which no such choice is made.
+Invariant: each table that the daemon would log as `key_not_exact` has a finding.
+Must not: query a table without such an option.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cdcd.source.publication_catalog import PublishedTable
 
 
 def inexact_keys(tables: Iterable[PublishedTable], catalog: Catalog, policies: Policies) -> Iterator[Finding]:
-    """Yield what is to be said of their keys. Raises Source errors."""
+    """Yield a warning for each table with an inexact key. Raises Source errors."""
     for table in tables:
         name = f"{table.schema}.{table.name}"
         merged = _merged(table, name, catalog, policies)
         if merged:
             message = (
                 "format.numeric_as: double or format.interval_as: microseconds may make one key of two in "
-                f"{', '.join(merged)}, and whoever reads by key has one of the rows"
+                f"{', '.join(merged)}; a reader by key then has only one of the two rows"
             )
-            hint = "leave these columns as they are, in format.overrides"
+            hint = "exclude these columns from the option, in format.overrides"
             yield Finding("warn", f"table {name}", message, hint)
 
 

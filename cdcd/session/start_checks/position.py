@@ -1,9 +1,9 @@
-"""The check of a start that finds where it would begin, by the stored position, the slot and the server.
+"""The check that decides where a start would begin, by the stored position, the slot and the server.
 
 In: `StartContext`, after server and Kafka have answered.  Out: the decision of `recovery.start_decision`, or its
-refusal.
-Invariant: slot, stored position and server are read in the order in which they move, because what a daemon confirms
-is stored first (F3), and what it stores the server has written first.
+error.
+Invariant: slot, stored position and server are read in this order, because a daemon stores a position before it
+confirms the position (F3), and the server writes the WAL before the daemon stores its position.
 Must not: change anything, fence anybody (F79).
 """
 
@@ -44,25 +44,25 @@ OF_THE_POSITION = (ProgressUnreadable, SinkAuthorization, SourceMismatch)
 
 
 def check_position(known: StartContext) -> list[Finding]:
-    """Whether a start may begin where the stored position and the slot say, and where that is."""
+    """Check that a start may begin at the stored position or the slot's; the finding names the position."""
     if known.server is not None and known.server.in_recovery:
-        message = "where it would begin is not known: a standby's slots cannot be read"
-        return [Finding("unknown", "start", message, "look again at the primary")]
+        message = "the start position is not known: the slots of a standby cannot be read"
+        return [Finding("unknown", "start", message, "run `cdcd check` against the primary")]
     try:
         finding = position(known)
     except (*OF_THE_SLOT, *OF_THE_POSITION):
         if not known.may_run:
             raise
-        # A daemon at its first start makes slot and position one after the other: once more, after it.
+        # A daemon at its first start creates the slot and the position one after the other: read both again.
         finding = position(known)
     known.identities = identities = _topic_identities(known)
     assert known.topics is not None
-    known.topics.identities = identities  # what the look at the topics compares with
+    known.topics.identities = identities  # `check_topics` compares with them
     return [*_holder(known), finding]
 
 
 def position(known: StartContext) -> Finding:
-    """Find where a start would begin. Raises what it would be refused with."""
+    """Decide where a start would begin. Raises the error that would refuse the start."""
     connection = known.sql()
     expected = known.server
     known.slot = slot = read_slot(connection, known.source.slot)
@@ -85,11 +85,11 @@ def position(known: StartContext) -> Finding:
 
 
 def decided(known: StartContext, stored: Progress | None, slot: SlotState | None) -> Resume | Snapshot:
-    """Return the verdict of `start_decision` on what was read. Raises what a start would be refused with."""
+    """Return the verdict of `start_decision` on slot and position. Raises the error that would refuse the start."""
     assert known.server is not None
     assert known.timelines is not None
     if slot is not None and known.may_run:
-        slot = replace(slot, active=False)  # a daemon that runs holds it, which is no complaint
+        slot = replace(slot, active=False)  # a running daemon may hold the slot
     wanted = replace(wanted_of(known.config), create_slot=known.create_slot)
     found = verdict(stored, slot, known.server, wanted, known.timelines.left)
     if stored is not None and isinstance(found, Resume):
@@ -117,13 +117,13 @@ def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
 
 
 def _undecided(what: str, level: Any) -> Finding:
-    message = f"where it would begin is not known; by what is committed now: {what}"
-    hint = "another producer's open transaction in the progress topic is in the way: look again when it has ended"
+    message = f"the start position is not final yet; by the records committed now: {what}"
+    hint = "another producer has an open transaction in the progress topic: run `cdcd check` again when it has ended"
     return Finding(level, "start", message, hint)
 
 
 def _topic_identities(known: StartContext) -> TopicIdentities:
-    """Return what the records count on in their topics: nothing of it where all tables are copied again."""
+    """Return the topic identities that the records depend on; empty if all tables are copied again."""
     assert known.sink is not None
     at = -1 if known.stored is None else known.stored.topics_at
     identities = read_topic_identities(known.sink, at)
@@ -140,15 +140,15 @@ def _holder(known: StartContext) -> list[Finding]:
 
 def _start_summary(begin: Resume | Snapshot, config: Config) -> str:
     if isinstance(begin, Resume):
-        return f"goes on from {format_lsn(begin.start_lsn)}"
+        return f"continues from {format_lsn(begin.start_lsn)}"
     if config.snapshot.mode == "never":
-        return "makes the slot and begins there, without a snapshot"
-    again = " again: one was cut off" if begin.begun_topics or begin.drop_slot else ""
-    return f"makes the slot and takes the snapshot{again}"
+        return "creates the slot and begins there, without a snapshot"
+    again = " again: the last one was not completed" if begin.begun_topics or begin.drop_slot else ""
+    return f"creates the slot and takes the snapshot{again}"
 
 
 def wanted_of(config: Config) -> Wanted:
-    """Return what the configuration says about the slot and the beginning."""
+    """Return the options of the configuration that concern the slot and the start."""
     return Wanted(
         slot=config.source.slot.name,
         create_slot=config.source.slot.create,

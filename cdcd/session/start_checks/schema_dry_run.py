@@ -1,11 +1,10 @@
-"""Whether each published table's records could be written now: key, Avro schemas, and what readers of its topic say.
+"""Check without writing that each table's records could be written: key, Avro schemas, compatibility with readers.
 
-In: the published tables, the catalog, what answers for the registry, a limit of time.  Out: findings.
-Invariant: the judgement is that of a row (`plans`), by the same code and under the same policy; nothing is
-registered, made or altered. What is judged is the table as the catalog has it now: of rows that are in the WAL
-already, and of what is altered later, nothing is said. Tables are asked about by several threads; who does not answer
-in time ends it, and what was not asked is said.
-Must not: end a start by itself (`start_checks` knows whether a table is written to at once), keep a table's schemas.
+In: the published tables, the catalog, the registry or its replacement, a time limit.  Out: findings.
+Invariant: the check runs the code and the policy that a row runs (`plans`); nothing is registered, created or
+altered. A table is checked as the catalog has it now: the findings do not cover rows that are in the WAL already, or
+a later DDL. Several threads check the tables. At the time limit the check ends and reports the number of tables left.
+Must not: end a start by itself (`start_checks` knows whether a table is written to at once), store a table's schemas.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from cdcd.source.publication_catalog import PublishedTable
 THREADS = 8
 LIMIT_S = 60.0
 _REPORTED_EVERY_S = 5.0
-_LOOK_AGAIN = "run `cdcd check` again, once the registry answers as fast as it does otherwise"
+_CHECK_AGAIN = "run `cdcd check` again when the registry answers at its normal speed"
 _KEY_EVENTS = {
-    "key_schema_changed": "with its next row the topic's key gets another schema",
-    "key_added": "its next row is the topic's first with a key",
+    "key_schema_changed": "the next row gives the topic's key another schema",
+    "key_added": "the next row is the topic's first record with a key",
 }
 
 HasRecords = Callable[[str], bool]
 Report = Callable[[int, int], None]
-"""Hears from time to time how many tables have been looked at, and of how many."""
+"""Is called at intervals with the number of tables checked so far, and the number of all tables."""
 
 
 def unreported(_done: int, _all: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(slots=True)
 class TopicResult:
-    """One topic. `events`: those of `Plans`, with their fields. `is_of_messages`: nobody may ever write to it."""
+    """The result of one topic. `events`: those of `Plans`, with their fields. `is_of_messages`: the message topic."""
 
     subject: str
     error: CdcdError | None = None
@@ -56,7 +55,7 @@ class TopicResult:
 
 
 class _Asked:
-    """A registry that is only asked, as `Plans` use it."""
+    """A registry for `Plans` that reads and registers nothing."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -76,7 +75,7 @@ class _Asked:
 
 
 class _Listed:
-    """The catalog, as `Plans` ask it, for one table whose keys are known."""
+    """The catalog for `Plans`, for one table whose keys are known."""
 
     def __init__(self, catalog: Catalog, table: PublishedTable | None) -> None:
         self.types = catalog.types
@@ -87,7 +86,7 @@ class _Listed:
 
 
 class _NoTopics:
-    """Topics of which the look at the topics has said all that there is to say."""
+    """Topics for `Plans` that exist: `check_topics` has checked them."""
 
     def __init__(self, has_records: HasRecords) -> None:
         self.has_records = has_records
@@ -99,7 +98,7 @@ class _NoTopics:
 
 
 class SchemaDryRun:
-    """Judges tables, one after the other in each of its threads."""
+    """Checks tables, one after the other in each of its threads."""
 
     def __init__(
         self,
@@ -108,9 +107,9 @@ class SchemaDryRun:
         has_records: HasRecords,
         closes: Callable[[], None] = lambda: None,
     ) -> None:
-        """`schemas`: a SchemaTopic is one that nobody writes by; what is claimed in it comes to nothing.
+        """`schemas`: a SchemaTopic here is never written; its claims have no effect.
 
-        `closes` is called when the last thread has ended, which may be after `run` has given up.
+        `closes` is called when the last thread has ended, which may be after `run` has returned.
         """
         self._config = config
         self._policies = config.format.policies()
@@ -136,9 +135,9 @@ class SchemaDryRun:
         report: Report = unreported,
         pause_s: float = 0.0,
     ) -> list[Finding]:
-        """Judge topics, each with its table (None: cdcd's own); return what was found, of those asked in time.
+        """Check topics, each with its table (None: cdcd's own); return the findings within the time limit.
 
-        `at_once`: a start writes to all of them. `pause_s`: after each, where others wait for the same servers.
+        `at_once`: a start writes to all of them. `pause_s`: the pause after each, while others use the same servers.
         """
         waiting = iter(wanted.items())
         workers = [
@@ -154,7 +153,7 @@ class SchemaDryRun:
         return self._findings(len(wanted) - self._gone, limit_s, at_once=at_once)
 
     def cancel(self) -> None:
-        """Ask about no further table."""
+        """Check no further table."""
         self._cancelled.set()
 
     # --- inside ---
@@ -177,7 +176,7 @@ class SchemaDryRun:
             with self._lock:
                 self._working -= 1
                 is_last = self._working == 0
-            if is_last:  # who is still asking would open what is closed under him again
+            if is_last:  # a thread that still runs would open the connection again
                 self._catalog.close()
                 self._closes()
 
@@ -235,13 +234,13 @@ class SchemaDryRun:
         found = [finding for one in done for finding in _findings_of(one, at_once=at_once)]
         left = topics - len(done)
         if self._unavailable is not None:
-            reason, hint = self._unavailable.without_hint, self._unavailable.advice or _LOOK_AGAIN
+            reason, hint = self._unavailable.without_hint, self._unavailable.advice or _CHECK_AGAIN
             found.append(
-                Finding("unknown", "schemas", f"{left} of {topics} topics not looked at: {reason}", hint)
+                Finding("unknown", "schemas", f"{left} of {topics} topics not checked: {reason}", hint)
             )
         elif left:
-            message = f"{left} of {topics} topics could not be looked at within {limit_s:g} s"
-            found.append(Finding("unknown", "schemas", message, _LOOK_AGAIN))
+            message = f"{left} of {topics} topics could not be checked within {limit_s:g} s"
+            found.append(Finding("unknown", "schemas", message, _CHECK_AGAIN))
         return found or [Finding("ok", "schemas", f"the records of {topics} topics can be written")]
 
 
@@ -249,7 +248,9 @@ def _findings_of(result: TopicResult, *, at_once: bool) -> Iterator[Finding]:
     if result.error is not None:
         found = failure(result.subject, result.error)
         if result.is_of_messages:
-            hint = f"{found.hint}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
+            hint = (
+                f"{found.hint}; if nothing calls pg_logical_emit_message, set source.protocol.messages: false"
+            )
             yield Finding(
                 "warn", found.subject, f"{found.message}; the first logical message would halt cdcd", hint
             )
@@ -260,9 +261,11 @@ def _findings_of(result: TopicResult, *, at_once: bool) -> Iterator[Finding]:
         return
     for event, fields in result.events:
         if event == "incompatible_schema":
-            message = f"{fields['reason']}; the next row goes to {fields['topic']} under its new schema all the same"
+            message = (
+                f"{fields['reason']}; the next row goes to {fields['topic']} with its new schema nevertheless"
+            )
             yield Finding(
-                "warn", result.subject, message, "have its readers go on there, or take the change back"
+                "warn", result.subject, message, "have the readers continue there, or take the change back"
             )
         elif event in ("key_schema_changed", "key_added"):
             message = _KEY_EVENTS[event]

@@ -19,11 +19,11 @@ from cdcd.source.publication_catalog import PublishedTable
 
 
 def check_registry(known: StartContext) -> list[Finding]:
-    """Whether the registry, or the schema topic in its place, answers and would take schemas."""
+    """Check that the registry, or the schema topic in its place, answers and would accept schemas."""
     if known.registry is None:
         where = known.config.schema_topic
         if where is None:
-            return [Finding("ok", "registry", "it has answered before")]
+            return [Finding("ok", "registry", "it answered an earlier session")]
         known.schemas = _read_schemas(known, where)
         return [Finding("ok", "registry", f"none: schemas are stored in {where}, and served on admin.port")]
     names = table_topics(known, [])
@@ -42,7 +42,7 @@ def check_registry(known: StartContext) -> list[Finding]:
 
 
 def _read_schemas(known: StartContext, topic: str) -> SchemaTopic | None:
-    """Return what the schema topic holds, None where that is not asked again. Raises SchemasUnreadable."""
+    """Return the content of the schema topic, None if this session does not read it. Raises SchemasUnreadable."""
     if known.sink is None or known.metadata is None or not known.is_first:
         return None
     schemas = SchemaTopic(topic, known.source.slot, known.config.registry.compatibility)
@@ -54,10 +54,10 @@ def _read_schemas(known: StartContext, topic: str) -> SchemaTopic | None:
 
 
 def check_schemas(known: StartContext) -> list[Finding]:
-    """Whether each table's records could be written, by key and schemas, as far as the catalog of now says.
+    """Check that each table's records could be written, by key and schemas, as the catalog is now.
 
-    Where a table is not written to before it gets a row, a start is not refused for it: it says so beside the stream
-    (`session`), and the row ends it.
+    A table that is not written to before its next row does not refuse a start: the session logs the problem while it
+    streams (`schema_warnings`), and halts at the row.
     """
     if known.schemas is None or not (known.may_run or (known.is_first and known.is_written_at_once)):
         return []
@@ -71,5 +71,5 @@ def check_schemas(known: StartContext) -> list[Finding]:
 
 
 def to_try_in_background(known: StartContext) -> dict[str, PublishedTable | None]:
-    """Return the topics, each with its table, about which a start has not asked: nobody waits for the answer."""
+    """Return the topics, each with its table, that the session is to check while it streams."""
     return table_topics(known, []) if known.is_first and not known.is_written_at_once else {}

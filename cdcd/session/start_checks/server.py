@@ -22,20 +22,20 @@ from cdcd.source.start import quote_identifier
 
 
 def check_server(known: StartContext) -> list[Finding]:
-    """Whether PostgreSQL answers, and which server it is."""
+    """Check that PostgreSQL answers; the finding names the server."""
     known.server = identify(known.sql())
     return list(server_findings(known.server))
 
 
 def check_publications(known: StartContext) -> list[Finding]:
-    """Whether the publications are there, or may be created."""
+    """Check that the publications exist, or may be created."""
     missing = missing_publications(known.sql(), known.source.publications)
     may_create = known.config.source.publication.create
     return list(publication_findings(known.source, missing, may_create=may_create))
 
 
 def check_setup(known: StartContext) -> list[Finding]:
-    """Whether the settings of the server and the rights of the role are enough for the stream."""
+    """Check that the server's settings and the role's privileges are enough for the stream."""
     assert known.server is not None
     connection = known.sql()
     return list(
@@ -53,7 +53,7 @@ def check_setup(known: StartContext) -> list[Finding]:
 
 
 def check_published(known: StartContext) -> list[Finding]:
-    """Whether what is published is what it was when records were last written (F39, F42)."""
+    """Check that the publications are as they were when records were last written (F39, F42)."""
     if known.identities is None:
         return [Finding("unknown", "published", "not compared: the position is not known", CORRECT_FIRST)]
     found = known.compare(known.identities, isinstance(known.verdict, Snapshot), known.sql())
@@ -63,7 +63,7 @@ def check_published(known: StartContext) -> list[Finding]:
 
 
 def check_tables(known: StartContext) -> list[Finding]:
-    """Whether the rows of each published table can be told apart and read; finds the tables."""
+    """List the published tables; check that each has a replica identity and can be read."""
     connection = known.sql()
     known.tables = tables = published_tables(connection, known.source.publications)
     policies = known.config.format.policies()
@@ -89,5 +89,5 @@ def _binary(known: StartContext, tables: list[PublishedTable]) -> list[Finding]:
     if not columns:
         return []
     option = "source.protocol.binary"
-    message = f"it is left out: {as_reason(columns)}"
+    message = f"left out: {as_reason(columns)}"
     return [Finding("warn", option, message, f"{option}: false says that this is known")]

@@ -1,4 +1,4 @@
-"""The checks of a start that ask Kafka: the cluster, the topics and whose they are, the transactional id.
+"""The checks of a start that ask Kafka: the cluster, the topics and their owners, the transactional id.
 
 In: `StartContext`.  Out: findings, and the names of all topics that a start would write to.
 Must not: make or alter a topic (F79).
@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_MESSAGES = 140_000
 
 
 def check_kafka(known: StartContext) -> list[Finding]:
-    """Whether the cluster answers, with the names of its topics."""
+    """Check that the cluster answers; read its metadata."""
     known.sink, known.topics, known.ownership = known.open_sink()
     known.metadata = known.topics.cluster_metadata()
     brokers = len(known.metadata.brokers)
@@ -33,7 +33,7 @@ def check_kafka(known: StartContext) -> list[Finding]:
 
 
 def check_topics(known: StartContext) -> list[Finding]:
-    """Whether the topics that will be written to are there as they have to be, or can be made."""
+    """Check that the topics of this configuration exist with the right settings, or can be created."""
     findings: list[Finding] = []
     names = table_topics(known, findings)
     keyless = {topic for topic, table in names.items() if table is not None and _is_keyless(known, table)}
@@ -46,9 +46,10 @@ def check_topics(known: StartContext) -> list[Finding]:
 def topic_names(
     config: Config, tables: Iterable[PublishedTable], version_num: int, refused: list[Finding] | None = None
 ) -> dict[str, PublishedTable | None]:
-    """Return the topics that will be written to, each with its table; None: that of messages or transactions.
+    """Return the topics that will be written to, each with its table; None: the topic of messages or transactions.
 
-    A table that can have none, or only another one's (F66), goes to `refused`; without that its error is raised.
+    A table without a valid topic name, or with the name of another table's topic (F66), is added to `refused`.
+    Without `refused` its error is raised.
     """
     names: dict[str, PublishedTable | None] = {}
     owners = dict.fromkeys(own_topics(config.name), ("cdcd", "itself"))
@@ -71,19 +72,19 @@ def topic_names(
 
 
 def written_topics(known: StartContext) -> list[str]:
-    """Return the topics that will be written to, cdcd's own too, as far as that could be found out."""
+    """Return the topics that will be written to, with cdcd's own, as far as they are known."""
     return [*table_topics(known, []), *own_topic_properties(known.config)]
 
 
 def table_topics(known: StartContext, refused: list[Finding]) -> dict[str, PublishedTable | None]:
-    """Return the topics that will be written to, of what could be found out; the look at the tables says the rest."""
+    """Return the topics that will be written to, as far as the tables are known; `check_tables` reports the rest."""
     if known.server is None:
         return {}
     return topic_names(known.config, known.tables or (), known.server.version_num, refused)
 
 
 def own_topic_properties(config: Config) -> dict[str, Mapping[str, str]]:
-    """Return the topics with one partition that cdcd keeps its own records in, with their settings."""
+    """Return the topics of cdcd's own records, which have one partition each, with their settings."""
     own = {config.progress_topic: PROGRESS_PROPERTIES}
     if config.schema_topic is not None:
         own[config.schema_topic] = SCHEMA_PROPERTIES
@@ -97,18 +98,18 @@ def _is_keyless(known: StartContext, table: PublishedTable) -> bool:
 
 
 def _not_needed_by_all(finding: Finding, config: Config) -> Finding:
-    """Nobody halts for the topic of the logical messages before somebody writes one."""
+    """Make a failure of the message topic a warning: no halt before the first logical message."""
     if finding.level != "fail" or finding.subject != f"topic {message_topic(config.name)}":
         return finding
-    hint = f"{finding.hint}; if nothing calls pg_logical_emit_message, source.protocol.messages: false"
+    hint = f"{finding.hint}; if nothing calls pg_logical_emit_message, set source.protocol.messages: false"
     message = f"{finding.message}; the first logical message would halt cdcd"
     return Finding("warn", finding.subject, message, hint)
 
 
 def check_owners(known: StartContext) -> list[Finding]:
-    """Whether every topic that a start would write to is its own (F80), as far as the tables are known by now.
+    """Check that no other slot writes to the topics of this configuration (F80), as far as the tables are known.
 
-    One that nobody could name yet is asked about before it is made (`Topics.ensure`).
+    `Topics.ensure` checks a topic that is not known yet, before it creates the topic.
     """
     assert known.ownership is not None
     if _drops_what_it_never_made(known):
@@ -121,7 +122,7 @@ def check_owners(known: StartContext) -> list[Finding]:
 
 
 def _drops_what_it_never_made(known: StartContext) -> bool:
-    """Whether a start that was cut off would make the slot again, and no record says that it had made one."""
+    """Whether an interrupted start would recreate the slot although no record says that it had created one."""
     begin, stored = known.verdict, known.stored
     return (
         isinstance(begin, Snapshot)
@@ -132,19 +133,19 @@ def _drops_what_it_never_made(known: StartContext) -> bool:
 
 
 def check_transactions(known: StartContext) -> list[Finding]:
-    """Whether the transactional id may be used; asked only where the stored position was not written under it."""
+    """Check that the transactional id may be used, unless the stored position was written under this id."""
     assert known.topics is not None
     assert known.sink is not None
     if not known.sink.is_exactly_once or not known.is_first:
         return []
     used = "" if known.stored is None else known.stored.transactional_id
     if used == known.sink.transactional_id and not known.may_run:
-        return []  # the position was written under it; to find its coordinator may take half a second
+        return []  # finding the coordinator may take half a second
     found = check_transactional_id(known.sink, known.topics.longest_transaction_ms(known.metadata))
     known.is_transaction_known = found is not None
     return [] if found is None else [found]
 
 
 def ownership_of(config: Config, settings: SinkSettings) -> TopicOwnership:
-    """Return what asks whose topics are."""
+    """Return the check of topic owners for this slot."""
     return TopicOwnership(settings, config.sink.topics.shared_with)
