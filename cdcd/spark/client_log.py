@@ -1,9 +1,9 @@
-"""What librdkafka logs, as records of Python's logging.
+"""librdkafka's log lines as records of Python's logging.
 
 In: a line of a client: its facility, the client's name, the text.  Out: a record of the logger `cdcd.spark.kafka`;
-the same within a minute is counted, and told with the next one.
-Invariant: what a client goes on after by itself is a warning: it meets it twenty times a second, and what cannot go
-on without it raises an error of its own.
+repetitions within a minute are counted, and the count is logged with the next one.
+Invariant: an error that the client retries by itself is a warning: it may occur twenty times a second, and a failed
+call raises its own error.
 Must not: decide anything.
 """
 
@@ -24,24 +24,24 @@ _HOW_LONG = re.compile(r" \(after \d+ms in state \w+(?:, \d+ identical error\(s\
 
 
 class ClientLog:
-    """What a client of librdkafka takes for a logger. One for all clients of the process."""
+    """The logger of librdkafka's clients, one for all clients of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
     def log(self, level: int, _form: str, facility: str, _client: str, text: str) -> None:
-        """Take one line, as the binding gives it."""
+        """Log one line, with the arguments that confluent-kafka passes."""
         level = min(level, logging.WARNING) if facility in _TRIED_AGAIN else level
         text = _HOW_LONG.sub("", _THREAD.sub("", text, count=1))[:MOST_CHARACTERS]
         text = "".join(one if one.isprintable() else "?" for one in text)
         repeated = self._repeated((facility, text))
         if repeated is not None:
-            more = f" ({repeated} times more before)" if repeated else ""
+            more = f" (repeated {repeated} times before)" if repeated else ""
             LOG.log(level, "%s: %s%s", facility, text, more)
 
     def _repeated(self, key: tuple[str, str]) -> int | None:
-        """Return how often it has come since it was told, None where that was a moment ago."""
+        """Return the number of repetitions since the line was last logged, None if that was within a minute."""
         now_s = time.monotonic()
         with self._lock:
             logged_s, count = self._said.get(key, (-WINDOW_S, 0))

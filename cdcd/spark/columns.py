@@ -2,7 +2,7 @@
 
 In: an expanded Avro type (logical types included) and values decoded under the schema without logical types:
 numbers and bytes as on the wire.  Out: an Arrow type, or an Arrow array of it.
-Invariant: no value passes through a Python date or time, so the whole range of the wire survives; decimals keep
+Invariant: no value is converted to a Python date or time, so the full range of the wire is preserved; decimals have
 all their 38 digits.  Must not: do I/O.
 """
 
@@ -64,7 +64,7 @@ def _logical(avro: AvroType) -> str | None:
 
 
 def arrow_type(avro: AvroType) -> pa.DataType:
-    """Return the Arrow type of an expanded Avro type. A logical type that is not known is its plain type."""
+    """Return the Arrow type of an expanded Avro type. An unknown logical type becomes its plain type."""
     avro = without_null(avro)
     kind, logical = _kind(avro), _logical(avro)
     if kind in ("bytes", "fixed") and logical == "decimal":
@@ -78,7 +78,7 @@ def arrow_type(avro: AvroType) -> pa.DataType:
     special = _LOGICAL.get((kind, logical or ""))
     known = special or _PRIMITIVES.get(kind)
     if known is None:
-        raise SparkReadError("an Avro type without a column type", type=kind)
+        raise SparkReadError("an Avro type has no column type", type=kind)
     return known()
 
 
@@ -101,7 +101,7 @@ def arrow_array(values: Sequence[Any], avro: AvroType) -> pa.Array:
 
 
 def _decimals(values: Sequence[bytes | None], target: pa.DataType) -> pa.Array:
-    """Big-endian two's complement of any length, as Avro has it, to 16 bytes little-endian, as Arrow has it."""
+    """Return an Arrow array (16 bytes little-endian) of Avro decimals (big-endian two's complement, any length)."""
     zero = bytes(16)
     data = b"".join(
         zero
@@ -152,7 +152,7 @@ def _records(
 
 
 def plain_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the type whose Python values are numbers where this one's would be dates or times."""
+    """Return the type with integers in place of dates and times, so that its Python values are numbers."""
     if pa.types.is_timestamp(arrow) or pa.types.is_time64(arrow):
         return pa.int64()
     if pa.types.is_date32(arrow):
@@ -167,9 +167,9 @@ def plain_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def continues(old: AvroType, new: AvroType) -> bool:
-    """Tell whether values of the old type are values of the new one, by Avro's promotions.
+    """Return whether values of the old type are values of the new one, by Avro's promotions.
 
-    Decimals of another scale are not: their bytes mean another number.
+    Decimals of another scale are not, because their bytes mean another number.
     """
     old, new = without_null(old), without_null(new)
     old_kind, new_kind = _kind(old), _kind(new)

@@ -1,9 +1,9 @@
-"""Where a batch may end: offsets of all topics at one PostgreSQL commit.
+"""The end of a batch: offsets of all topics at one PostgreSQL commit.
 
-In: progress records in their order and the offsets a batch starts at.  Out: the offsets it ends at.
-Invariant: a cut is the sum of whole progress records, and never ends behind one that marks a part or a gap, so it
-never tears a PostgreSQL transaction; offsets never move back. Offsets are {topic: {partition as text: next offset}},
-the JSON that Spark keeps in its checkpoint.
+In: progress records in order and a batch's start offsets.  Out: the batch's end offsets.
+Invariant: a cut is the sum of whole progress records, and never ends after one that marks a part or a gap, so that it
+never splits a PostgreSQL transaction; offsets never decrease. Offsets are {topic: {partition as text: next offset}},
+the JSON that Spark stores in its checkpoint.
 Must not: do I/O.
 """
 
@@ -21,10 +21,10 @@ PROGRESS_FORMATS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One progress record: what its Kafka transaction touched, as next offsets.
+    """One progress record: the partitions that its Kafka transaction wrote to, with their next offsets.
 
-    `is_part`: a PostgreSQL transaction is written up to somewhere inside it, or a gap is accepted that the topics
-    have still to be told of, so nobody may stop reading here.
+    `is_part`: a PostgreSQL transaction is written only in part, or the markers of an accepted gap are not written
+    yet, so a batch must not end here.
     """
 
     commit_lsn: str
@@ -33,7 +33,7 @@ class Commit:
 
 
 def parse_progress(value: bytes) -> Commit:
-    """Read the JSON of a progress record. Raises ProgressUnreadable on a format that is not known here."""
+    """Parse the JSON of a progress record. Raises ProgressUnreadable for an unknown format."""
     try:
         fields = json.loads(value)
         known = fields["format"] in PROGRESS_FORMATS
@@ -46,7 +46,7 @@ def parse_progress(value: bytes) -> Commit:
             is_part=fields.get("part") is not None or fields.get("gap") is not None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProgressUnreadable("a progress record is not what this version reads") from error
+        raise ProgressUnreadable("this version cannot read a progress record") from error
     if not known:
         raise ProgressUnreadable("a progress record has an unknown format", format=fields["format"])
     return commit
@@ -71,7 +71,7 @@ def merge(base: Mapping[str, Mapping[str, int]], more: Mapping[str, Mapping[str,
 
 
 def distance(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> int:
-    """Return how many offsets lie between two cuts, which bounds the rows from above."""
+    """Return the number of offsets between two cuts, an upper bound of the number of rows."""
     return sum(
         max(0, offset - start.get(topic, {}).get(partition, 0))
         for topic, partitions in end.items()
@@ -84,7 +84,7 @@ def cut(
 ) -> Offsets:
     """Return the offsets after as many commits as the limits allow.
 
-    At least one commit that moves something is taken, however large, else a batch could never go on.
+    At least one commit with records is included, however large, because the query could not progress otherwise.
     """
     reached, taken, rows = start, 0, 0
     parts: Offsets = {}
@@ -105,7 +105,7 @@ def cut(
 
 
 def only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:
-    """Keep the wanted topics; None wants all."""
+    """Return the offsets of the given topics; None means all topics."""
     if topics is None:
         return offsets
     return {topic: partitions for topic, partitions in offsets.items() if topic in topics}

@@ -1,11 +1,11 @@
-"""Raw records of one topic as columns: what changed, in the order's terms, without a jar.
+"""Raw records of one topic as columns, without a jar: the change, and its position in the order of changes.
 
 In: a DataFrame of `format("cdcd")` (or any with key and value), the registry, a topic.
 Out: columns op, key, before, after, timeline, commit_lsn, tx_seq, snapshot, lsn, unchanged, special, ts_us,
 schema_id, and the raw topic, partition, offset.  Works in batches and in streams.
-Invariant: every record is decoded under the schema it was written with, then brought to the newest one that the
-registry had at the call, by name and by Avro's promotions; an older column that does not fit is an error.
-Must not: drop a record: tombstones come out with a null op.
+Invariant: every record is decoded under its own schema, then converted to the registry's newest schema of the
+topic, by name and by Avro's promotions; an older column that does not fit is an error.
+Must not: drop a record: tombstones have a null op.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cdcd.errors import SparkReadError
@@ -53,9 +53,9 @@ _PLAIN = [
 
 
 def decode(df: DataFrame, *, registry_url: str, topic: str) -> DataFrame:
-    """Return the decoded changes of `topic`. `key` is null for a table without one.
+    """Return the decoded changes of `topic`. `key` is null for a table without a key.
 
-    Raises SparkReadError when the registry has no schema for the topic. Times of day are microseconds (long).
+    Raises SparkReadError if the registry has no schema for the topic. Times of day are microseconds (long).
     """
     envelope = newest_schema(registry_url, f"{topic}-value")
     if envelope is None:
@@ -75,7 +75,7 @@ def decode(df: DataFrame, *, registry_url: str, topic: str) -> DataFrame:
 
 
 def _without_time(avro: Any) -> Any:
-    """Return the type with times of day as numbers: not every Spark reads TIME."""
+    """Return the type with times of day as numbers, because not every Spark version reads TIME."""
     if isinstance(avro, list):
         return [_without_time(one) for one in avro]
     if isinstance(avro, dict):
@@ -156,5 +156,5 @@ class _Reader:
 def _check_follows(written: Schema, wanted: Schema, number: int) -> None:
     if not (continues(written, wanted) or continues(wanted, written)):
         raise SparkReadError(
-            "a record's columns are of types that the newest schema cannot hold", schema_id=number
+            "the types of a record's columns cannot be converted to the newest schema", schema_id=number
         )

@@ -1,8 +1,8 @@
-"""Changes as values: from a framed key and an Avro envelope to an `Event` with its place in the order.
+"""Changes as values: decode a framed key and an Avro envelope into an `Event` with its position in the order.
 
 In: Kafka keys and values, envelope schemas by id.  Out: events whose column values are the wire's numbers, texts
-and bytes.  Invariant: `Sequence` orders all changes of a database: timeline (a later one uses LSNs of an
-earlier one again, F58), commit LSN, snapshot rows before the transactions of the same LSN (the first transaction may
+and bytes.  Invariant: `Sequence` orders all changes of a database: timeline (a later one reuses LSNs of an
+earlier one, F58), commit LSN, snapshot rows before the transactions of the same LSN (the first transaction may
 begin exactly at the consistent point), tx_seq.
 Must not: do I/O; a schema that is not given is an error.
 """
@@ -25,7 +25,7 @@ SNAPSHOT, STREAM = 0, 1
 
 
 class Sequence(NamedTuple):
-    """The place of a change among all changes of its database. `timeline` 0: written before records had one."""
+    """The position of a change among all changes of its database. `timeline` 0: from a version without timelines."""
 
     timeline: int
     commit_lsn: int
@@ -34,14 +34,14 @@ class Sequence(NamedTuple):
 
 
 _NEVER_HAPPENED = (
-    "have cdcd copy the tables again (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new "
-    "snapshot it would keep what never happened"
+    "copy the tables again (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new snapshot the "
+    "mirror would retain changes that never happened"
 )
 BEGINNING = Sequence(0, -1, SNAPSHOT, 0)
 
 _TOO_LARGE = (
-    "raise the limits, then have cdcd copy the tables again (`cdcd resnapshot`); or start the mirror with "
-    "--accept-gaps, and it keeps the row as it was, or none"
+    "raise the limits, then copy the tables again (`cdcd resnapshot`); or start the mirror with --accept-gaps: it "
+    "then has the old version of the row, or no row"
 )
 
 
@@ -59,16 +59,16 @@ class Event(NamedTuple):
 
 
 def sequence_of(op: str, source: Mapping[str, Any]) -> Sequence:
-    """Return the place of a change from its envelope's `source`."""
+    """Return the position of a change from its envelope's `source`."""
     is_snapshot = op == "r" or source.get("snapshot") not in (None, "false")
     phase = SNAPSHOT if is_snapshot else STREAM
     return Sequence(source.get("timeline", 0), source["commit_lsn"], phase, source["tx_seq"])
 
 
 def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:
-    """Raise GapInTopic for a marker of a gap that a reader must not pass over.
+    """Raise GapInTopic for a marker of a gap that a reader must not ignore.
 
-    Without an end the gap is that before a new snapshot: a truncate event and all rows follow, so nothing is missing.
+    A gap without an end precedes a new snapshot: a truncate event and all rows follow, so nothing is missing.
     """
     if event.op != "g" or "gap.to_lsn" not in event.special or is_accepted:
         return
@@ -76,40 +76,40 @@ def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:
     if "gap.dead_letters" in event.special:  # F65
         letters = event.special["gap.dead_letters"]
         message, hint = (
-            f"a change of one row is missing, it was too large for Kafka: see {letters}",
+            f"a change of one row is missing because it was too large for Kafka: see {letters}",
             _TOO_LARGE,
         )
     elif to_lsn <= from_lsn:  # F58
         message, hint = (
-            "the last changes before it never happened on the server that goes on",
+            "the last changes before the gap never happened on the server that cdcd reads now",
             _NEVER_HAPPENED,
         )
     else:
-        message, hint = "changes between the two are missing", None
+        message, hint = "changes between the two LSNs are missing", None
     reason = event.special["gap.reason"]
     raise GapInTopic(message, hint=hint, topic=topic, from_lsn=from_lsn, to_lsn=to_lsn, reason=reason)
 
 
 def read_envelope(value: bytes, schemas: Mapping[int, Schema]) -> tuple[int, dict[str, Any]]:
-    """Return the schema id and the envelope with undressed logical types."""
+    """Return the schema id and the envelope, with plain values in place of logical types."""
     number = schema_id(value)
     schema = schemas.get(number)
     if schema is None:
-        raise SparkReadError("a record under a schema id that was not planned for", schema_id=number)
+        raise SparkReadError("a record has a schema id that the plan of the batch lacks", schema_id=number)
     body = io.BytesIO(value)
     body.seek(HEADER_BYTES)
     return number, fastavro.schemaless_reader(body, schema)
 
 
 def prepared(schemas: Mapping[int, Schema]) -> dict[int, Schema]:
-    """Return the schemas as `read_envelope` wants them."""
+    """Return the schemas parsed for `read_envelope`."""
     return {number: parsed_physical(schema) for number, schema in schemas.items()}
 
 
 def read_events(
     records: Iterable[tuple[bytes | None, bytes | None]], schemas: Mapping[int, Schema]
 ) -> Iterator[Event]:
-    """Decode records of one topic; tombstones are skipped, since a `d` event goes before each."""
+    """Decode records of one topic; tombstones are skipped, because a `d` event precedes each."""
     ready = prepared(schemas)
     for key, value in records:
         if value is None:

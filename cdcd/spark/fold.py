@@ -1,13 +1,13 @@
-"""Folding changes into a table: what the rows are after the last change of each key.
+"""Fold changes into a table: compute the rows after the last change of each key.
 
-In: events of one table (all of a batch, or those of some hash buckets) and the rows the target has.
+In: events of one table (all of a batch, or those of some hash buckets) and the target's rows.
 Out: the new rows, as Arrow tables with `__key` and `__special`.
-Invariant: the result depends on the events' sequence alone, never on the order of arrival, and folding the same
-events again changes nothing, since what the watermark covers is dropped.  Must not: do I/O, log values.
+Invariant: the result depends only on the events' sequence, never on the order of arrival, and folding the same
+events again changes nothing, because events up to the watermark are dropped.  Must not: do I/O, log values.
 
-A keyed table keeps the last row per key. Columns that PostgreSQL did not send (`unchanged`, F46) keep the value of
-the row before, in this batch or in the target; after a change of the key that row stands under the old key, one
-step earlier in the same transaction (F47). A table without a key is a bag: each change adds or removes one row.
+A keyed table has the last row of each key. Columns that PostgreSQL did not send (`unchanged`, F46) have the value of
+the row before, in this batch or in the target; after a change of the key that row is under the old key, one step
+earlier in the same transaction (F47). A table without a key is a bag: each change adds or removes one row.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE, Field, TableShape, arro
 
 
 class MovedRow(Exception):
-    """A row took values from a row of another key that these events do not hold."""
+    """A row needs values of a row of another key that is not in these events."""
 
 
 class _State(NamedTuple):
-    """A row in the making. `kept`: column -> key of the target's row that still holds its value."""
+    """An unfinished row. `kept`: column -> key of the target's row that has its value."""
 
     values: Mapping[str, Any]
     special: Mapping[str, str]
@@ -38,7 +38,7 @@ class _State(NamedTuple):
 
 
 def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
-    """Return what is new, in order: beyond the watermark, not emptied later, each sequence once, no markers."""
+    """Return the new events in order: after the watermark and the last TRUNCATE, each sequence once, no markers."""
     bound = max(shape.watermark, shape.emptied_at)
     unique = {event.sequence: event for event in events if event.sequence > bound and event.op != "g"}
     return [unique[sequence] for sequence in sorted(unique)]
@@ -47,9 +47,9 @@ def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
 def fold_keyed(
     events: list[Event], shape: TableShape, existing: pa.Table, *, whole: bool
 ) -> tuple[pa.Table, pa.Array]:
-    """Return the new rows and the keys that `existing` loses (all keys that changed).
+    """Return the new rows and the keys to remove from `existing` (all keys that changed).
 
-    `whole` says that the events are all of the table's; MovedRow otherwise when another bucket is needed.
+    `whole`: the events are all events of the table; otherwise MovedRow is raised if another bucket is needed.
     """
     state: dict[bytes, _State | None] = {}
     removed: tuple[Sequence, bytes, _State | None] | None = None
@@ -105,7 +105,7 @@ def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str,
 
 
 def _named(shape: TableShape, name: str) -> str:
-    """Return the Avro name of a column that an envelope names by either of its names."""
+    """Return the Avro name of a column, which an envelope may give by its PostgreSQL or its Avro name."""
     for one in shape.fields:
         if name in (one.avro_name, one.name):
             return one.avro_name
@@ -119,18 +119,18 @@ def _kept_whole(shape: TableShape, key: bytes) -> _State:
 def _moved_from(
     event: Event, removed: tuple[Sequence, bytes, _State | None] | None, shape: TableShape, *, whole: bool
 ) -> _State | None:
-    """Return the row that a change of the key took away one step earlier."""
+    """Return the row that a change of the key removed one step earlier."""
     step_before = event.sequence._replace(tx_seq=event.sequence.tx_seq - 1)
     if removed is not None and removed[0] == step_before:
         return removed[2]
     if not whole:
         raise MovedRow
-    raise MirrorInconsistent("a row without all values, and nothing it was made from", **_where(shape, event))
+    raise MirrorInconsistent("an incomplete row whose previous version is missing", **_where(shape, event))
 
 
 def _keep(row: _State, event: Event, previous: _State | None, shape: TableShape) -> _State:
     if previous is None:
-        raise MirrorInconsistent("unchanged columns of a row that is not there", **_where(shape, event))
+        raise MirrorInconsistent("unchanged columns of a row that does not exist", **_where(shape, event))
     values, special, kept = dict(row.values), dict(row.special), dict(row.kept)
     for given in event.unchanged:
         name = _named(shape, given)
@@ -165,7 +165,7 @@ def _rows(state: Mapping[bytes, _State | None], shape: TableShape, existing: pa.
 
 
 def _places(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> dict[bytes, int]:
-    """Return where in the target the rows are that still hold values."""
+    """Return the indexes of the target's rows whose values are still needed."""
     needed = sorted({key for row in rows for key in row.kept.values()})
     if not needed:
         return {}
@@ -175,7 +175,7 @@ def _places(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> di
     if len(places) < len(needed):
         raise MirrorInconsistent(
             "unchanged columns of rows that the target does not have",
-            hint="start the mirror from the snapshot's beginning",
+            hint="start the mirror from the start of the snapshot",
             topic=shape.topic,
             rows=len(needed) - len(places),
         )
@@ -183,7 +183,7 @@ def _places(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> di
 
 
 def _patched(column: pa.Array, old: pa.ChunkedArray, holders: Mapping[int, int]) -> pa.Array:
-    """Return the column with some values taken from the target's rows."""
+    """Return the column with some values from the target's rows."""
     taken = old.take(pa.array(list(holders.values()), pa.int64())).combine_chunks()
     both = pa.concat_arrays([column, taken])
     indices = list(range(len(column)))
@@ -239,9 +239,7 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
 
 
 _NOT_LOGGED = ".not_logged"
-_PARTIAL = (
-    "an old row of which PostgreSQL logged only the partition's replica identity, in a table without a key"
-)
+_PARTIAL = "PostgreSQL logged only the partition's replica identity of an old row, and the table has no key"
 _PARTIAL_HINT = (
     "give its records a key (format.key_columns), or set REPLICA IDENTITY FULL on its partitions; then take a new "
     "snapshot under another name, into an empty target"
@@ -262,7 +260,7 @@ def _rows_of(states: list[_State], shape: TableShape, existing: pa.Table) -> pa.
 
 
 def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: TableShape) -> pa.Table:
-    """Return the rows after the changes, one by one: what a row was before may be what a change just made."""
+    """Return the rows after applying each change in turn, because a change may remove a row added just before."""
     forms = _Forms(changed, shape)
     counts: Counter[bytes] = Counter(existing.column(KEY).to_pylist() if -1 in signs else ())
     held = counts.copy()
@@ -285,9 +283,9 @@ def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: Tab
 
 
 class _Forms:
-    """Rows as they are, and as they were without the newest columns: what the target may have of them.
+    """Rows with all columns, and without the newest ones: the versions of a row that the target may have.
 
-    PostgreSQL fills a column that is added with a default, and renames one, without sending the rows.
+    PostgreSQL does not send the rows when a column is added with a default or renamed.
     """
 
     def __init__(self, rows: pa.Table, shape: TableShape) -> None:
@@ -303,7 +301,7 @@ class _Forms:
         return self._digests[age]
 
     def find(self, number: int, counts: Mapping[bytes, int]) -> bytes:
-        """Return the digest under which there is a row that a change removes."""
+        """Return the digest of an existing row that a change removes."""
         for age in range(len(self._digests) + len(self._later)):
             if counts[self.digests(age)[number]] > 0:
                 return self.digests(age)[number]
@@ -311,7 +309,7 @@ class _Forms:
 
 
 def _without(row: pa.Table, column: Field) -> pa.Table:
-    """Return rows with nothing in a column."""
+    """Return the rows with null in a column."""
     place = row.schema.get_field_index(column.name)
     row = row.set_column(place, row.schema.field(place), pa.nulls(row.num_rows, row.schema.field(place).type))
     special = [

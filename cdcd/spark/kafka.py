@@ -1,9 +1,9 @@
-"""Reading Kafka for Spark: offsets, the progress topic, and ranges of records as Arrow batches.
+"""Read Kafka for Spark: offsets, the progress topic, and ranges of records as Arrow batches.
 
 In: bootstrap servers and offsets.  Out: committed records only (read_committed), in offset order per partition.
-Invariant: a range is read to its end or an error is raised; a range whose beginning is gone is an error, never
-a shorter range; what the clients log is a record of Python's logging, never a line that librdkafka writes itself.
-Must not: commit consumer offsets; Spark's checkpoint and the mirror's manifest hold positions.
+Invariant: a range is read to its end or an error is raised; a range whose start was removed is an error, never
+a shorter range; log lines of the clients are records of Python's logging, never written by librdkafka itself.
+Must not: commit consumer offsets; the positions are in Spark's checkpoint and the mirror's manifest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RAW_SCHEMA = pa.schema(
         ("value", pa.binary()),
     ]
 )
-"""The rows of `format("cdcd")`, as Arrow has them."""
+"""The rows of `format("cdcd")` as an Arrow schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ def consumer_settings(brokers: str, properties: Mapping[str, str]) -> dict[str, 
 
 
 class Cluster:
-    """What the driver asks Kafka: which topics there are, and the first and last offset of partitions."""
+    """The driver's queries to Kafka: the topics, and the first and last offset of each partition."""
 
     def __init__(self, brokers: str, properties: Mapping[str, str]) -> None:
         self._admin = AdminClient({"bootstrap.servers": brokers, **properties}, logger=CLIENT_LOG)
 
     def id(self) -> str:
-        """Return the id that the cluster was made with."""
-        return str(self._asked("Kafka does not say its id", self._listed).cluster_id)
+        """Return the cluster's id."""
+        return str(self._asked("Kafka does not return its cluster id", self._listed).cluster_id)
 
     def partitions(self) -> dict[str, list[int]]:
         """Return the partitions of every topic of the cluster."""
@@ -121,11 +121,11 @@ class Cluster:
         except KafkaException as error:
             raise _unavailable(refused, reason=error.args[0].name()) from error
         finally:
-            self._admin.poll(0)  # what the client has to log waits for this
+            self._admin.poll(0)  # delivers the client's log lines
 
 
 def _unavailable(message: str, **context: object) -> SinkUnavailable:
-    """Return the error of a reader, whose brokers are an option, and which nobody starts again by himself."""
+    """Return the error of a reader; its hint names the option of the brokers and a restart."""
     return SinkUnavailable(message, hint=_AWAY, **context)
 
 
@@ -133,7 +133,7 @@ _AWAY = "start Kafka, or correct the reader's brokers (--brokers, the option `br
 
 
 class ProgressReader:
-    """Follows `<prefix>.__progress`, one partition, from its beginning."""
+    """A reader of `<prefix>.__progress`, one partition, from its start."""
 
     def __init__(self, brokers: str, properties: Mapping[str, str], topic: str, cluster: Cluster) -> None:
         self._topic = topic
@@ -147,10 +147,10 @@ class ProgressReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no progress record that was compacted away is missing among those read so far.
+        """Whether compaction has removed none of the progress records up to the last one read.
 
-        Compaction keeps the last record of a key, so one that took any of a slot's has left a hole before the first
-        that there is. Of two slots the first's last record may stand at the beginning for ever, so that says nothing.
+        Compaction retains the last record of a key. If it removed a record of a slot, there is a gap before the first
+        remaining one. With two slots, the last record of one may be the first in the topic, which proves nothing.
         """
         return bool(self._has_all_before) and len(self._slots) == 1
 
@@ -167,7 +167,9 @@ class ProgressReader:
                 self._next = max(self._next, next_offset(message))
                 if message.error() is not None:
                     continue
-                is_progress = b"/" not in (message.key() or b"")  # else it is about a slot, not its progress
+                is_progress = b"/" not in (
+                    message.key() or b""
+                )  # otherwise the record describes a slot, not its progress
                 if message.value() is not None and is_progress:
                     if self._has_all_before is None:
                         self._has_all_before = message.offset() == self._counted
@@ -175,11 +177,13 @@ class ProgressReader:
                     commits.append(parse_progress(message.value()))
                 self._counted += 1
             if time.monotonic() > deadline:
-                raise _unavailable("the progress topic stalls", topic=self._topic, offset=self._next)
+                raise _unavailable(
+                    "a read of the progress topic stalls", topic=self._topic, offset=self._next
+                )
         return commits
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the consumer."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -197,7 +201,7 @@ class ProgressReader:
 
 
 def checked(messages: list[Message]) -> list[Message]:
-    """Return the records and ends of partitions; raise what is an error. Retriable trouble is librdkafka's."""
+    """Return the records and ends of partitions. Raise errors, except those that librdkafka retries."""
     kept: list[Message] = []
     for message in messages:
         error = message.error()
@@ -205,12 +209,12 @@ def checked(messages: list[Message]) -> list[Message]:
             kept.append(message)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise HistoryMissing(
-                "records were removed before they were read",
+                "Kafka removed records before they were read",
                 topic=message.topic(),
                 partition=message.partition(),
             )
         elif error.fatal() or not (error.retriable() or error.code() in _PASSING):
-            raise _unavailable("Kafka refuses to be read", topic=message.topic(), reason=error.name())
+            raise _unavailable("Kafka refuses the read", topic=message.topic(), reason=error.name())
     return kept
 
 
@@ -220,7 +224,7 @@ _PASSING = frozenset(
 
 
 def next_offset(message: Message) -> int:
-    """Return where reading stands after this message; an end of partition stands behind the last marker."""
+    """Return the next offset to read after this message; for an end of partition it is after the last marker."""
     offset: int = message.offset()
     return offset if message.error() is not None else offset + 1
 
@@ -230,8 +234,8 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the committed records of the ranges with one consumer, in offset order within a partition.
 
-    The marker that ends a transaction may reach a partition after the progress record is visible, so an end of
-    partition before the range's end means: wait. HistoryMissing when the start was removed meanwhile.
+    The marker that ends a transaction may reach a partition after the progress record is visible, so the reader waits
+    at an end of partition before the range's end. Raises HistoryMissing if the start was removed meanwhile.
     """
     left = {(part.topic, part.partition): part.end for part in ranges if part.start < part.end}
     consumer = Consumer(consumer_settings(brokers, properties), logger=CLIENT_LOG)
@@ -244,7 +248,7 @@ def read_ranges(
                 deadline = time.monotonic() + STALL_TIMEOUT_S
                 yield from _batches(fetched, left, consumer)
             elif time.monotonic() > deadline:
-                raise _unavailable("a range of records stalls", waiting=sorted(left))
+                raise _unavailable("a read of a range of records stalls", waiting=sorted(left))
     finally:
         consumer.close()
 
@@ -274,7 +278,7 @@ def _batches(
 
 
 def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]:
-    """Return what lies between two cuts. HistoryMissing where a start is below the log or above its end."""
+    """Return the ranges between two cuts. Raises HistoryMissing if a start is below the log or above its end."""
     wanted = [
         Range(topic, int(partition), start.get(topic, {}).get(partition, 0), offset)
         for topic, partitions in normal(end).items()
@@ -286,7 +290,7 @@ def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]
         log_start = log_starts[(part.topic, part.partition)]
         if part.start < log_start or part.start > part.end:
             raise HistoryMissing(
-                "records that were not read yet are gone",
+                "Kafka removed records that were not read yet",
                 topic=part.topic,
                 partition=part.partition,
                 wanted_offset=part.start,

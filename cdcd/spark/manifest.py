@@ -1,10 +1,11 @@
-"""The manifest: what a Parquet mirror consists of, replaced in one rename.
+"""The manifest: the list of a Parquet mirror's tables and files, replaced by one rename.
 
     <target>/manifest.json  <target>/<topic>/<bucket>-<unique>.parquet  <target>/_checkpoint/
 
-In: the folder of a mirror.  Out: per table its columns, files, row counts, and how far it is applied.
+In: the folder of a mirror.  Out: per table its columns, files, row counts, and the last applied change.
 Invariant: one rename moves all tables from one PostgreSQL commit to a later one; files that a manifest names are
-complete and on disk before it is; the files of the manifest before stay until the next one, for its readers.
+complete and on disk before the manifest is; the files of the previous manifest exist until the next one, for its
+readers.
 Must not: know Spark or Kafka.
 """
 
@@ -32,7 +33,7 @@ FORMAT = 2
 _BUCKET = re.compile(r"\d{4,}-[0-9a-f]{32}\.parquet")
 _TEMPORARY = re.compile(re.escape(NAME) + r"\.[0-9a-f]{32}")
 BEFORE_TIMELINES = 1
-"""The format whose sequences had no timeline."""
+"""The format whose sequences have no timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class BucketFile:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """One table of the mirror. `keyed` None: no row was seen yet."""
+    """One table of the mirror. `keyed` None: no row was read yet."""
 
     topic: str
     keyed: bool | None = None
@@ -64,7 +65,7 @@ class TableEntry:
         return sum(one.rows for one in self.files)
 
     def shape(self) -> TableShape:
-        """Return what reading and folding need to know."""
+        """Return the table's shape for reading and folding."""
         return TableShape(self.topic, bool(self.keyed), self.fields, self.applied)
 
 
@@ -79,9 +80,9 @@ class Manifest:
     offsets: Offsets = field(default_factory=dict)
     tables: dict[str, TableEntry] = field(default_factory=dict)
     cluster: str = ""
-    """The id of the Kafka cluster that it is read from; "" where an older version has written it."""
+    """The id of the mirrored Kafka cluster; "" if an older version has written the manifest."""
     replaced: tuple[str, ...] = ()
-    """Files of the manifest before that this one no longer has."""
+    """Files of the previous manifest that this one no longer has."""
 
     def files(self) -> set[str]:
         """Return the paths of all files, below the target."""
@@ -89,7 +90,7 @@ class Manifest:
 
 
 def read_manifest(target: str | Path) -> Manifest | None:
-    """Return the manifest, None where there is none. SparkReadError when it is of another format."""
+    """Return the manifest, None if there is none. Raises SparkReadError for an unknown format."""
     path = Path(target) / NAME
     try:
         fields = json.loads(path.read_text())
@@ -97,7 +98,7 @@ def read_manifest(target: str | Path) -> Manifest | None:
         return None
     written_as = fields.pop("format", None)
     if written_as not in (FORMAT, BEFORE_TIMELINES):
-        raise SparkReadError("a manifest of an unknown format", path=path)
+        raise SparkReadError("the manifest has an unknown format", path=path)
     for entry in fields["tables"].values():
         if written_as == BEFORE_TIMELINES:
             entry["applied"] = [BEGINNING.timeline, *entry["applied"]]
@@ -116,11 +117,11 @@ def _table(entry: dict[str, Any]) -> TableEntry:
 
 
 def write_manifest(target: str | Path, manifest: Manifest) -> None:
-    """Replace the manifest in one rename, then remove the files that two manifests no longer name."""
+    """Replace the manifest by one rename, then remove the files that neither this nor the previous manifest names."""
     folder = Path(target)
     before = read_manifest(folder)
     if (before.version if before else 0) != manifest.version - 1:
-        raise SparkReadError("another writer changed the mirror meanwhile", path=folder)
+        raise SparkReadError("another process has changed the mirror meanwhile", path=folder)
     gone = sorted((before.files() if before else set()) - manifest.files())
     manifest = replace(manifest, replaced=tuple(gone))
     temporary = folder / f"{NAME}.{uuid.uuid4().hex}"
@@ -134,17 +135,17 @@ def write_manifest(target: str | Path, manifest: Manifest) -> None:
 
 
 def remove_files(target: str | Path, paths: Iterable[str]) -> None:
-    """Remove files below the target; one that is gone already is fine."""
+    """Remove files below the target; ignore those that do not exist."""
     for path in paths:
         (Path(target) / path).unlink(missing_ok=True)
 
 
 def sweep(target: str | Path) -> None:
-    """Remove what a crash left: files of a mirror's that neither the manifest nor the one before names."""
+    """Remove files left by a crash: files of a mirror that neither the manifest nor the previous one names."""
     folder = Path(target)
     manifest = read_manifest(folder)
     named = (manifest.files() | set(manifest.replaced)) if manifest else set()
-    own = manifest.tables.keys() if manifest else ()  # the folders of its tables are the mirror's alone
+    own = manifest.tables.keys() if manifest else ()  # the folders of its tables belong only to the mirror
     found = (path for path in folder.glob("*/*.parquet") if path.parent.name in own or _is_bucket(path))
     left = {str(path.relative_to(folder)) for path in found}
     remove_files(folder, (path for path in left - named if not path.startswith("_")))
@@ -152,7 +153,7 @@ def sweep(target: str | Path) -> None:
 
 
 def is_of_a_mirror(path: Path) -> bool:
-    """Whether a file or folder, directly in a target, is one that a mirror makes beside the manifest."""
+    """Return whether a mirror creates a file or folder of this name in its target, in addition to the manifest."""
     return _is_temporary(path) or (path.is_dir() and all(map(_is_bucket, path.iterdir())))
 
 
@@ -173,7 +174,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_bucket(target: str | Path, shape: TableShape, bucket: int, rows: pa.Table) -> BucketFile:
-    """Write a bucket's rows into a new file that no other attempt writes, and make it durable."""
+    """Write a bucket's rows into a new file with a unique name, and make it durable."""
     folder = Path(target) / shape.topic
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{bucket:04d}-{uuid.uuid4().hex}.parquet"
@@ -186,7 +187,7 @@ def write_bucket(target: str | Path, shape: TableShape, bucket: int, rows: pa.Ta
 
 
 def read_bucket(target: str | Path, shape: TableShape, file: BucketFile | None) -> pa.Table:
-    """Return a bucket's rows under the columns of now."""
+    """Return a bucket's rows with the current columns."""
     if file is None:
         return arrow_schema(shape.fields).empty_table()
     rows = pq.ParquetFile(Path(target) / file.path).read()

@@ -1,13 +1,14 @@
 """The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
 
-In: brokers, prefix, registry, a target folder.  Out: a streaming query; after each batch the target is the source
-database as of one PostgreSQL commit, over all its tables.
-Invariant: a batch takes effect in one rename of the manifest, which holds how far each table is applied. So a
-batch that Spark repeats changes nothing, and a query starts where the manifest says, whatever its checkpoint.
+In: brokers, prefix, registry, a target folder.  Out: a streaming query; after each batch the target is equal to the
+source database as of one PostgreSQL commit, for all its tables.
+Invariant: a batch takes effect by one rename of the manifest, which has the last applied change of each table. A
+batch that Spark repeats therefore changes nothing, and a query starts at the manifest's offsets, whatever its
+checkpoint is.
 Must not: depend on Spark's batch ids.
 
-Per batch: look (one job over the cached records) -> plan (driver) -> fold (a task per touched bucket, reading only
-its files) -> manifest. A table where a key change carries values over from another bucket is folded as a whole.
+Per batch: look (one job over the cached records) -> plan (driver) -> fold (a task per changed bucket, reading only
+its files) -> manifest. A table is folded as a whole if a key change needs values of another bucket.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
@@ -57,7 +58,7 @@ log = logging.getLogger("cdcd.spark.mirror")
 
 
 def is_table(topic: str, prefix: str) -> bool:
-    """Tell whether a topic holds the rows of a table."""
+    """Return whether a topic has the rows of a table."""
     return topic not in (f"{prefix}.message", f"{prefix}.transaction") and not topic.startswith(
         prefix + ".__"
     )
@@ -79,19 +80,19 @@ def mirror(
     kafka: dict[str, str] | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> StreamingQuery:
-    """Start the query that keeps `target` equal to the source.
+    """Start the query that updates `target` from the topics.
 
-    `trigger`: "available_now" ends at the newest commit of now; otherwise a processing time such as "2 seconds".
-    `accept_gaps`: go on where the topics say that changes are missing, else the query stops there.
-    `buckets` counts for a new target only. `kafka` are librdkafka settings, without the prefix `kafka.`.
+    `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
+    `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
+    `buckets` applies only to a new target. `kafka` are librdkafka settings, without the prefix `kafka.`.
     """
     if format != "parquet":
-        raise ConfigError(f"mirror format {format!r} is not known; there is: parquet")
+        raise ConfigError(f"unknown mirror format {format!r}; use parquet")
     Path(target).mkdir(parents=True, exist_ok=True)
     refuse_anothers(target)
     held = take(target)
-    # Spark's checkpoint is dropped: one truth, the manifest, says where to start, also when a target was restored
-    # from a copy or a crash fell between the manifest and Spark's commit.
+    # Spark's checkpoint is dropped, so that only the manifest has the start offsets, also if a target was restored
+    # from a copy or a crash happened between the manifest and Spark's commit.
     start = starting_manifest(target, prefix, buckets, Cluster(brokers, kafka or {}).id())
     shutil.rmtree(Path(target) / CHECKPOINT, ignore_errors=True)
     sweep(target)
@@ -125,7 +126,7 @@ def mirror(
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What a batch did: `rows` read, `tables` touched, how far the mirror is now."""
+    """The result of a batch: `rows` read, `tables` changed, the mirror's position."""
 
     batch_id: int
     rows: int
@@ -137,7 +138,7 @@ class BatchReport:
 
 
 class MirrorBatch:
-    """What foreachBatch calls, on the driver."""
+    """The function of foreachBatch, on the driver."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class MirrorBatch:
         self._on_batch = on_batch
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Apply one batch. Doing it again changes nothing."""
+        """Apply one batch. Applying a batch again changes nothing."""
         started = time.monotonic()
         frame = frame.withColumn("bucket", _bucket_column(self._empty.buckets)).persist()
         try:
@@ -223,12 +224,12 @@ class MirrorBatch:
 
 
 def _bucket_column(buckets: int) -> Any:
-    """Hash the key without its header, so that a new key schema id moves no row; no key is bucket 0."""
+    """Return the bucket: the key's hash without its header, so that a new schema id moves no row; 0 without a key."""
     return F.expr(f"cast(coalesce(pmod(crc32(substring(key, {HEADER_BYTES + 1})), {buckets}), 0) as int)")
 
 
 def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets, list[Look]]:
-    """Return the next offsets of every partition, and what the batch has for each table's topic."""
+    """Return the next offsets of every partition, and a summary of the batch for each table's topic."""
     found = (
         frame.groupBy("topic", "partition", F.substring("value", 1, HEADER_BYTES).alias("header"))
         .agg(
@@ -294,7 +295,7 @@ def _next_manifest(
             applied=applied,
             files=tuple(kept[bucket] for bucket in sorted(kept)),
         )
-    # F58: the last commit, on a new timeline, may have a lower LSN than one of the old.
+    # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
     last = max((one.applied for one in tables.values()), default=BEGINNING)
     return replace(
         manifest,
@@ -306,7 +307,7 @@ def _next_manifest(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the mirror as a process until SIGTERM or SIGINT; with --available-now until it is up to date."""
+    """Run the mirror until SIGTERM or SIGINT; with --available-now until it is up to date."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -349,17 +350,15 @@ def _parser() -> argparse.ArgumentParser:
         "--schemas",
         metavar="URL",
         dest="registry",
-        help="without a registry: cdcd's own port, which serves the same",
+        help="without a registry: cdcd's admin port, which serves the same API",
     )
     parser.add_argument("--target", required=True, help="the mirror's folder")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--trigger-ms", type=int, default=2000, help="time between batches")
-    when.add_argument("--available-now", action="store_true", help="stop at the newest commit of now")
+    when.add_argument("--available-now", action="store_true", help="stop at the newest commit at the start")
     parser.add_argument("--buckets", type=int, default=DEFAULT_BUCKETS, help="hash buckets of a new target")
-    parser.add_argument("--max-rows", type=int, default=DEFAULT_MAX_ROWS, help="rows of a batch, at most")
-    parser.add_argument(
-        "--accept-gaps", action="store_true", help="go on where the topics say that changes are missing"
-    )
+    parser.add_argument("--max-rows", type=int, default=DEFAULT_MAX_ROWS, help="maximum rows of a batch")
+    parser.add_argument("--accept-gaps", action="store_true", help="continue at a marker of missing changes")
     parser.add_argument("--cores", default="2")
     parser.add_argument("--memory", default="1g")
     return parser

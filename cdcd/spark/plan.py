@@ -1,9 +1,9 @@
-"""Planning a batch: for each table which columns it gets, and which TRUNCATE empties it.
+"""Plan a batch: determine the columns of each table, and the TRUNCATE that empties it.
 
-In: what a first look at the batch found (schema ids, the last record under each, records without a key) and the
-manifest.  Out: a `TablePlan` per topic, with everything a fold needs.
-Invariant: a column goes on only when every schema since has it with a type that can follow by Avro's promotions.
-Must not: do I/O beyond asking for schemas by id; touch Spark.
+In: a summary of the batch (schema ids, the last record under each, records without a key) and the manifest.
+Out: a `TablePlan` per topic, with all input of a fold.
+Invariant: a column continues only if every later schema has it with a type that Avro's promotions allow.
+Must not: do I/O except fetching schemas by id; use Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SchemaSource = Callable[[int], Schema]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the first look at a batch found of one topic."""
+    """The summary of one topic's records in a batch."""
 
     topic: str
     rows: int = 0
@@ -32,12 +32,12 @@ class Look:
     last_values: tuple[bytes, ...] = ()
     """The last value of each partition under each schema id."""
     keyless_values: tuple[bytes, ...] = ()
-    """In a keyed table these are its TRUNCATE events, and markers of gaps."""
+    """In a keyed table these records are its TRUNCATE events, and markers of gaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a task needs to fold one table, by value: it asks no registry and reads no manifest."""
+    """The complete input of a task that folds one table, so that the task needs no registry and no manifest."""
 
     shape: TableShape
     schemas: dict[int, Schema]
@@ -48,10 +48,10 @@ class TablePlan:
 def plan_table(
     look: Look, entry: TableEntry, schema_by_id: SchemaSource, *, accepts_gaps: bool = False
 ) -> tuple[TablePlan, TableEntry]:
-    """Return the plan, and the table's entry with its columns of now. Raises GapInTopic where it is not accepted."""
+    """Return the plan, and the table's entry with its current columns. Raises GapInTopic for a gap not accepted."""
     keyed = look.keyed_rows > 0 or bool(entry.keyed)
     if entry.keyed is False and look.keyed_rows:
-        raise MirrorInconsistent("a table without a key got one: mirror it again", topic=look.topic)
+        raise MirrorInconsistent("a table without a key now has one: mirror it again", topic=look.topic)
     schemas = {
         number: schema_by_id(number) for number in sorted({schema_id(one) for one in look.last_values})
     }
@@ -67,7 +67,7 @@ def plan_table(
 
 
 def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> dict[int, Sequence]:
-    """Return the place of the last change under each schema id."""
+    """Return the position of the last change under each schema id."""
     last: dict[int, Sequence] = {}
     ready = {number: parsed_physical(schema) for number, schema in schemas.items()}
     for value in values:
@@ -78,7 +78,7 @@ def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> di
 
 
 def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schema]) -> TableEntry:
-    """Return the entry under the columns of the newest schema; new and re-added columns get new numbers.
+    """Return the entry with the columns of the newest schema; new and re-added columns get new numbers.
 
     `order`: the schema ids of the batch by the last change under each.
     """
@@ -93,7 +93,7 @@ def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schem
         if old is not None and all(name in seen for seen in between):
             if not continues(old.avro, one["type"]):
                 raise MirrorInconsistent(
-                    "a column changed its type: mirror the table again", topic=entry.topic, column=name
+                    "a column's type has changed: mirror the table again", topic=entry.topic, column=name
                 )
             fields.append(replace(old, avro=one["type"], name=_shown(one)))
             continue
@@ -112,7 +112,7 @@ def _shown(one: Mapping[str, Any]) -> str:
 def _check_names(topic: str, fields: list[Field]) -> None:
     names = [one.name for one in fields] + [KEY, SPECIAL]
     if len(set(names)) < len(names):
-        raise MirrorInconsistent("two columns of one name, or one with a reserved name", topic=topic)
+        raise MirrorInconsistent("two columns have the same name, or one has a reserved name", topic=topic)
 
 
 def _fields_of(schema: Schema) -> dict[str, dict[str, Any]]:
@@ -122,13 +122,13 @@ def _fields_of(schema: Schema) -> dict[str, dict[str, Any]]:
 def _began_after(
     last: Mapping[int, Sequence], schemas: Mapping[int, Schema], fields: tuple[Field, ...]
 ) -> dict[str, Sequence]:
-    """Return for each column that began in this batch the last change under a schema that did not have it.
+    """Return for each column that is new in this batch the last change under a schema without it.
 
-    What was written up to there under the same name, maybe under the very schema of now, was another column's.
+    Earlier values under the same name, even under the current schema, belong to another column.
     """
     began: dict[str, Sequence] = {}
     for one in fields:
-        arrow_type(one.avro)  # a column without a type stops the batch here, not in a task
+        arrow_type(one.avro)  # raises for a column without an Arrow type here, not in a task
         for number, sequence in last.items():
             written = _fields_of(schemas[number]).get(one.avro_name)
             if written is None or not _is_same(written["type"], one.avro):
@@ -137,7 +137,7 @@ def _began_after(
 
 
 def _is_same(old: AvroType, new: AvroType) -> bool:
-    # Either way: an older event may follow a promoted column, int under a schema that has long again.
+    # In both directions: an older event may follow a promotion, so its int is read under a schema with long.
     return continues(old, new) or continues(new, old)
 
 
@@ -150,12 +150,12 @@ def _emptied_at(look: Look, applied: Sequence, schemas: Mapping[int, Schema], ac
             continue
         if event.op != "t":
             raise MirrorInconsistent(
-                "a change without a key in a keyed table",
+                "a keyed table has a change without a key",
                 topic=look.topic,
                 timeline=event.sequence.timeline,
                 commit_lsn=event.sequence.commit_lsn,
             )
         emptied = max(emptied, event.sequence)
-    for gap in gaps:  # what a snapshot follows is whole again
+    for gap in gaps:  # a gap before a snapshot needs no check, because the snapshot restores all rows
         check_gap(gap, look.topic, is_accepted=accepts_gaps or gap.sequence <= max(applied, emptied))
     return emptied

@@ -1,7 +1,8 @@
-"""Reading a mirror: all tables as of one PostgreSQL commit.
+"""Read a mirror: all tables as of one PostgreSQL commit.
 
 In: the folder of a mirror.  Out: Arrow tables (columns under PostgreSQL's names, and `__special`), or DataFrames.
-Invariant: what one `Mirror` returns is of one manifest; a mirror that moved on twice meanwhile is opened again.
+Invariant: all tables of one `Mirror` are from one manifest; after two later manifests the caller has to open the
+mirror again.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ class Mirror:
 
     @property
     def commit_lsn(self) -> int:
-        """The PostgreSQL commit that all tables are as of."""
+        """The LSN of the PostgreSQL commit that all tables reflect."""
         return self.manifest.commit_lsn
 
     @property
     def topics(self) -> list[str]:
-        """The tables, by the names of their topics."""
+        """The topics of the tables."""
         return sorted(self.manifest.tables)
 
     def rows(self, topic: str) -> int:
-        """Return how many rows a table has, without reading them."""
+        """Return the number of a table's rows, without reading them."""
         return self.manifest.tables[topic].rows
 
     def table(self, topic: str) -> pa.Table:
-        """Return a table's rows in no order, with `__special`: texts of values that the types cannot hold."""
+        """Return a table's rows in no order, with `__special`: texts of values outside the types' ranges."""
         entry = self.manifest.tables.get(topic)
         if entry is None:
             raise SparkReadError("the mirror has no such table", topic=topic, target=self.target)
@@ -54,7 +55,7 @@ class Mirror:
 
 
 def read_mirror(target: str | Path) -> Mirror:
-    """Open a mirror. Raises SparkReadError where there is none."""
+    """Open a mirror. Raises SparkReadError if there is none."""
     manifest = read_manifest(target)
     if manifest is None:
         raise SparkReadError("there is no mirror", target=target)

@@ -1,9 +1,9 @@
 """Schemas from a registry with the Confluent API, by id or by subject.
 
-In: the registry's URL.  Out: Avro schemas as JSON values, as they were registered.
-Invariant: an id means one schema for ever, so ids are cached for the life of the process. Who serves them may be
-away for a moment (cdcd itself does without a registry, and is restarted), so it is asked again for a while.
-Must not: register anything; the daemon does.
+In: the registry's URL.  Out: Avro schemas as JSON values, as registered.
+Invariant: an id means one schema for ever, so ids are cached for the life of the process. The server may be
+unavailable briefly (without a registry it is cdcd, which may be restarted), so requests are retried for a while.
+Must not: register anything; only the daemon registers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def schema_by_id(registry_url: str, number: int) -> Schema:
 
 
 def newest_schema(registry_url: str, subject: str) -> Schema | None:
-    """Return the newest schema of a subject, None when the registry does not know the subject."""
+    """Return the newest schema of a subject, None if the registry does not have the subject."""
     try:
         answer = _get(registry_url, f"/subjects/{subject}/versions/latest")
     except RegistryRefused as error:
@@ -74,7 +74,7 @@ def _get_once(registry_url: str, path: str) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         refused = 400 <= error.code < 500
         raise (RegistryRefused if refused else RegistryUnavailable)(
-            "the registry does not give a schema", path=path, status=error.code
+            "the registry does not return a schema", path=path, status=error.code
         ) from error
     except OSError as error:
         raise RegistryUnavailable(
@@ -88,9 +88,9 @@ def expanded(schema: Schema) -> Schema:
 
 
 def physical(schema: Schema) -> Schema:
-    """Return the schema without logical types: values stay the numbers and bytes of the wire.
+    """Return the schema without logical types, so that values are the numbers and bytes of the wire.
 
-    Python's own dates and times end at the year 9999 and cost most of the decoding time.
+    Python's dates and times end at the year 9999 and cost most of the decoding time.
     """
     if isinstance(schema, list):
         return [physical(branch) for branch in schema]
@@ -105,7 +105,7 @@ def _parsed(text: str) -> Schema:
 
 
 def parsed_physical(schema: Schema) -> Schema:
-    """Return what fastavro decodes with, prepared once per schema; named types must not be written out."""
+    """Return the parsed schema for fastavro, once per schema; references to named types must not be expanded."""
     return _parsed(json.dumps(schema, sort_keys=True))
 
 

@@ -1,8 +1,8 @@
-"""A local Spark session for demos and tests, and the running of a query to its end.
+"""A local Spark session for demos and tests, and a function that runs a query to its end.
 
 In: a name and a number of cores.  Out: a session on 127.0.0.1, without a UI, with little memory.
-In: what starts a query.  Out: what it failed of, if it did (`run_to_end`, for any session).
-Invariant: the workers run this very Python.  Must not: be needed on a cluster; any session will do for `mirror`.
+In: a function that starts a query.  Out: the query's error, or None (`run_to_end`, for any session).
+Invariant: the workers run the same Python.  Must not: be needed on a cluster; `mirror` works with any session.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def session(app: str, cores: str = "2", *, memory: str = "1g", shuffle_partition
 def run_to_end(
     start: Callable[[], StreamingQuery], stopping: threading.Event | None = None
 ) -> StreamingQueryException | None:
-    """Run a query until it ends by itself or `stopping` is set; return what it failed of.
+    """Run a query until it ends by itself or `stopping` is set; return its error, or None.
 
     Spark gives the driver's Python worker of a source 10 seconds to start, and has no setting for that; a busy
-    machine needs longer now and then. Such a query has done nothing yet: it is started again, a few times.
+    machine sometimes needs longer. Such a query has done nothing yet, so it is started again, a few times.
     """
     asked = stopping or threading.Event()
     failure = None
@@ -64,5 +64,5 @@ def run_to_end(
         query.stop()
         if failure is None or LATE_WORKER not in str(failure) or asked.is_set():
             break
-        log.warning("Spark's Python worker did not start within 10 s; the query begins again")
+        log.warning("Spark's Python worker did not start within 10 s; the query starts again")
     return failure

@@ -1,8 +1,8 @@
-"""What a table of the target looks like: its columns, and rows of older files brought under the columns of now.
+"""The columns of a target's table, and the conversion of older files' rows to the current columns.
 
-In: Avro types, the columns of a file and of now.  Out: Arrow schemas and tables with `__special` and `__key`.
-Invariant: a column is known by its number, so one that was dropped and added again, or renamed, begins empty, and
-nothing of the old one is left under its name.  Must not: do I/O, log values.
+In: Avro types, the columns of a file, the current ones.  Out: Arrow schemas, and tables with `__special` and `__key`.
+Invariant: a column is identified by its number, so a column that was dropped and added again, or renamed, starts
+empty, without values of the old column.  Must not: do I/O, log values.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SPECIAL_TYPE = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of the target. `number` stays with the column, so a dropped and re-added name is another one.
+    """A column of the target. `number` identifies the column, so a dropped and re-added name has another number.
 
-    `is_later`: rows were there before it, and PostgreSQL does not send what it gave them (a default).
+    `is_later`: rows existed before the column, and PostgreSQL does not send the default value that they got.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a fold has to know about its table. `watermark`: applied before; `emptied_at`: last TRUNCATE."""
+    """The table of a fold. `watermark`: the last applied change; `emptied_at`: the last TRUNCATE."""
 
     topic: str
     keyed: bool
@@ -45,7 +45,7 @@ class TableShape:
     watermark: Sequence = BEGINNING
     emptied_at: Sequence = BEGINNING
     began_after: Mapping[str, Sequence] = field(default_factory=dict)
-    """By Avro name: values of changes up to here are another column's, though it had the same name."""
+    """By Avro name: values of changes up to this position belong to another column of the same name."""
 
 
 def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
@@ -55,7 +55,7 @@ def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
 
 
 def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:
-    """Return the rows with `__key` = digest of all values that are not null, so equal rows have equal keys."""
+    """Return the rows with `__key`, the digest of all non-null values, so that equal rows have equal keys."""
     named = sorted(one.name for one in shape.fields)
     plain = [rows.column(name).cast(plain_type(rows.schema.field(name).type)).to_pylist() for name in named]
     specials = rows.column(SPECIAL).to_pylist()
@@ -73,9 +73,9 @@ def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:
 
 
 def aligned(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table:
-    """Return rows of an older file under the columns of now; columns it lacks are null.
+    """Return rows of an older file with the current columns; missing columns are null.
 
-    `numbers` are those of the file's columns, in its order. A bag's digests are made again when a column went.
+    `numbers` are those of the file's columns, in order. A bag's digests are recomputed if a column was dropped.
     """
     numbers = tuple(numbers)
     held = dict(zip(numbers, rows.columns[:-2], strict=True))
@@ -97,7 +97,7 @@ def aligned(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Tab
 
 
 def _renamed_specials(specials: pa.ChunkedArray, names: Mapping[str, str | None]) -> pa.ChunkedArray:
-    """Return the special texts under the columns' names of now, without those of columns that went."""
+    """Return the special texts under the columns' current names, without those of dropped columns."""
     if all(name == new for name, new in names.items()):
         return specials
     return pa.array(

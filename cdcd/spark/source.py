@@ -37,7 +37,7 @@ PROGRESS_SUFFIX = ".__progress"
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of the data source, read once. `starting` None: the first record that Kafka still has."""
+    """The options of the data source. `starting` None: the first record in Kafka."""
 
     brokers: str
     prefix: str
@@ -50,7 +50,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Read Spark's options (names in any case). Raises ConfigError for what is missing or unknown."""
+    """Return Spark's options (names in any case). Raises ConfigError for missing and unknown ones."""
     given = {name.lower(): value for name, value in options.items()}
     problems = [f"option {name}: required" for name in ("brokers", "prefix") if not given.get(name)]
     problems += [
@@ -78,18 +78,18 @@ _KNOWN = frozenset({"brokers", "prefix", "topics", "startingoffsets", "maxrows",
 
 
 class RangesPartition(InputPartition):  # type: ignore[misc]
-    """What one task reads: ranges of several Kafka partitions, with one consumer."""
+    """The input of one task: ranges of several Kafka partitions, read with one consumer."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(tuple(ranges))
 
 
 class Commits:
-    """The driver's view of the progress topic: offers cuts, remembers what it has read.
+    """The driver's view of the progress topic: returns cuts, and stores the records it has read.
 
-    A compacted progress topic no longer names every partition. Those that it does not name have been complete
-    for long, so their end is taken, listed before the progress topic is read; and the records that are left say
-    nothing about the commits between, so the first cut is then at the newest one.
+    A compacted progress topic does not name every partition. Partitions that it does not name have been complete for
+    a long time, so their end is used, listed before the progress topic is read. The remaining records do not describe
+    the commits between them, so the first cut is then at the newest record.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -103,14 +103,14 @@ class Commits:
         self._opened = False
 
     def refresh(self) -> None:
-        """Read what was committed since."""
+        """Read the progress records committed since the last call."""
         ends = {} if self._opened else self._ends()
         commits = self._unopened + self._reader.read()
         self._unopened = []
         if commits and not self._opened:
             if not self._reader.is_whole:
                 if commits[-1].is_part:
-                    self._unopened = commits  # where partitions end is inside a transaction
+                    self._unopened = commits  # the partitions' ends are inside a transaction
                     return
                 commits = [_completed(ends, commits)]
             self._opened = True
@@ -123,14 +123,14 @@ class Commits:
         return cut(start, self._pending)
 
     def following(self, start: Offsets, max_rows: int | None) -> Offsets:
-        """Return the offsets that the next batch ends at, within the limits; `start` when there is nothing."""
-        # Only what `start` covers is forgotten: Spark may ask again from the same start.
+        """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
+        # Only commits up to `start` are removed, because Spark may ask again from the same start.
         while self._pending and merge(start, self._pending[0].offsets) == start:
             self._pending.popleft()
         return cut(start, self._pending, max_rows=max_rows, max_commits=self._options.max_commits)
 
     def initial(self) -> Offsets:
-        """Return where a new query starts."""
+        """Return the start offsets of a new query."""
         if self._options.starting is not None:
             return self._options.starting
         named = self._partitions()
@@ -140,7 +140,7 @@ class Commits:
         return normal(offsets)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """Return what lies between, checked against what Kafka still has."""
+        """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records."""
         return check_history(self._cluster, start, end)
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Commits:
         self._reader.close()
 
     def _partitions(self) -> list[tuple[str, int]]:
-        """Return the partitions of the wanted topics: those under this prefix and under no longer one."""
+        """Return the partitions of the topics with this prefix, without topics of a longer prefix."""
         existing = self._cluster.partitions()
         prefixes = [name.removesuffix(PROGRESS_SUFFIX) for name in existing if name.endswith(PROGRESS_SUFFIX)]
         prefixes = [other for other in prefixes if other.startswith(self._options.prefix + ".")]
@@ -168,7 +168,7 @@ class Commits:
 
 
 def belongs(topic: str, prefix: str, longer_prefixes: Sequence[str]) -> bool:
-    """Tell whether a topic holds changes of this prefix: not its internal ones, not another daemon's."""
+    """Return whether a topic has changes of this prefix, and is neither internal nor another daemon's."""
     if not topic.startswith(prefix + ".") or topic.startswith(prefix + ".__"):
         return False
     return not any(topic.startswith(longer + ".") for longer in longer_prefixes)
@@ -186,7 +186,7 @@ def _completed(ends: Offsets, commits: Sequence[Commit]) -> Commit:
 
 
 def _shares(ranges: Sequence[Range], readers: int) -> list[RangesPartition]:
-    """Deal the ranges to as many tasks as may read, the longest first, so that they end together."""
+    """Distribute the ranges to at most `readers` tasks, the longest first, so that the tasks end together."""
     shares: list[list[Range]] = [[] for _ in range(max(1, min(readers, len(ranges))))]
     sizes = [0] * len(shares)
     for part in sorted(ranges, key=lambda one: one.start - one.end):
@@ -197,7 +197,7 @@ def _shares(ranges: Sequence[Range], readers: int) -> list[RangesPartition]:
 
 
 class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """The streaming side. Spark keeps one on the driver for planning, and others in the tasks for reading."""
+    """The streaming reader. Spark has one on the driver for planning, and others in the tasks for reading."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -205,7 +205,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._fixed = False
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Return where a query without a checkpoint starts."""
+        """Return the start offsets of a query without a checkpoint."""
         return self._driver().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -215,7 +215,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return ReadMaxRows(self._options.max_rows or UNLIMITED_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the newest commit of now as the end of the query."""
+        """Set the current newest commit as the end of the query."""
         self._driver().refresh()
         self._fixed = True
 
@@ -230,7 +230,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return commits.newest(start)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Return the tasks of one batch. HistoryMissing when Kafka no longer has all of it."""
+        """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
         return _shares(self._driver().ranges(start, end), self._options.readers)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -250,13 +250,13 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
 
 class CdcdReader(DataSourceReader):  # type: ignore[misc]
-    """The batch side: from the start to the newest commit of now."""
+    """The batch reader: from the start to the newest commit at the call."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks. HistoryMissing when Kafka no longer has all of it."""
+        """Return the tasks. Raises HistoryMissing if Kafka no longer has all of their records."""
         commits = Commits(self._options)
         try:
             commits.refresh()
@@ -284,18 +284,18 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
         return "cdcd"
 
     def schema(self) -> str:
-        """Return the raw schema, whatever the topics hold."""
+        """Return the raw schema, which does not depend on the topics."""
         return RAW_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch side."""
+        """Return the batch reader."""
         return CdcdReader(parse_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return the streaming side."""
+        """Return the streaming reader."""
         return CdcdStreamReader(parse_options(self.options))
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("cdcd")` known to this session."""
+    """Register `format("cdcd")` in this session."""
     spark.dataSource.register(CdcdDataSource)

@@ -1,11 +1,10 @@
-"""Whose a mirror's target is: of one prefix of one Kafka cluster, and written by one process at a time.
+"""The ownership of a mirror's target: one prefix of one Kafka cluster, and one writing process at a time.
 
-In: the folder, the prefix and the cluster's id.  Out: the manifest to go on from, and a lock that is held until the
-process ends or another query of it takes over.
-Invariant: offsets and LSNs of one cluster say nothing of another's, so a target that mirrors something else is
-refused, and so is a folder that holds anything else, because what is not the mirror's own would be removed there.
-Who starts removes the files that no manifest names, also those that another process is about to name: hence the
-lock (F80).
+In: the folder, the prefix and the cluster's id.  Out: the manifest to continue from, and a lock, held until the
+process ends or another query of the process takes over.
+Invariant: offsets and LSNs of two clusters are not comparable, so a target of another cluster or prefix is refused. A
+folder with other files is refused, too, because a mirror removes all files that are not its own. A start removes the
+files that no manifest names, also those that another process is about to name: this is the reason for the lock (F80).
 Must not: write the manifest.
 """
 
@@ -26,13 +25,13 @@ LOCK = "_lock"
 CHECKPOINT = "_checkpoint"
 _SHOWN = 5
 _WITHIN_S = 5.0
-"""How long a process that was killed may take to let the lock go."""
+"""Maximum time until the lock of a killed process is released."""
 _LOOK_AGAIN_S = 0.1
 log = logging.getLogger("cdcd.spark.mirror")
 
 
 class Query(Protocol):
-    """A streaming query, as far as it is asked here."""
+    """The part of a streaming query that this module uses."""
 
     @property
     def isActive(self) -> bool: ...  # noqa: D102, N802 - the name that Spark gives it
@@ -40,7 +39,7 @@ class Query(Protocol):
 
 @dataclass
 class Held:
-    """A lock of this process; `query` is the one that writes under it."""
+    """A lock of this process; `query` is the query that writes under it."""
 
     file: int
     query: Query | None = None
@@ -50,9 +49,9 @@ _held: dict[Path, Held] = {}
 
 
 def refuse_anothers(target: str | Path) -> None:
-    """Raise SparkReadError for a folder without a manifest in which there is anything but a mirror's beginning.
+    """Raise SparkReadError for a folder that has no manifest, but other files than an interrupted first start.
 
-    A mirror removes what it does not know there, Spark's checkpoint before anything else (F79).
+    A mirror removes unknown files in its folder, and first of all Spark's checkpoint (F79).
     """
     folder = Path(target)
     if (folder / NAME).exists():
@@ -63,7 +62,7 @@ def refuse_anothers(target: str | Path) -> None:
     if strangers:
         raise SparkReadError(
             "the target has no manifest of a mirror, and is not empty",
-            hint="choose an empty folder: a mirror removes what it does not know in its own",
+            hint="choose an empty folder, because a mirror removes unknown files from its target",
             target=folder,
             has=", ".join(strangers[:_SHOWN]),
         )
@@ -78,13 +77,13 @@ def _is_of_a_beginning(path: Path) -> bool:
 
 
 def take(target: str | Path) -> Held:
-    """Return the lock of a target for a new query. Raises SparkReadError while another one writes there."""
+    """Return the lock of a target for a new query. Raises SparkReadError while another query writes there."""
     folder = Path(target).resolve()
     held = _held.get(folder)
     if held is None:
         held = _held[folder] = Held(_locked(folder))
     elif held.query is not None and held.query.isActive:
-        raise SparkReadError("a query of this process writes to the target", target=folder)
+        raise SparkReadError("another query of this process writes to the target", target=folder)
     return held
 
 
@@ -100,21 +99,22 @@ def _locked(folder: Path) -> int:
                 os.close(file)
                 raise SparkReadError(
                     "another mirror writes to the target",
-                    hint="stop it first, or choose another target",
+                    hint="stop the other mirror first, or choose another target",
                     target=folder,
                 ) from None
             time.sleep(_LOOK_AGAIN_S)
         except OSError as error:
             log.warning(
-                "the target's file system has no locks (%s): see that one mirror alone writes there", error
+                "the target's file system has no locks (%s): make sure that only one mirror writes there",
+                error,
             )
             return file
 
 
 def starting_manifest(target: str | Path, prefix: str, buckets: int, cluster: str) -> Manifest:
-    """Return where the target stands. Raises SparkReadError where it mirrors another prefix, or another cluster's.
+    """Return the manifest to start from. Raises SparkReadError if the target mirrors another prefix or cluster.
 
-    A manifest of an older version does not say of which cluster it is: it is of this one from now on.
+    A manifest of an older version has no cluster id: this cluster's id is added.
     """
     manifest = read_manifest(target)
     if manifest is None:

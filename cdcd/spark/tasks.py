@@ -1,9 +1,9 @@
-"""Folding a batch's records into new bucket files, in Spark's tasks or on the driver.
+"""Fold a batch's records into new bucket files, in Spark's tasks or on the driver.
 
-In: records with topic and bucket, and the plans of their tables.  Out: per bucket the new file, or that the table
-has to be folded as a whole.
-Invariant: a fold reads the files that the plan names and writes new ones only; nothing is visible before the
-manifest names them.  Must not: ask the registry, read or write the manifest.
+In: records with topic and bucket, and the plans of their tables.  Out: per bucket the new file, or the result that
+the table has to be folded as a whole.
+Invariant: a fold reads the files that the plan names and writes only new files; the new files are not visible before
+the manifest names them.  Must not: query the registry, read or write the manifest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape
 
 SMALL_BATCH_ROWS = 20_000
-"""Up to here the driver folds by itself: a job of Spark's would take longer to start."""
+"""Up to this size the driver folds by itself, because a Spark job would take longer to start."""
 WHOLE = -1
-"""In place of a bucket: all of the table's."""
+"""A bucket number that means all buckets of the table."""
 
 _RESULT = (
     "topic string, bucket int, path string, rows long, "
@@ -36,7 +36,7 @@ _RESULT = (
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What became of one bucket. `path` None: nothing new in it."""
+    """The result of one bucket's fold. `path` None: the bucket has no new rows."""
 
     topic: str
     bucket: int
@@ -47,14 +47,14 @@ class Folded:
 
 
 def bucket_of(key: bytes, buckets: int) -> int:
-    """Return the bucket of a key without header, as `_bucket_column` does."""
+    """Return the bucket of a key without header, as `mirror._bucket_column` computes it."""
     return zlib.crc32(key) % buckets
 
 
 def fold_frame(
     changes: DataFrame, plans: dict[str, TablePlan], target: str, buckets: int, rows: int
 ) -> list[Folded]:
-    """Fold each (topic, bucket): on the driver when there is little to do, else in Spark's tasks."""
+    """Fold each (topic, bucket): on the driver for a small batch, otherwise in Spark's tasks."""
     chosen = changes.select("topic", "bucket", "key", "value")
     if rows <= SMALL_BATCH_ROWS:
         table = chosen.toArrow()
@@ -106,7 +106,7 @@ _RESULT_ARROW = pa.schema(
 
 
 def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: str, buckets: int) -> pa.Table:
-    """Fold the records of one (topic, bucket), write the bucket's new file, and say what it is."""
+    """Fold the records of one (topic, bucket), write the bucket's new file, and return its description."""
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
     records = zip(group["key"].to_pylist(), group["value"].to_pylist(), strict=True)

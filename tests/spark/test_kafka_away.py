@@ -93,7 +93,7 @@ def test_what_comes_again_is_counted_and_nothing_of_it_is_a_line_of_its_own(
     line = "FAIL: b:9092/1: Connect to ipv4#b:9092 failed: refused?"
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == [
         (logging.WARNING, line),
-        (logging.WARNING, f"{line} (2 times more before)"),
+        (logging.WARNING, f"{line} (repeated 2 times before)"),
         (logging.ERROR, "FATAL: fenced"),
     ]
 

@@ -56,7 +56,7 @@ def test_a_process_has_one_query_at_a_time_for_a_target(tmp_path: Path) -> None:
     held = take(tmp_path)
     assert take(tmp_path) is held, "none has begun"
     held.query = running = Running()
-    with pytest.raises(SparkReadError, match="a query of this process"):
+    with pytest.raises(SparkReadError, match="another query of this process"):
         take(tmp_path / ".")
     running.isActive = False
     assert take(tmp_path) is held
