@@ -1,9 +1,9 @@
-"""Write a heartbeat into the source, and say whether the role may (F12). Blocking.
+"""Write a heartbeat into the source, and check whether the role may do so (F12). Blocking.
 
 In: a SQL connection.  Out: the heartbeat's LSN.
-Invariant: it is a logical message outside any transaction, with a prefix of its own and no content: no table, no
-xid, no bloat, and a read-only session writes it too. A standby cannot (F60).
-Must not: be written more often than asked for.
+Invariant: a heartbeat is a logical message outside any transaction, with cdcd's prefix and no content. It needs no
+table and no xid and causes no bloat; a read-only session can write it, a standby cannot (F60).
+Must not: write heartbeats more often than the caller asks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MAY = """
 
 
 def write_heartbeat(connection: Connection) -> Lsn:
-    """Write one; its LSN. Raises SourceSetup without the right, SourceUnavailable, or another Source error."""
+    """Write a heartbeat and return its LSN. Raises SourceSetup without the privilege, or another Source error."""
     rows = fetch(connection, "SELECT pg_logical_emit_message(false, %s, '')::text", (HEARTBEAT_PREFIX,))
     return parse_lsn(rows[0][0])
 
 
 def may_write_heartbeat(connection: Connection) -> bool:
-    """Return whether this role may call what writes one."""
+    """Return whether this role may call pg_logical_emit_message. Raises Source errors."""
     return bool(fetch(connection, _MAY)[0][0])

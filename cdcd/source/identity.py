@@ -1,6 +1,6 @@
-"""Which server this is: system identifier, timeline, database, and where its WAL stands. Blocking.
+"""Identify the server: system identifier, timeline, database, and WAL position. Blocking.
 
-In: a SQL or a walsender connection.  Out: `ServerIdentity`, to compare stored positions with (F58, F62).
+In: a SQL or a walsender connection.  Out: `ServerIdentity`, for the comparison with stored positions (F58, F62).
 Invariant: the timeline is that of the WAL being written now, not of the last checkpoint.
 """
 
@@ -14,8 +14,8 @@ from cdcd.errors import SourceUnavailable
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.source.connection import fetch
 
-# The clock comes first: what was committed by then is before the WAL position that is asked for after it.
-# A checkpoint after a promotion comes late; the name of the current WAL file has the timeline at once.
+# The clock is read first: all transactions committed by then are below the WAL position that is read afterwards.
+# A checkpoint follows a promotion late; the name of the current WAL file has the new timeline at once.
 _IDENTIFY = """
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, s.system_identifier::text,
            CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
@@ -35,9 +35,9 @@ _IDENTIFY = """
 class ServerIdentity:
     """One server at one moment. `wal_lsn`: flushed on a primary, replayed on a standby.
 
-    `clock_us`: the server's clock (Unix epoch); what was committed before lies before `wal_lsn`.
-    `statistics_since_us`: since when it counts (by its clock), None where it does not say: they begin again with a
-    crash; one alone may be reset by anybody.
+    `clock_us`: the server's clock (Unix epoch); transactions committed before it are below `wal_lsn`.
+    `statistics_since_us`: the start of the server's statistics (by its clock), None if unknown. A crash resets all of
+    them, a user may reset single ones.
     """
 
     system_identifier: str
@@ -51,7 +51,7 @@ class ServerIdentity:
 
 
 def identify(connection: Connection) -> ServerIdentity:
-    """Return who answers on this connection. Raises Source errors."""
+    """Return the identity of the server on this connection. Raises Source errors."""
     clock_us, system, timeline, database, version_num, wal_lsn, in_recovery, since_us = fetch(
         connection, _IDENTIFY
     )[0]
@@ -61,15 +61,15 @@ def identify(connection: Connection) -> ServerIdentity:
 
 
 def check_same_server(connection: Connection, expected: ServerIdentity) -> None:
-    """Raise SourceUnavailable when another server answers here than the one that was asked before (F59).
+    """Raise SourceUnavailable if this connection leads to another server than `expected` (F59).
 
-    A DSN of several hosts, or a name that moves, may lead each connection somewhere else.
+    With several hosts in the DSN, or a changing host name, each connection may lead to a different server.
     """
     now = identify(connection)
     for name in ("system_identifier", "timeline", "database", "in_recovery"):
         was, is_now = getattr(expected, name), getattr(now, name)
         if was != is_now:
             raise SourceUnavailable(
-                f"another server answers than a moment ago: {name} was {was}, is {is_now}",
-                hint="it is compared with the stored position again",
+                f"another server answers on this connection than on the previous one: {name} was {was}, is {is_now}",
+                hint="no action is needed: cdcd compares the server with the stored position again",
             )

@@ -1,8 +1,8 @@
-"""What `cdcd check` says of the key of a table's records: none, and why, or one that rows may share.
+"""The findings of `cdcd check` about the key of a table's records: a missing key, or one that rows may share.
 
-In: a published table, the choices of the configuration for it.  Out: findings, each with what corrects it.
-Invariant: a daemon runs all the same, so each is a warning; the application may be the one whose changes fail (F45).
-Must not: ask the server.
+In: a published table, its options in the configuration.  Out: findings, each with a remedy.
+Invariant: each finding is a warning, because the daemon runs anyway; the application's changes may fail (F45).
+Must not: query the server.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from cdcd.source.key_index import KeyIndex
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.start import quote_identifier
 
-_NULL_KEY = "its records have a null key, so no compaction and one partition"
+_NULL_KEY = "its records have a null key, so they are all in one partition and cannot be compacted"
 _FAILS = "the application's UPDATE and DELETE fail while it is published"
-_SHARED = "rows that share it replace one another for whoever reads by key"
+_SHARED = "rows with the same key replace one another for consumers that read by key"
 _CHOOSE = "or set format.key_columns or format.keyless"
 
 
 def record_key(table: PublishedTable, policy: Policy) -> tuple[str, ...]:
-    """Return the columns of the records' key: the database's, else what the configuration chooses, else ()."""
+    """Return the columns of the records' key: the database's, else those of the configuration, else ()."""
     if table.key is not None and table.has_record_key:
         return table.key.columns
     is_whole = policy.keyless == "row" and table.identity is ReplicaIdentity.FULL
@@ -31,7 +31,7 @@ def record_key(table: PublishedTable, policy: Policy) -> tuple[str, ...]:
 
 
 def key_findings(table: PublishedTable, policy: Policy) -> Iterator[Finding]:
-    """Return what is to be said of the key, nothing where every row has one of its own."""
+    """Yield the findings about the key, none if it is unique for every row."""
     subject = f"table {table.schema}.{table.name}"
     if chosen := record_key(table, policy):
         if not table.keys.is_unique(chosen):
@@ -44,29 +44,29 @@ def key_findings(table: PublishedTable, policy: Policy) -> Iterator[Finding]:
 
 def _shared(table: PublishedTable, policy: Policy, subject: str) -> Finding:
     if not policy.key_columns:
-        message = f"format.keyless: row, and nothing keeps two rows from being equal: {_SHARED}"
+        message = f"format.keyless is row, and no unique index prevents equal rows: {_SHARED}"
         return Finding("warn", subject, message, f"{_alter(table)} ADD PRIMARY KEY (...)")
     columns = ", ".join(policy.key_columns)
     quoted = ", ".join(map(quote_identifier, policy.key_columns))
     message = (
-        f"no unique index keeps two rows from having the key of format.key_columns ({columns}): {_SHARED}"
+        f"no unique index prevents two rows with the same key in format.key_columns ({columns}): {_SHARED}"
     )
     hint = f"{_alter(table)} ADD UNIQUE ({quoted}), with each column NOT NULL; or choose other columns"
     return Finding("warn", subject, message, hint)
 
 
 def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> Finding:
-    """The index is there, and the records have no key all the same (F82)."""
+    """Return the finding for a key index that exists and still gives the records no key (F82)."""
     columns = ", ".join(index.columns)
-    what = f"rows may share ({columns}) for a moment, because {flaw}"
+    what = f"two rows may have the same ({columns}) for a moment, because {flaw}"
     follows = _NULL_KEY
     if not index.is_sent and table.identity is not ReplicaIdentity.FULL:
-        what = f"({columns}) is no replica identity, because {flaw}"
+        what = f"({columns}) is not a replica identity, because {flaw}"
         fails = table.needs_identity and not table.comes_from_partitions  # else their identities decide
         follows = f"{_FAILS}; {_NULL_KEY}" if fails else _NULL_KEY
-    hint = "make its constraint again, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
+    hint = "recreate its constraint as NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
     if not flaw.endswith("DEFERRABLE"):
-        hint = "make it valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition"
+        hint = "make the index valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition"
     hint += f", {_CHOOSE}" if table.identity is ReplicaIdentity.FULL else ", or set format.key_columns"
     return Finding("warn", subject, f"{what}: {follows}", hint)
 
@@ -86,7 +86,7 @@ def _keyless(table: PublishedTable, subject: str) -> Finding:
     hint = f"{alter} ADD PRIMARY KEY (...)"
     if table.identity is ReplicaIdentity.NOTHING:
         hint = f"{alter} REPLICA IDENTITY DEFAULT, with a primary key"
-    if table.comes_from_partitions:  # their identities decide what PostgreSQL refuses
+    if table.comes_from_partitions:  # the partitions' identities decide which changes PostgreSQL refuses
         return Finding("warn", subject, f"{_identity(table)}: {_NULL_KEY}", "set format.key_columns")
     if not table.needs_identity:
         return Finding("warn", subject, f"{_identity(table)}: {_NULL_KEY}", hint)

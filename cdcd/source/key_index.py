@@ -1,10 +1,10 @@
-"""The indexes of a table that may be its records' key, and whether PostgreSQL keeps them unique at every moment.
+"""The unique indexes of a table that may be its records' key, and whether they are unique at every moment.
 
-In: a SQL connection, oids of tables.  Out: `TableKeys` by oid, as the catalog has them now. Blocking.
-Invariant: an index is unflawed only if no statement can leave two rows with the same key for a moment: it is valid
-and not DEFERRABLE, in every partition too. A constraint that is checked at the end of the statement or at commit lets
-`UPDATE t SET id = 3 - id` through, whose records end with the tombstone of a row that is there (F82).
-Must not: decide which key a topic has (schema/keys.py does), or wait for a lock of a user's table.
+In: a SQL connection, oids of tables.  Out: `TableKeys` by oid, from the current catalog. Blocking.
+Invariant: an index has no flaw only if no statement can leave two rows with the same key for a moment: the index is
+valid and not DEFERRABLE, also in every partition. A constraint that is checked at the end of the statement or at
+commit allows `UPDATE t SET id = 3 - id`, whose last record is a tombstone for a row that still exists (F82).
+Must not: decide which key a topic has (schema/keys.py does), or wait for a lock on a user's table.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import fetch
 
-# Columns of INCLUDE come after indnkeyatts. A partitioned index may have partitions that are DEFERRABLE although it
-# is not, and PostgreSQL 18 takes one that is not valid for an identity. `is_total`: every row has a value of its own.
+# INCLUDE columns follow after indnkeyatts. Partitions of an index may be DEFERRABLE although the index is not, and
+# PostgreSQL 18 accepts an invalid one as an identity. `is_total`: the index distinguishes all rows, also with nulls.
 _KEY_INDEXES = """
     SELECT i.indrelid, i.indisprimary, i.indisreplident,
            ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
@@ -48,9 +48,9 @@ _TAKES_INVALID_SINCE = 180_000
 
 @dataclass(frozen=True, slots=True)
 class KeyIndex:
-    """A unique index. `columns` in its order, without expressions; `flaw`: why two rows may share a key, None: never.
+    """A unique index. `columns` in its order, without expressions; `flaw`: why two rows may share a key, else None.
 
-    `is_identity`: named by REPLICA IDENTITY USING INDEX. `is_sent`: where the index is the identity, the Relation
+    `is_identity`: named by REPLICA IDENTITY USING INDEX. `is_sent`: if the index is the identity, the Relation
     message flags its columns. `is_total`: no expressions, no WHERE, and no two rows with the same nulls.
     """
 
@@ -69,7 +69,7 @@ class TableKeys:
     indexes: tuple[KeyIndex, ...] = ()
 
     def of(self, identity: ReplicaIdentity) -> KeyIndex | None:
-        """Return the index that gives records of this identity their key, flawed or not (F45)."""
+        """Return the index that is the record key for this replica identity, with or without a flaw (F45)."""
         if identity is ReplicaIdentity.NOTHING:
             return None
         is_by_index = identity is ReplicaIdentity.INDEX
@@ -77,7 +77,7 @@ class TableKeys:
         return next(wanted, None)
 
     def enforced(self, identity: ReplicaIdentity) -> tuple[str, ...]:
-        """Return the columns of that index where PostgreSQL keeps them unique at every moment, else ()."""
+        """Return the columns of the record key's index if they are unique at every moment, else ()."""
         index = self.of(identity)
         return index.columns if index is not None and index.flaw is None else ()
 
@@ -87,7 +87,7 @@ class TableKeys:
         return index.columns if index is not None and index.is_sent else ()
 
     def is_unique(self, columns: Collection[str]) -> bool:
-        """Return whether no two rows can have the same values, nulls included, in these columns at any moment."""
+        """Return whether two rows can never have the same values, nulls included, in these columns."""
         has = set(columns)
         return any(one.flaw is None and one.is_total and has.issuperset(one.columns) for one in self.indexes)
 

@@ -1,8 +1,8 @@
-"""The CopyBoth half of libpq, called through ctypes on the connection that psycopg2 opened.
+"""libpq's CopyBoth functions, called through ctypes on a connection that psycopg2 opened.
 
 In: a psycopg2 connection that START_REPLICATION has put into CopyBoth.  Out: CopyData payloads, reports.
-Invariant: the symbols are looked up through psycopg2's own shared object, so they belong to the libpq that
-made the PGconn, bundled or the system's; nothing here blocks, the connection is set non-blocking.
+Invariant: the symbols are resolved through psycopg2's own shared object, so they belong to the libpq that created the
+PGconn, bundled or the system's. No call blocks: the connection is set to non-blocking.
 Must not: be used after `close`, or from two threads at a time.
 Why: psycopg2's own replication cursor confirms positions by itself (F71).
 """
@@ -27,7 +27,7 @@ from cdcd.source.error_map import (
 )
 
 # The functions below return at once on a non-blocking connection, so holding the GIL (PyDLL) is cheaper than
-# giving it up for each message.
+# releasing it for each message.
 _LIBRARY = ctypes.PyDLL(_psycopg.__file__)
 _Receiver = ctypes.PYFUNCTYPE(None, c_void_p, c_void_p)
 
@@ -35,7 +35,7 @@ _SEVERITY, _SQLSTATE, _PRIMARY, _FUNCTION = (ord(letter) for letter in "VCMR")
 _FATAL_ERROR = 7  # ExecStatusType
 _NOTICES_KEPT = 100
 COPY_FAILED = -2
-"""What PQgetCopyData returns when it cannot give the next message; the copy may go on."""
+"""PQgetCopyData's result if it cannot return the next message; the copy may continue."""
 
 
 def _bind(name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
@@ -74,16 +74,16 @@ class CopyConnection:
         self.in_stream = False
         self.failure: SourceError | None = None
         self.notices: list[ServerReport] = []
-        self._receiver = _Receiver(self._on_notice)  # kept: libpq holds only its address
+        self._receiver = _Receiver(self._on_notice)  # referenced here, because libpq only has its address
         _PQsetNoticeReceiver(self.pgconn, self._receiver, None)
         if _PQsetnonblocking(self.pgconn, 1) != 0:
             raise SourceUnavailable(self.error_message())
-        # A number of our own: libpq closes its socket as soon as the connection is lost, and the next one that is
-        # opened gets that number, while the loop still waits on it here.
+        # A duplicate: libpq closes its socket as soon as the connection is lost, and the next opened file gets the
+        # same descriptor, while the event loop still waits on it.
         self.socket: int = _own(_PQsocket(self.pgconn))
 
     def put(self, data: bytes) -> bool:
-        """Queue one CopyData message; False when libpq's buffer is full for now. Raises SourceUnavailable."""
+        """Queue one CopyData message; return False if libpq's buffer is full. Raises SourceUnavailable."""
         result: int = _PQputCopyData(self.pgconn, data, len(data))
         if result < 0:
             raise SourceUnavailable(self.error_message())
@@ -95,18 +95,18 @@ class CopyConnection:
             raise SourceUnavailable(self.error_message())
 
     def flush(self) -> bool:
-        """Send what is queued; False when the socket takes no more now. Raises SourceUnavailable."""
+        """Send queued data; return False if the socket accepts no more now. Raises SourceUnavailable."""
         result: int = _PQflush(self.pgconn)
         if result < 0:
             raise SourceUnavailable(self.error_message())
         return result == 0
 
     def consume(self) -> bool:
-        """Read what the socket has; False when the connection is broken."""
+        """Read the socket's available data; return False if the connection is broken."""
         return bool(PQconsumeInput(self.pgconn))
 
     def is_busy(self) -> bool:
-        """Say whether asking for a result would block."""
+        """Return whether PQgetResult would block."""
         return bool(_PQisBusy(self.pgconn))
 
     def read_message(self) -> bytes | int:
@@ -120,7 +120,7 @@ class CopyConnection:
         return data
 
     def end_of_copy(self) -> SourceError:
-        """Return why the copy ended: the server's ErrorResponse (F19), or a plain end of the stream."""
+        """Return the error that ended the copy: the server's ErrorResponse (F19), or the end of the stream."""
         result = _PQgetResult(self.pgconn)
         if not result:
             return SourceUnavailable("the server ended the stream")
@@ -132,7 +132,7 @@ class CopyConnection:
             _PQclear(result)
 
     def finish_command(self) -> bool:
-        """Take results that are there; True when the server has ended the command (the slot is free)."""
+        """Read available results; return True when the server has ended the command (the slot is free)."""
         while not self.is_busy():
             result = _PQgetResult(self.pgconn)
             if not result:
@@ -141,7 +141,7 @@ class CopyConnection:
         return False
 
     def error_message(self) -> str:
-        """Return libpq's words about the last failure, one line. Raises MemoryError where it got none."""
+        """Return libpq's message about the last failure, one line. Raises MemoryError if libpq lacks memory."""
         text: bytes = _PQerrorMessage(self.pgconn) or b""
         line = clean(first_line(text.decode("utf-8", "replace")), MAX_REPORT_CHARACTERS)
         refuse_want_of_memory(line)
@@ -155,7 +155,7 @@ class CopyConnection:
         try:
             self._connection.close()
         finally:
-            os.close(self.socket)  # from here on it is closed for the server, too
+            os.close(self.socket)  # the last descriptor: the connection is now closed for the server, too
 
     def _on_notice(self, _argument: int | None, result: int | None) -> None:
         if result and len(self.notices) < _NOTICES_KEPT:
@@ -166,7 +166,7 @@ def _own(descriptor: int) -> int:
     try:
         return os.dup(descriptor)
     except OSError as error:
-        raise SourceUnavailable(f"the connection's socket cannot be had: {error.strerror}") from error
+        raise SourceUnavailable(f"the connection's socket cannot be duplicated: {error.strerror}") from error
 
 
 def _report(result: int) -> ServerReport:

@@ -1,10 +1,10 @@
-"""Watch a session whose statement may wait for others as long as they like: who they are, and that it still runs.
+"""Watch a session whose statement may wait for other sessions without a limit: report its blockers, and that it runs.
 
-In: settings, the session's connection, a `Report`.  Out: what it waits for, at intervals, None when for no one.
-Invariant: such a statement has no limit in time: what ends its wait is on the server. In the place of a limit
-(`deadline`) the server itself is asked over another connection, opened only when it lasts: a session that nobody has
-seen for `ANSWER_DEADLINE_S` is given up (F16).
-Must not: report anything once the statement has ended, but None.
+In: settings, the session's connection, a `Report`.  Out: the session's wait, at intervals; None if it does not wait.
+Invariant: such a statement has no time limit: an event on the server ends its wait. Instead of a limit (`deadline`),
+the server is queried over another connection, which is opened only if the statement takes long. The session's
+connection is shut down if the server does not show the session for `ANSWER_DEADLINE_S` (F16).
+Must not: report a wait after the statement has ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Report = Callable[[Seen | None], None]
 
 
 def unreported(_seen: Seen | None) -> None:
-    """Tell nobody."""
+    """Do nothing: the `Report` of a caller that does not report waits."""
 
 
 def fetch_watched(
@@ -45,7 +45,7 @@ def fetch_watched(
 
 @contextlib.contextmanager
 def watched(settings: SourceSettings, connection: Connection, report: Report) -> Iterator[None]:
-    """Run a statement on this connection, watched; raises SourceUnavailable when its session is seen no more."""
+    """Watch the statement in the block. Raises SourceUnavailable if the server no longer shows its session."""
     watch = _Watch(settings, connection, report)
     threading.Thread(target=watch.run, name="cdcd-watch", daemon=True).start()
     try:
@@ -53,7 +53,7 @@ def watched(settings: SourceSettings, connection: Connection, report: Report) ->
     except (psycopg2.Error, CdcdError):
         if watch.has_expired:
             raise SourceUnavailable(
-                f"the server has shown nothing of a statement for {ANSWER_DEADLINE_S:g} s"
+                f"the server has not shown the session of a statement for {ANSWER_DEADLINE_S:g} s"
             ) from None
         raise
     finally:
@@ -73,7 +73,7 @@ class _Watch:
         self.has_expired = False
 
     def run(self) -> None:
-        """Look until the statement has ended."""
+        """Query the server until the statement has ended."""
         wait_s = FIRST_LOOK_S
         try:
             while not self._over.wait(wait_s):
@@ -83,7 +83,7 @@ class _Watch:
             self._let_go()
 
     def end(self) -> None:
-        """The statement has ended."""
+        """Stop watching: the statement has ended."""
         self._over.set()
         with self._lock:
             self._connection = None

@@ -1,6 +1,6 @@
-"""How long to wait for the lock of a user's table, and who holds it. Blocking.
+"""Limit the wait for locks on user tables, and name the lock holders. Blocking.
 
-In: a SQL connection.  Out: one whose statements do not wait longer; the holders in words.
+In: a SQL connection.  Out: the connection with a lock_timeout; the lock holders as text.
 Must not: wait for such a lock itself.
 """
 
@@ -19,17 +19,17 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 def is_lock_timeout(error: CdcdError) -> bool:
-    """Say whether a statement was given up because somebody holds a lock."""
+    """Return whether a statement failed because another session holds a lock."""
     return error.context.get("sqlstate") == _LOCK_NOT_AVAILABLE
 
 
 def lock_holders(connection: Connection, modes: Sequence[str] = AGAINST_READING) -> str:
-    """Return who keeps tables of this database from being read; "" where nobody does. Raises Source errors."""
+    """Return as text the sessions with such locks on tables of this database, "" for none. Raises Source errors."""
     return "; ".join(map(str, table_lockers(connection, modes)))
 
 
 def set_lock_timeout(connection: Connection, patience_ms: int) -> None:
-    """Let no statement on this connection wait longer for a lock. Raises Source errors."""
+    """Set the longest wait of this connection for a lock, in milliseconds. Raises Source errors."""
     fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(patience_ms),))
 
 
@@ -37,15 +37,15 @@ def set_lock_timeout(connection: Connection, patience_ms: int) -> None:
 def holders_named(
     connection: Connection, patience_ms: int, modes: Sequence[str] = AGAINST_READING
 ) -> Iterator[None]:
-    """Let no statement wait longer for a lock; whoever holds it is named then. Raises SourceUnavailable."""
+    """Limit the wait for locks in the block. Raises SourceUnavailable with the lock holders after the limit."""
     set_lock_timeout(connection, patience_ms)
     try:
         yield
     except CdcdError as error:
         if not is_lock_timeout(error):
             raise
-        holders = lock_holders(connection, modes) or "nobody any more"
+        holders = lock_holders(connection, modes) or "no session any more"
         raise SourceUnavailable(
-            f"a table is locked, and was waited for {patience_ms} ms: {holders}",
-            hint="have whoever runs that transaction end it, or wait for it, then run this again",
+            f"the lock on a table was not available within {patience_ms} ms; held by {holders}",
+            hint="wait for that transaction, or ask its owner to end it, then run this again",
         ) from error

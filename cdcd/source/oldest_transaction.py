@@ -1,8 +1,8 @@
-"""Who keeps WAL back beside cdcd: the oldest transaction of the server that writes (F22). Blocking.
+"""Find the oldest writing transaction of the server, which also makes the slot retain WAL (F22). Blocking.
 
-In: a SQL connection.  Out: its name for a person, and its age.
-Invariant: a prepared transaction counts, in whatever database; what this role may not see is not made up.
-Must not: show what a transaction does.
+In: a SQL connection.  Out: the transaction's description, and its age.
+Invariant: prepared transactions count, in every database. Transactions that this role may not see are left out.
+Must not: show the queries of a transaction.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.source.connection import fetch
 
-# Only one that has got an xid holds a slot's restart_lsn back; others see NULL there without pg_read_all_stats.
+# Only a transaction with an xid holds back restart_lsn. Other roles' xids are NULL without pg_read_all_stats.
 _OLDEST = """
     SELECT format('pid %s of %s in database %s (%s)', pid, usename, datname,
                   coalesce(nullif(application_name, ''), 'no application name')) AS name,
@@ -27,6 +27,6 @@ _OLDEST = """
 
 
 def oldest_writer(connection: Connection) -> tuple[str, float] | None:
-    """Return the oldest transaction that writes and its age in seconds; None without one that can be seen."""
+    """Return the oldest writing transaction and its age in seconds; None if none is visible. Raises Source errors."""
     rows = fetch(connection, _OLDEST)
     return (rows[0][0], rows[0][1]) if rows else None

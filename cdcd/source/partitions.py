@@ -1,9 +1,9 @@
-"""What the partitions of tables that are published as their root leave out of the WAL. Blocking.
+"""Find the columns of old rows that the WAL lacks for partitions published via their root. Blocking.
 
-In: a SQL connection, the roots with the keys of their records.  Out: `Shortfall`s, each with the SQL that ends it.
-Invariant: with publish_via_partition_root the rows of a partition come as its root's, but what is in their old
-tuples is the partition's own replica identity, and ALTER TABLE of the root does not reach it (F78).
-Must not: wait for a lock of a user's table: the catalog's rows are read, not the tables.
+In: a SQL connection, the roots with the keys of their records.  Out: `Shortfall`s, each with the SQL to resolve it.
+Invariant: with publish_via_partition_root the rows of a partition are published as its root's, but their old tuples
+depend on the partition's own replica identity, which ALTER TABLE on the root does not change (F78).
+Must not: wait for a lock on a user's table: only catalog rows are read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cdcd.source.start import quote_identifier
 
 _SHOWN_PARTITIONS = 3
 
-# What `key_index.table_keys(...).sent(identity)` says, without looking for flaws below each index, which the look
-# every ten seconds does not need: of 2,000 partitions 0.05 s and not 1.5 s.
+# The same as `key_index.table_keys(...).sent(identity)`, without the search for flaws in each index, which the query
+# every ten seconds does not need: 0.05 s instead of 1.5 s for 2,000 partitions.
 _IDENTITY_COLUMNS = """
     ARRAY(SELECT a.attname::text FROM pg_index i
           CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
@@ -53,7 +53,7 @@ _ROOTS = """
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A partitioned table as whose rows those of its partitions come.
+    """A partitioned table under which the rows of its partitions are published.
 
     `key`: the columns of its records' key, empty without one. `name`: schema.table, not quoted.
     """
@@ -66,7 +66,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What changes in some partitions of `table` lack, and the SQL that ends it for the changes that follow."""
+    """The data that changes in some partitions of `table` lack, and the SQL that resolves it for later changes."""
 
     table: str
     message: str
@@ -74,7 +74,7 @@ class Shortfall:
 
 
 def shortfalls(connection: Connection, roots: Sequence[Root]) -> list[Shortfall]:
-    """Return what the partitions of these roots leave out, in the order of the roots. Raises Source errors."""
+    """Return the shortfalls of the partitions of these roots, in the order of the roots. Raises Source errors."""
     if not roots:
         return []
     found: dict[int, list[PartitionIdentity]] = {root.relid: [] for root in roots}
@@ -88,7 +88,7 @@ def shortfalls(connection: Connection, roots: Sequence[Root]) -> list[Shortfall]
 
 
 def roots_among(connection: Connection, relids: Collection[int]) -> list[Root]:
-    """Return those of these tables that are partitioned, with the key that the database gives them.
+    """Return the partitioned tables among these, with the key that the database defines.
 
     Raises Source errors.
     """
@@ -107,7 +107,7 @@ def roots_among(connection: Connection, relids: Collection[int]) -> list[Root]:
 
 
 def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Shortfall]:
-    """Yield what may be missing of changes in these partitions of a root whose updates and deletes are published."""
+    """Yield the data that may be missing in changes of these partitions; the root publishes updates and deletes."""
     partitions = sorted(partitions, key=lambda one: one.name)
     without = [one.name for one in partitions if not one.is_full and one.columns is None]
     if without:
@@ -121,15 +121,15 @@ def judge(root: Root, partitions: Iterable[PartitionIdentity]) -> Iterator[Short
         key = f"does not include the record's key ({', '.join(root.key)})" if root.key else "is not FULL"
         message = (
             f"an UPDATE or DELETE in partition {_listed(old.short)} halts cdcd (CDCD-REPLICA-IDENTITY): "
-            f"its replica identity {key}, so the change does not name its row"
+            f"its replica identity {key}, so the change does not identify its row"
         )
         named = "" if root.key else "; or name the columns of a key in format.key_columns"
         yield Shortfall(root.name, message, full_identity_sql(old.short) + named)
     elif root.identity is ReplicaIdentity.FULL:
         message = (
-            f"changes in partition {_listed(partial)} come without the old values of columns that are not in "
-            "its replica identity: they are null in `before` and named in source.special as not_logged; and a "
-            "change of the key comes without its unchanged TOASTed values"
+            f"changes in partition {_listed(partial)} lack the old values of columns that are not in its replica "
+            "identity: they are null in `before` and named in source.special as not_logged; and a change of the key "
+            "lacks its unchanged TOASTed values"
         )
         yield Shortfall(root.name, message, full_identity_sql(partial))
 

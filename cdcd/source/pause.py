@@ -1,31 +1,31 @@
-"""When the reader should let the socket fill up for a moment. Pure: time is given in.
+"""Decide when the reader pauses to let the socket fill up. Pure: times are arguments.
 
-In: what each drain brought, the clock in microseconds.  Out: for how long not to read.
-Why: a walsender makes one send() per message. Each goes all the way to the reader while the receive window is open,
-and wakes an eager one; when the window is full, it is a copy to the end of a buffer. A pause saves the server's time
-only if it lasts well beyond the moment at which the window is full; a shorter one saves the reader's. One that lasts
-until the server's own buffer is full (4 MiB on Linux) makes it stand still.
-Invariant: never a pause while there is more, nor below a rate of arrivals, where latency is what matters.
+In: the size of each drain, the clock in microseconds.  Out: the length of the pause.
+Why: a walsender makes one send() per message. While the receive window is open, each call sends a packet, which wakes
+a waiting reader; when the window is full, the call only copies to a buffer. A pause saves the server's time only if
+it lasts well beyond the moment at which the window is full; a shorter one saves the reader's time. A pause until the
+server's own buffer is full (4 MiB on Linux) stops the server.
+Invariant: there is no pause while more data is available, nor at low rates, where latency matters.
 """
 
 from __future__ import annotations
 
 BACKLOG_MESSAGES_PER_S = 40_000
-"""From here on latency is not what matters."""
+"""From this rate on throughput matters more than latency."""
 FILL_BYTES = 500_000
-"""What comes in during a pause of a backlog: more than a receive window, and less than the server's own buffer, even
-where the reader gets a processor late."""
+"""The data sent during a pause of a backlog: more than a receive window, and less than the server's own buffer, even
+if the reader is scheduled late."""
 LONGEST_US = 20_000
 
 BUSY_MESSAGES_PER_S = 10_000
 BUSY_PAUSE_US = 2_000
 
 _WINDOW_US = 100_000
-"""Long enough that one moment in which the walsender got no processor is no idleness."""
+"""Long enough that a moment in which the walsender is not scheduled does not count as idle."""
 
 
 class Pause:
-    """The pause policy of one stream. `is_at_backlog_rate`: so much comes in that latency is not what matters."""
+    """The pause policy of one stream. `is_at_backlog_rate`: at the current rate throughput matters, not latency."""
 
     def __init__(self, now_us: int) -> None:
         self._window_start_us = now_us
@@ -35,9 +35,9 @@ class Pause:
         self.is_at_backlog_rate = False
 
     def after_drain(self, messages: int, size_bytes: int, is_more: bool, now_us: int) -> int:
-        """Return for how many microseconds to leave the socket alone after a drain of so much.
+        """Return the microseconds to pause after a drain of this size.
 
-        `is_more`: it stopped at its limit.
+        `is_more`: the drain stopped at its limit.
         """
         self._window_messages += messages
         self._window_bytes += size_bytes

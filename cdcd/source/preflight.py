@@ -1,8 +1,8 @@
-"""What a start looks at on PostgreSQL's side, each part by itself: findings, each with what to do. Blocking.
+"""The start checks on PostgreSQL's side: findings, each with a hint. Blocking.
 
-In: a SQL connection, what was asked before.  Out: findings, the good ones too. `cdcd check` prints them, the daemon's
-start raises the first that fails.
-Invariant: one problem never hides another that could still be seen; nothing is changed on the server.
+In: a SQL connection, results of earlier queries.  Out: findings, the good ones too. `cdcd check` prints them, the
+daemon's start raises the error of the first that fails.
+Invariant: one problem never hides another that can still be detected; the checks change nothing on the server.
 Must not: hold a slot, or wait for a lock longer than the connection's lock_timeout.
 """
 
@@ -53,7 +53,7 @@ _FACTS = """
            current_setting('synchronized_standby_slots', true), current_setting('max_slot_wal_keep_size', true)
 """
 
-# A walsender is allowed to who has logged in; SQL, with its functions for slots, is run by who that has become.
+# A walsender needs the privilege of session_user; SQL, with its slot functions, needs that of current_user.
 _ROLES = """
     SELECT r.rolname::text, r.rolname = session_user,
            r.rolsuper OR r.rolreplication
@@ -68,9 +68,9 @@ _HOLDER = """
     FROM pg_stat_activity WHERE pid = %s
 """
 
-_CREATE_HINT = "create it, or run `cdcd init`, then `cdcd resume`; nothing is read without it"
+_CREATE_HINT = "create it, or run `cdcd init`, then `cdcd resume`; cdcd reads nothing without it"
 
-# `unreadable`: columns that neither a grant on the table nor one on the column lets the role read.
+# `unreadable`: columns that the role may read neither by a grant on the table nor by one on the column.
 _PRIVILEGES = """
     SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege(c.oid, 'SELECT'),
            ARRAY(SELECT a.attname::text FROM pg_attribute a
@@ -95,16 +95,16 @@ def setup_findings(
     heartbeat: bool = False,
     limits_wal: bool = False,
 ) -> Iterator[Finding]:
-    """Yield how the server and the role are set up. Raises Source errors.
+    """Yield the findings about the setup of the server and the role. Raises Source errors.
 
-    `drops_slot`: a start would make the slot again. `wanted`: the options that the configuration wants of a server of
-    this version number. `heartbeat`: the daemon shall write heartbeats. `limits_wal`: the WAL guard gives a slot up.
+    `drops_slot`: a start would recreate the slot. `wanted`: the configured options for a server of this version
+    number. `heartbeat`: the daemon writes heartbeats. `limits_wal`: the WAL guard may drop the slot.
     """
     wal_level, max_slots, max_senders, slots, senders, *more = fetch(connection, _FACTS)[0]
     encoding, plugins, standby_slots, keep_size = more
     yield from _wal(wal_level, max_slots, max_senders, slots, senders, has_slot=slot is not None)
     if slot is not None and slot.active and senders >= max_senders:
-        message = "the daemon of this slot has one, and there is no other left to try"
+        message = "the daemon of this slot has one, and no other is free for a test"
         yield Finding("ok", "replication connection", message)
     else:
         yield from _walsender(settings, connection, drops_slot=drops_slot)
@@ -121,15 +121,15 @@ def setup_findings(
 def publication_findings(
     settings: SourceSettings, missing: list[str], *, may_create: bool = False
 ) -> Iterator[Finding]:
-    """Yield which publications exist. `may_create`: `cdcd init` makes a missing one; a start never does."""
+    """Yield the findings about the publications. `may_create`: `cdcd init` creates a missing one; no start does."""
     for name in settings.publications:
         if name not in missing:
             yield Finding("ok", "publication", f"publication {name} exists")
             continue
         if may_create:
-            # Only `cdcd init` makes it: a daemon without its publication halts (F39).
+            # Only `cdcd init` creates it: a daemon without its publication halts (F39).
             message = f"publication {name} does not exist; a start does not create it"
-            hint = "run `cdcd init`, which does"
+            hint = "run `cdcd init`, which creates it"
         else:
             message = f"publication {name} does not exist"
             hint = f"{create_publication_sql(name)}; or name its tables"
@@ -143,10 +143,10 @@ def table_findings(
     snapshot: bool = True,
     policy_of: Callable[[str], Policy] = _default_policy,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the published tables. Raises Source errors.
+    """Yield the problems of the published tables. Raises Source errors.
 
-    `snapshot`: a start copies them, so the role has to be able to read them. `policy_of`: what the configuration says
-    of `schema.table`, also the key that it gives where the database gives none.
+    `snapshot`: a start copies the tables, so the role needs the privilege to read them. `policy_of`: the options of
+    `schema.table`, including a key for a table without one in the database.
     """
     for table in tables:
         yield from _table(table, policy_of)
@@ -160,14 +160,14 @@ def table_findings(
 
 
 def connection_failure(error: CdcdError) -> Finding:
-    """Return the finding of a server that cannot be connected to."""
+    """Return the finding for a failed connection to the server."""
     hint = error.advice or "start the server, or correct host, port and network in source.dsn"
     subject = "password" if isinstance(error, SourceAuthentication) else "connection"
     return Finding("fail", f"source {subject}", error.message, hint, error)
 
 
 def server_findings(server: ServerIdentity) -> Iterator[Finding]:
-    """Yield who answers, and whether it can be read from."""
+    """Yield the findings about the server's version and role."""
     major = server.version_num // 10_000
     text = f"PostgreSQL {major}, database {server.database}, WAL at {format_lsn(server.wal_lsn)}"
     if major < 12:
@@ -195,7 +195,7 @@ def _wal(
     if not has_slot and slots >= max_slots:
         hint = (
             f"raise max_replication_slots (ALTER SYSTEM SET max_replication_slots = {max_slots + 5}) and restart the "
-            "server; or drop a slot that nobody needs any more"
+            "server; or drop an unused slot"
         )
         yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", hint)
     else:
@@ -204,14 +204,14 @@ def _wal(
 
 
 def _walsender(settings: SourceSettings, connection: Connection, *, drops_slot: bool) -> Iterator[Finding]:
-    """Try the other kind of connection: a pooler, pg_hba.conf or the role may allow SQL alone (F62)."""
+    """Try a replication connection: a pooler, pg_hba.conf or the role may allow SQL connections only (F62)."""
     roles = {is_login: (name, may) for name, is_login, may in fetch(connection, _ROLES)}
     login, may_login = roles.get(True, ("", False))
     try:
         connect_replication(settings).close()
     except CdcdError as error:
         hint = (
-            error.advice or "connect to PostgreSQL itself, not to a pooler, and correct what is named above"
+            error.advice or "connect to PostgreSQL itself, not to a pooler, and correct the cause named above"
         )
         message = error.message
         if login and not may_login:
@@ -221,19 +221,19 @@ def _walsender(settings: SourceSettings, connection: Connection, *, drops_slot: 
             error = SourceSetup(message, hint=hint)
         yield Finding("fail", "replication connection", message, hint, error)
         return
-    yield Finding("ok", "replication connection", f"role {login} may replicate, and is let in")
+    yield Finding("ok", "replication connection", f"role {login} may replicate and can connect")
     current, may_current = roles.get(False, (login, True))
     if not may_current:
-        # Only pg_drop_replication_slot asks, which is SQL.
+        # Only pg_drop_replication_slot needs the privilege of current_user.
         message = f"role {login} becomes {current}, which lacks REPLICATION and so may not drop a slot"
-        hint = f"ALTER ROLE {quote_identifier(login)} RESET role, or give REPLICATION to {quote_identifier(current)}"
+        hint = f"ALTER ROLE {quote_identifier(login)} RESET role; or give {quote_identifier(current)} REPLICATION"
         yield Finding("fail" if drops_slot else "warn", "role", message, hint)
 
 
 def _kept_wal(keep_size: str | None, *, limits_wal: bool) -> Iterator[Finding]:
     if keep_size == "-1" and not limits_wal:
-        message = "it is -1: while Kafka or cdcd is away, the server keeps WAL until its disk is full"
-        hint = "ALTER SYSTEM SET max_slot_wal_keep_size to what the disk can spare; or set source.wal_guard.drop_slot"
+        message = "it is -1: while Kafka or cdcd is down, the server retains WAL until its disk is full"
+        hint = "ALTER SYSTEM SET max_slot_wal_keep_size to what the disk can hold; or set source.wal_guard.drop_slot"
         yield Finding("warn", "max_slot_wal_keep_size", message, hint)
 
 
@@ -259,12 +259,12 @@ def _decoding(encoding: str, plugins: str | None) -> Iterator[Finding]:
 
 
 def _options(settings: SourceSettings, server: ServerIdentity, options: StreamOptions) -> Iterator[Finding]:
-    """What of the configured options this server cannot do, with the version that can."""
+    """Yield the configured options that this server does not support, with the version that does."""
     missing = shortfalls(server.version_num, options, failover=settings.failover)
     for one in missing:
         if one.is_left_out:
             message = f"{one.wish} are left out: {one.why}"
-            yield Finding("warn", one.option, message, f"{one.option}: false says that this is known")
+            yield Finding("warn", one.option, message, f"set {one.option}: false to accept this")
         else:
             yield Finding("fail", one.option, f"{one.wish} is not possible: {one.why}", one.hint)
     if not missing:
@@ -275,7 +275,7 @@ def _options(settings: SourceSettings, server: ServerIdentity, options: StreamOp
 
 
 def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Finding]:
-    """What a slot that shall outlive its server needs beside its own flag (PostgreSQL 17+)."""
+    """Yield the findings about a failover slot and its standbys (PostgreSQL 17+)."""
     subject = "source.slot.failover"
     if slot is not None and not slot.failover:
         hint = f'ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true), on a replication connection'
@@ -290,7 +290,7 @@ def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Fin
 
 
 def holder_findings(connection: Connection, settings: SourceSettings, slot: SlotState) -> Iterator[Finding]:
-    """Yield who streams from the slot now; this configuration's own daemon may. Raises Source errors."""
+    """Yield the finding about the session that streams from the slot; cdcd's own is ok. Raises Source errors."""
     if not slot.active:
         yield Finding("ok", "slot", f"slot {slot.name} is free, confirmed to {_lsn(slot)}")
         return
@@ -304,7 +304,10 @@ def holder_findings(connection: Connection, settings: SourceSettings, slot: Slot
     message = (
         f"slot {slot.name} is in use by process {slot.active_pid}, {who}, since {since or 'an unknown time'}"
     )
-    hint = "a start waits until it lets go; if it is no cdcd of this configuration, choose another source.slot.name"
+    hint = (
+        "a start waits until it releases the slot; if it is not a cdcd of this configuration, choose another "
+        "source.slot.name"
+    )
     yield Finding("fail", "slot", message, hint, SlotActive(message, hint=hint))
 
 
@@ -322,26 +325,28 @@ def _table(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Iterato
     subject = f"table {name}"
     yield from key_findings(table, policy_of(name))
     if table.row_filter and table.needs_identity and table.identity is not ReplicaIdentity.FULL:
-        message = "an UPDATE that brings a row into the row filter comes without its unchanged TOASTed values"
+        message = (
+            "an UPDATE after which a row matches the row filter lacks the row's unchanged TOASTed values"
+        )
         yield Finding("warn", subject, message, f"ALTER TABLE {_quoted(table)} REPLICA IDENTITY FULL")
     if table.conflict:
         yield Finding("fail", subject, table.conflict, CONFLICT_HINT)
 
 
 def _readable(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:
-    """What the role lacks to copy these tables; one finding for a schema, not one for each of its tables."""
+    """Yield the privileges that the role lacks to copy these tables; one finding per schema, not per table."""
     role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
     rows = fetch(connection, _PRIVILEGES, ([table.relid for table in tables],))
     privileges = {row[0]: row[1:] for row in rows}
     closed: set[str] = set()
     for table in tables:
         if table.relid not in privileges:
-            continue  # dropped since it was listed
+            continue  # dropped in the meantime
         may_use, may_select, unreadable = privileges[table.relid]
         if not may_use and table.schema not in closed:
             closed.add(table.schema)
             hint = f"GRANT USAGE ON SCHEMA {quote_identifier(table.schema)} TO {role}"
-            message = f"role {role} may not use it, so no snapshot of its tables"
+            message = f"role {role} may not use it, so a snapshot cannot copy its tables"
             yield Finding("fail", f"schema {table.schema}", message, hint)
         subject = f"table {table.schema}.{table.name}"
         hidden = [column for column in table.columns if column in unreadable]
@@ -355,9 +360,9 @@ def _readable(connection: Connection, tables: list[PublishedTable]) -> Iterator[
 def _unreadable(table: PublishedTable, subject: str, role: str, hidden: list[str]) -> Finding:
     if len(hidden) == len(table.columns):
         hint = f"GRANT SELECT ON {_quoted(table)} TO {role}"
-        return Finding("fail", subject, f"role {role} may not read it, so no snapshot", hint)
+        return Finding("fail", subject, f"role {role} may not read it, so a snapshot cannot copy it", hint)
     columns = ", ".join(map(quote_identifier, hidden))
-    message = f"role {role} may not read its columns {columns}, so no snapshot"
+    message = f"role {role} may not read its columns {columns}, so a snapshot cannot copy it"
     return Finding("fail", subject, message, f"GRANT SELECT ({columns}) ON {_quoted(table)} TO {role}")
 
 

@@ -1,8 +1,8 @@
-"""What the publications publish: tables, columns, row filters, identities. Blocking.
+"""Read the contents of publications: tables, columns, row filters, identities. Blocking.
 
 In: a SQL connection, publication names.  Out: `PublishedTable`s as pgoutput publishes them now (F41, F42).
-Invariant: the list comes from pg_publication_tables and the catalogs, never from a guess by name.
-Must not: change a publication; `create_publication_sql` only writes the statement.
+Invariant: the list comes from pg_publication_tables and the catalogs; it is never derived from names.
+Must not: change a publication; `create_publication_sql` only returns the statement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdcd.source.connection import fetch
 from cdcd.source.key_index import KeyIndex, TableKeys, table_keys
 from cdcd.source.start import quote_identifier
 
-# `leaf_of_root`: an ancestor is published under its own name, so this table's changes come under that (F50).
+# The last column: an ancestor is published via its root, so this table's changes have the ancestor's name (F50).
 _TABLES = """
     WITH published AS (
         SELECT c.oid AS relid, p.pubname, p.pubviaroot, {attnames} AS attnames, {rowfilter} AS rowfilter,
@@ -48,20 +48,20 @@ _TABLES = """
 """
 
 Ask = Callable[[Connection, str, tuple[Any, ...]], list[tuple[Any, ...]]]
-CONFLICT_HINT = "give it the same columns in each of them"
+CONFLICT_HINT = "set the same column list for the table in each publication"
 LOCK_PATIENCE_MS = 500
-"""How long a start waits for tables that somebody is altering, to tell whether they can be decoded."""
+"""How long a start waits for tables that another session is altering, to check whether they can be decoded."""
 _TRIES_WHILE_TABLES_GO = 20
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """One table as the publications together publish it.
+    """One table as all publications together publish it.
 
     `columns` in table order, without generated ones unless they are published (F48); `row_filter` is SQL over
     the table's columns or None. `keys`: its unique indexes, also of columns that are not published.
-    `needs_identity`: updates or deletes are published. `has_row_security`: it would hide rows from the role that asks
-    (F41, F73).
+    `needs_identity`: updates or deletes are published. `has_row_security`: row-level security would hide rows from
+    the current role (F41, F73).
     """
 
     relid: int
@@ -80,14 +80,14 @@ class PublishedTable:
 
     @property
     def has_key(self) -> bool:
-        """Whether the replica identity has columns: without, updates and deletes fail when published."""
+        """Whether the replica identity has columns; otherwise updates and deletes fail if they are published."""
         if self.identity is ReplicaIdentity.NOTHING:
             return False
         return self.identity is ReplicaIdentity.FULL or (self.key is not None and self.key.is_sent)
 
     @property
     def key(self) -> KeyIndex | None:
-        """The index whose columns are the records' key, unless it is flawed or published in part."""
+        """The index whose columns are the records' key, unless it has a flaw or is only partly published."""
         return self.keys.of(self.identity)
 
     @property
@@ -97,14 +97,14 @@ class PublishedTable:
 
     @property
     def has_record_key(self) -> bool:
-        """Whether its records get a key: it has to be unique at every moment (F82), and all of it published (F45)."""
+        """Whether its records have a key: unique at every moment (F82), and with all columns published (F45)."""
         if self.key is None or self.key.flaw is not None:
             return False
         return set(self.columns).issuperset(self.key.columns)
 
     @property
     def conflict(self) -> str:
-        """What makes every change of it fail in the server's decoding, empty when nothing does (F49)."""
+        """The reason why the server fails to decode each change of the table, empty if it does not fail (F49)."""
         if not self.has_conflicting_columns:
             return ""
         return f"publications {', '.join(self.publications)} have different column lists for it"
@@ -113,10 +113,10 @@ class PublishedTable:
 def published_tables(connection: Connection, names: Sequence[str], ask: Ask = fetch) -> list[PublishedTable]:
     """Return the tables that these publications publish, by schema and name. Raises Source errors.
 
-    The server locks each of them to tell what of it is published: `ask` may be one who waits for that.
+    The server locks each table to read its published columns: `ask` may be a function that waits for the lock.
 
-    Two publications with other column lists for one table make decoding fail (F49): such a table says so in
-    `has_conflicting_columns` and carries the first list.
+    Two publications with different column lists for one table make decoding fail (F49): such a table has
+    `has_conflicting_columns` set, and the first list.
     """
     has_lists = connection.server_version >= 150_000
     query = _TABLES.format(
@@ -137,9 +137,9 @@ def published_tables(connection: Connection, names: Sequence[str], ask: Ask = fe
 def _fetch_while_tables_go(
     connection: Connection, query: str, names: Sequence[str], ask: Ask
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a query about published tables.
+    """Return the rows of a query about published tables, retried while tables are dropped.
 
-    The server opens each table after it has listed them, and fails with an internal error where one is gone by then.
+    The server opens the tables after listing them, and fails with an internal error if one was dropped in between.
     """
     for _ in range(_TRIES_WHILE_TABLES_GO - 1):
         with contextlib.suppress(ServerInternal):
@@ -148,7 +148,7 @@ def _fetch_while_tables_go(
 
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Return those of the names that are no publication of this database (F39, F72)."""
+    """Return the names for which this database has no publication (F39, F72). Raises Source errors."""
     rows = fetch(
         connection, "SELECT pubname::text FROM pg_publication WHERE pubname = ANY(%s)", (list(names),)
     )
@@ -157,7 +157,7 @@ def missing_publications(connection: Connection, names: Sequence[str]) -> list[s
 
 
 def create_publication_sql(name: str, tables: Iterable[str] = (), *, via_root: bool = True) -> str:
-    """Return the CREATE PUBLICATION for these tables, for all tables when there are none.
+    """Return the CREATE PUBLICATION statement for these tables, or for all tables if none are given.
 
     A table is written `schema.table`, taken literally and quoted here; `schema.*` is a whole schema
     (PostgreSQL 15 or later). Raises SourceSetup for a name without a schema.
@@ -182,7 +182,7 @@ def create_publication_sql(name: str, tables: Iterable[str] = (), *, via_root: b
 def _table(rows: list[tuple[Any, ...]], keys: TableKeys) -> PublishedTable:
     first = rows[0]
     filters = [row[6] for row in rows]
-    # A row is published when any publication's filter lets it through; one without a filter publishes all.
+    # A row is published if it matches the filter of any publication; one without a filter publishes all rows.
     row_filter = None if None in filters else " OR ".join(dict.fromkeys(f"({text})" for text in filters))
     columns = tuple(first[10])
     return PublishedTable(

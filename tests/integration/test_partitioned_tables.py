@@ -120,7 +120,7 @@ def test_check_says_what_partitions_leave_out(
         assert "in partition" not in _checked(daemon)
         server.execute(publication + "true)", dbname=database)
         found = _checked(daemon)
-        assert 'changes in partition "public"."r1" come without the old values' in found
+        assert 'changes in partition "public"."r1" lack the old values' in found
         assert 'UPDATE or DELETE in partition "public"."n1" halts cdcd (CDCD-REPLICA-IDENTITY)' in found
         assert 'PostgreSQL refuses UPDATE and DELETE in partition "public"."n2"' in found
         for table in ("r1", "n1", "n2"):

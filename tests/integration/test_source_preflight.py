@@ -250,7 +250,7 @@ def test_every_table_without_a_key_is_named_with_what_follows(postgres: Postgres
             assert f'ALTER TABLE "public"."{name}" ADD PRIMARY KEY' in found[f"table public.{name}"].hint
         policy_of = {"public.full_none": Policy(keyless="row")}.get
         given = {one.subject: one for one in preflight(settings, policy_of=lambda t: policy_of(t, Policy()))}
-        assert "nothing keeps two rows from being equal" in given["table public.full_none"].message
+        assert "no unique index prevents equal rows" in given["table public.full_none"].message
         run_script(plain(settings), "ALTER TABLE public.full_none ADD UNIQUE (v), ALTER v SET NOT NULL")
         given = {one.subject: one for one in preflight(settings, policy_of=lambda t: policy_of(t, Policy()))}
         assert "table public.full_none" not in given
@@ -287,26 +287,28 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
             name: (found[name].level, found[name].message, found[name].hint)
             for name in ("late", "late_full", "root")
         }
-        null_key = "its records have a null key, so no compaction and one partition"
+        null_key = "its records have a null key, so they are all in one partition and cannot be compacted"
         again = (
-            "make its constraint again, NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
+            "recreate its constraint as NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
         )
         assert said == {
             "late": (
                 "warn",
-                "(id) is no replica identity, because index public.late_pkey is DEFERRABLE: the application's UPDATE"
-                f" and DELETE fail while it is published; {null_key}",
+                "(id) is not a replica identity, because index public.late_pkey is DEFERRABLE: the application's "
+                f"UPDATE and DELETE fail while it is published; {null_key}",
                 f"{again}, or set format.key_columns",
             ),
             "late_full": (
                 "warn",
-                f"rows may share (id) for a moment, because index public.late_full_pkey is DEFERRABLE: {null_key}",
+                "two rows may have the same (id) for a moment, because index public.late_full_pkey is DEFERRABLE: "
+                f"{null_key}",
                 f"{again}, or set format.key_columns or format.keyless",
             ),
             "root": (
                 "warn",
-                f"rows may share (id) for a moment, because index public.root_pkey is not valid: {null_key}",
-                "make it valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition, or set "
+                "two rows may have the same (id) for a moment, because index public.root_pkey is not valid: "
+                f"{null_key}",
+                "make the index valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition, or set "
                 "format.key_columns",
             ),
         }

@@ -90,4 +90,4 @@ def _binary(known: StartContext, tables: list[PublishedTable]) -> list[Finding]:
         return []
     option = "source.protocol.binary"
     message = f"left out: {as_reason(columns)}"
-    return [Finding("warn", option, message, f"{option}: false says that this is known")]
+    return [Finding("warn", option, message, f"set {option}: false to accept this")]
