@@ -1,4 +1,4 @@
-"""docs/architecture.md names what is there: every file and every name in it, and every package."""
+"""Every file, name and package in docs/architecture.md exists, and every package is on the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_C = re.compile(r"^(?:cp?def|def|cdef class) .*?(\w+)\(", re.M)
 
 
 def defined(path: Path) -> set[str]:
-    """The classes, functions, methods and values of a module, each with its class before it."""
+    """Return the classes, functions, methods and values of a module; methods with the name of their class."""
     text = path.read_text()
     if path.suffix != ".py":
         return set(IN_C.findall(text))
@@ -47,7 +47,7 @@ def test_a_name_on_the_page_is_in_its_file(path: str, name: str) -> None:
 
 
 def test_the_page_follows_a_row_from_the_socket_to_the_confirmation() -> None:
-    """The ends of the walk: what reads, what commits, what acknowledges."""
+    """The walk names the code that reads, that commits and that acknowledges."""
     assert {
         ("source/stream.py", "ReplicationStream.read"),
         ("sink/producer.py", "KafkaSink.commit"),

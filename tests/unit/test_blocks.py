@@ -1,4 +1,4 @@
-"""The blocks of the pages: YAML loads as a configuration, JSON parses, commands are ones that there are."""
+"""The code blocks of the pages: YAML loads as a configuration, JSON parses, commands exist."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ YAML = [block for block in BLOCKS if block.language == "yaml" and block.is_of_cd
 SHELL = [block for block in BLOCKS if block.language == "sh"]
 IN_FILES = re.compile(r"/etc/cdcd/(?:secrets|tls)/[\w./-]+")
 RUN = ("cdcd --version", "cdcd config sample", "cdcd config schema", "cdcd config show --config cdcd.yaml")
-"""What needs no server is run."""
+"""Commands that need no server: the test runs them."""
 OF_OTHERS = {"curl", "docker", "helm", "kafka-configs", "pre-commit", "psql", ".", "until"}
-"""Their lines are only read by a shell."""
+"""Other programs, whose lines are only parsed by a shell."""
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The commands of a block, as words, without what is piped and redirected."""
+    """Yield the commands of a block as words, without redirections; each part of a pipeline is a command."""
     for line in block.text.replace("\\\n", " ").splitlines():
         for part in re.split(r"(?<=\s)\|(?=\s)", line):
             words = shlex.split(part, comments=True)
@@ -49,7 +49,7 @@ def of(program: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("block", YAML, ids=str)
 def test_a_configuration_is_valid(block: Block, tmp_path: Path) -> None:
-    """A block with a name is a whole configuration; another one is laid over the least one."""
+    """A block with a name is a complete configuration; any other block is merged into a minimal one."""
     tree = yaml.safe_load(block.text)
     text = block.text if "name" in tree else yaml.safe_dump(merged(yaml.safe_load(GOOD), tree))
     for number, path in enumerate(sorted(set(IN_FILES.findall(text)), key=len, reverse=True)):
@@ -86,7 +86,7 @@ def test_a_command_of_cdcd_is_one_that_there_is(words: list[str]) -> None:
 def test_what_needs_no_server_runs(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert line.split() in of("cdcd"), "no page has it any more"
+    assert line.split() in of("cdcd"), "no page has this command any more"
     (tmp_path / "cdcd.yaml").write_text(GOOD)
     monkeypatch.chdir(tmp_path)
     try:
@@ -109,7 +109,7 @@ def test_what_config_sample_prints_is_a_configuration(
 def test_a_target_of_make_is_one_that_there_is(words: list[str]) -> None:
     assert re.search(rf"^{words[1]}:.* ## ", (ROOT / "Makefile").read_text(), re.M)
     for arguments in (word.removeprefix("ARGS=") for word in words[2:]):
-        assert words[1] == "demo", "what reads the arguments of other targets is not looked at"
+        assert words[1] == "demo", "arguments of other targets cannot be checked"
         assert parse_demo(shlex.split(arguments))
 
 
@@ -123,7 +123,7 @@ def test_what_pip_installs_is_an_extra(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", of("python"), ids=shlex.join)
 def test_a_module_has_the_options(words: list[str]) -> None:
-    """Read, not imported: Spark may not be there."""
+    """The module is read, not imported, because Spark may not be installed."""
     path = ROOT / words[2].replace(".", "/")
     source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
     assert [word for word in words[3:] if word.startswith("--") and f'"{word}"' not in source] == []

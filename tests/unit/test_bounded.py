@@ -1,4 +1,4 @@
-"""What others may have written to cdcd's topics and files: too large, a bomb, too deep, no number; never a defect."""
+"""Foreign data in cdcd's topics and files, too large, a bomb or malformed, gives a limited error, never a crash."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ NEW = {"type": "record", "name": "V", "fields": [{"name": "id", "type": "int"}]}
     ids=lambda earlier: str(earlier)[:40],
 )
 def test_an_earlier_schema_of_others_is_no_defect(earlier: Any) -> None:
-    """It says that it is none, or is compared."""
+    """It is either reported as invalid or compared."""
     for level in ("BACKWARD", "FORWARD_TRANSITIVE", "FULL"):
         with contextlib.suppress(SchemaError):
             assert isinstance(level_differences(level, NEW, [earlier]), list)

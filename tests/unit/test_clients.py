@@ -1,4 +1,4 @@
-"""No client of librdkafka writes to stderr by itself: each has a logger, or is told to say nothing."""
+"""No client of librdkafka writes to stderr by itself: each has a logger, or `log_level` 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def made(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def is_quiet(call: ast.Call) -> bool:
-    """Whether it has a logger, or `log_level` 0 in the settings that are written there."""
+    """Return whether the call has a logger, or `log_level` 0 in a literal of its settings."""
     if any(one.arg == "logger" for one in call.keywords):
         return True
     return any(

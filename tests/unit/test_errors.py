@@ -1,4 +1,4 @@
-"""The error tree: every class complete, codes its own, one clear line."""
+"""The error tree: each class is complete, each code unique, each text one clear line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READ_BY_USERS = ("*.md", "docs/**/*", "config/**/*", "deploy/**/*", "helm/**/*")
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_class_says_its_code_and_who_can_mend_it(cls: type[CdcdError]) -> None:
-    assert "code" in vars(cls), "an inherited code tells nobody which error it was"
+    assert "code" in vars(cls), "an inherited code does not identify the error"
     assert cls.code.startswith("CDCD-")
     assert isinstance(cls.retry, Retry)
     assert cls.__doc__
@@ -38,7 +38,7 @@ def test_every_class_says_its_code_and_who_can_mend_it(cls: type[CdcdError]) -> 
     "cls", [cls for cls in CLASSES if cls is not CdcdError], ids=lambda cls: cls.__name__
 )
 def test_every_class_says_what_can_be_done(cls: type[CdcdError]) -> None:
-    """Where the place that raises it knows no better."""
+    """The class hint applies where an error is raised without its own hint."""
     assert cls.hint
 
 
@@ -52,7 +52,7 @@ def test_every_code_that_users_read_of_is_one_that_errors_have() -> None:
         (path.name, code)
         for pattern in READ_BY_USERS
         for path in ROOT.glob(pattern)
-        if path.is_file() and path.suffix != ".pyc"  # tests import modules of deploy/
+        if path.is_file() and path.suffix != ".pyc"  # importing modules of deploy/ creates bytecode
         for code in re.findall(r"\bCDCD-[A-Z]+(?:-[A-Z]+)*", path.read_text())
     }
     assert len(said) > 5
@@ -85,7 +85,7 @@ def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
         ("ValueUnencodable", Retry.OPERATOR),  # F54
         ("RecordTooLarge", Retry.OPERATOR),  # F65
         ("TopicMismatch", Retry.OPERATOR),  # F66
-        ("SinkAuthorization", Retry.AUTO),  # F68: an ACL may be given back, credentials are read again
+        ("SinkAuthorization", Retry.AUTO),  # F68: an ACL may be granted again, credentials are read again
         ("TransactionExpired", Retry.AUTO),
         ("RegistryRefused", Retry.OPERATOR),  # F55
         ("SinkFenced", Retry.NEVER),  # F69
@@ -131,7 +131,7 @@ def test_a_configuration_error_carries_every_problem() -> None:
 
 
 def test_frames_are_dropped_also_where_errors_lead_to_each_other() -> None:
-    """F69: a fenced producer was closed for ever: its error had been raised again while one that came from it was."""
+    """F69: a cycle of errors, each raised while handling another, once blocked closing a fenced producer."""
     first, second, third = (_raised(word) for word in ("first", "second", "third"))
     first.__context__, second.__cause__, third.__context__ = second, third, first
     dropping = threading.Thread(target=drop_frames, args=(None, first), daemon=True)

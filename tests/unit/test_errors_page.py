@@ -1,4 +1,4 @@
-"""docs/errors.md is the tree: each class has its row, with who mends it and a way on, and there is no other row."""
+"""docs/errors.md has one row for each error class, with its retry class and resolution, and no other rows."""
 
 from __future__ import annotations
 

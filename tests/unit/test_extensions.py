@@ -1,4 +1,4 @@
-"""Which implementation runs: what CDCD_EXTENSIONS says, and the error when an extension is missing."""
+"""The implementation that CDCD_EXTENSIONS selects, and the error when an extension is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROWS, PRODUCE_BATCH, READING, FRAMES = extensions.EXTENSIONS
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The compiled modules that are installed."""
+    """Simulate these installed compiled modules."""
     names = set(extensions.EXTENSIONS)
 
     def load(name: str) -> object:

@@ -1,4 +1,4 @@
-"""docs/failure-modes.md defines each failure number that code and tests name, and no user is shown one."""
+"""docs/failure-modes.md defines each failure number in code and tests, and no text for users has such a number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EACH = pytest.mark.parametrize("number", ENTRIES)
 
 
 def numbers(text: str) -> set[int]:
-    """The numbers that a text names, also those inside a range."""
+    """Return the numbers that a text names, including those inside a range."""
     spans = (range(int(first), int(last) + 1) for first, last in RANGE.findall(text))
     return {int(number) for number in NUMBER.findall(text)}.union(*spans)
 
@@ -48,7 +48,7 @@ def sources(*folders: str) -> list[Path]:
 
 @cache
 def named() -> frozenset[int]:
-    """All numbers in the code and its tests."""
+    """Return all numbers in the code and its tests."""
     return frozenset().union(*(numbers(path.read_text()) for path in sources("cdcd", "tests")))
 
 
@@ -58,7 +58,7 @@ def quoted(entry: re.Match[str], part: str) -> list[str]:
 
 @cache
 def functions(path: Path) -> frozenset[str]:
-    """The names of the functions that a file defines."""
+    """Return the names of the functions that a file defines."""
     tree = ast.walk(ast.parse(path.read_text()))
     return frozenset(one.name for one in tree if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -117,11 +117,11 @@ def test_an_entry_names_tests_that_exist(number: int) -> None:
         assert name in functions(ROOT / path), f"{path} has no {name}"
 
 
-# --- nobody is shown a number ---
+# --- texts for users have no number ---
 
 
 def literals(tree: ast.AST) -> Iterator[str]:
-    """The strings of a module that may reach somebody: all but docstrings, of whatever they are."""
+    """Yield the strings of a module that a user may see: all except docstrings."""
     documentation = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
     for one in ast.walk(tree):
         if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in documentation:
@@ -129,7 +129,7 @@ def literals(tree: ast.AST) -> Iterator[str]:
 
 
 def strings(path: Path) -> Iterator[str]:
-    """The strings of a file. Cython is not Python to `ast`: there it is what stands in quotes on one line."""
+    """Yield the strings of a file. `ast` cannot parse Cython, so there all quoted text within a line counts."""
     text = path.read_text()
     if path.suffix not in CYTHON:
         yield from literals(ast.parse(text))
@@ -161,7 +161,7 @@ def test_no_page_for_operators_has_a_number(path: Path) -> None:
     assert NUMBER.findall(path.read_text()) == []
 
 
-# --- faults are something else ---
+# --- faults have other numbers ---
 
 
 def test_a_fault_has_a_plain_number() -> None:

@@ -1,4 +1,4 @@
-"""The page of faults and their tests belong together: a row for each, and a file for each row."""
+"""The page of faults has a row for each fault, and each row has a test file."""
 
 from __future__ import annotations
 

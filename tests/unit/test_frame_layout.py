@@ -1,4 +1,4 @@
-"""The layout of frames: that of the protocol's messages, and the same for the C extensions."""
+"""The frame layout matches the protocol's messages, and the C extensions use the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No hint, message or finding proposes to destroy what may be somebody else's (F80)."""
+"""No hint, message or finding proposes to destroy an object that another daemon may own (F80)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MAY = {
 
 
 OF_ITSELF = {"demo", "__pycache__"}
-"""What has servers of its own, or no text."""
+"""Packages with their own servers, or without texts."""
 
 
 def said(path: Path) -> Iterator[str]:
-    """Every text of a module but its docstrings."""
+    """Yield every string of a module except docstrings."""
     tree = ast.parse(path.read_text())
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -49,7 +49,7 @@ def test_no_text_proposes_it() -> None:
         for match in DESTROYS.finditer(text)
     }
     assert found - MAY.keys() == set()
-    assert MAY.keys() - found == set(), "what is no longer said"
+    assert MAY.keys() - found == set(), "entries of MAY that no module has any more"
 
 
 @pytest.mark.parametrize(

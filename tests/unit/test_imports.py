@@ -1,4 +1,4 @@
-"""The house rules that imports can show: downwards only, libraries only in their rooms, pure rooms pure."""
+"""The import rules: only from lower tiers, libraries only in their packages, pure packages without I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "cdcd"
 
-# From the ground up. A room imports rooms of the tiers below its own, and never a neighbour of its own tier.
+# From the lowest tier up. A package imports packages of lower tiers only, never one of its own tier.
 TIERS = (
     {
         "big_endian", "bounded", "clock", "failpoints", "frame_layout", "extensions", "lru_cache", "lsn", "redaction",
@@ -31,7 +31,7 @@ TIERS = (
     {"cli"},
     {"__main__"},
 )  # fmt: skip
-STANDS_ALONE = "spark"  # of the daemon it shares the error tree; demo and command line may use it
+STANDS_ALONE = "spark"  # it uses only the daemon's errors; demo and command line may use it
 
 LIBRARY_ROOMS = {
     "psycopg2": {"source", "snapshot", "demo"},
@@ -56,13 +56,13 @@ def room_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module a file imports, absolute; what only type checkers see counts too, and so does a C extension that
-    is loaded by its name."""
+    """Yield every module that a file imports, as an absolute name, including imports for type checkers and C
+    extensions that are loaded by name."""
     yield from (imported_by_python if path.suffix == ".py" else imported_by_cython)(path)
 
 
 def imported_by_cython(path: Path) -> Iterator[str]:
-    """What a .pyx, .pxd or .pxi file imports, cimports and includes: Cython is not Python to `ast`."""
+    """Yield what a .pyx, .pxd or .pxi file imports, cimports and includes; `ast` cannot parse Cython."""
     text = path.read_text()
     for found in CYTHON_IMPORT.finditer(text):
         names = [name.split()[0] for name in found["names"].split(",") if name.strip()]
@@ -85,7 +85,7 @@ def imported_by_python(path: Path) -> Iterator[str]:
 
 
 def extensions(path: Path) -> Iterator[str]:
-    """The C extensions that a file asks for."""
+    """Yield the C extensions that a file loads."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "extension":
             (name,) = node.args
@@ -112,7 +112,7 @@ def tier_of(room: str) -> int:
     for number, rooms in enumerate(TIERS):
         if room in rooms:
             return number
-    raise AssertionError(f"cdcd.{room} has no place in TIERS")
+    raise AssertionError(f"cdcd.{room} is not in TIERS")
 
 
 def allowed(importer: str, room: str) -> bool:
@@ -156,7 +156,7 @@ def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> N
     broken = []
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
-            broken.append(f"line {node.lineno}: pure rooms are called, never awaited")
+            broken.append(f"line {node.lineno}: a pure package has no async code")
         elif isinstance(node, ast.Call):
             called = node.func
             if isinstance(called, ast.Attribute) and called.attr in CLOCK_CALLS:
@@ -215,7 +215,7 @@ def test_the_rules_say_what_the_house_says(importer: str, room: str, expected: b
 
 
 def test_what_a_c_extension_imports_and_includes_is_seen() -> None:
-    """One of each kind, so that a pattern that finds nothing is seen."""
+    """One example of each kind, so that a pattern that finds nothing fails."""
     reading = set(imported(PACKAGE / "source" / "reading.pyx"))
     assert {"ctypes", "cdcd.model", "cdcd.source", "libc.stdint", "cdcd.big_endian"} <= reading
     assert "cdcd.frame_layout" in set(imported(PACKAGE / "frame_layout.pxi"))

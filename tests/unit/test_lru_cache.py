@@ -1,4 +1,4 @@
-"""What is used goes on being kept, and what is not used gives way."""
+"""The cache keeps entries that are used and evicts those that are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSNs as PostgreSQL writes them."""
+"""LSNs in PostgreSQL's text format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which COMMIT PREPARED without rows is a loss, and how long that is known; which timeline a commit is of."""
+"""When a COMMIT PREPARED without rows is a loss, and how long this is stored; the timeline of a commit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ BEFORE = PreparedBefore(500, frozenset({(7, "a"), (8, "b")}))
 @pytest.mark.parametrize(
     ("xid", "gid", "commit_lsn", "expected"),
     [
-        (7, "a", 9000, True),  # it was undecided when cdcd first held the slot
-        (9, "c", 500, False),  # it was not prepared yet then, so it comes whole, or has nothing
-        (9, "c", 499, True),  # it was decided by then
-        (7, "b", 9000, False),  # another one, after the xids have wrapped around
+        (7, "a", 9000, True),  # undecided when cdcd first used the slot
+        (9, "c", 500, False),  # prepared later, so it is sent completely, or is empty
+        (9, "c", 499, True),  # decided before that
+        (7, "b", 9000, False),  # another transaction, after an xid wraparound
         (8, "a", 9000, False),
     ],
 )
@@ -42,10 +42,10 @@ def test_what_was_decided_before_anybody_looked_is_known_until_it_was_passed() -
 
 @pytest.mark.parametrize(("lsn", "expected"), [(0, 1), (499, 1), (500, 3), (699, 3), (700, 4), (2**63, 4)])
 def test_a_commit_keeps_its_timeline_whichever_server_sends_it(lsn: int, expected: int) -> None:
-    """F58: what is written on a timeline up to where it was left belongs to all that come from it."""
+    """F58: the WAL of a timeline up to its switch point belongs to all timelines that descend from it."""
     assert Timelines(4, {1: 500, 3: 700}).at(lsn) == expected
     assert Timelines(4, {3: 700, 1: 500}).at(lsn) == expected
-    assert Timelines(4, {}).at(lsn) == 4, "without a history"
+    assert Timelines(4, {}).at(lsn) == 4, "without a history the current timeline counts"
     assert Timelines(1, {}).at(lsn) == 1
 
 

@@ -1,4 +1,4 @@
-"""README is short, and every relative link of the pages leads somewhere, its anchor included."""
+"""README is short, and every relative link of the pages has an existing target and anchor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_relative_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_list_or_table_begins_behind_an_empty_line(page: Path) -> None:
-    """GitHub does without, the site's Markdown does not, and shows a paragraph."""
+    """GitHub needs no empty line; without one the site shows a paragraph."""
     lines = prose(page).splitlines()
     marks = ("- ", "1. ", "|")
     wrong = [
@@ -73,7 +73,7 @@ def test_an_anchor_is_made_as_github_makes_it(heading: str, anchor: str) -> None
 
 
 def test_the_site_has_every_page() -> None:
-    """`make docs` refuses one that is not in its navigation."""
+    """`make docs` refuses a page that is not in its navigation."""
     nav = SITE.read_text().partition("\nnav:\n")[2]
     listed = re.findall(r"([\w-]+\.md)$", nav, re.M)
     made = {"index.md", "contributing.md", "security.md", "changelog.md", "deploy.md"}

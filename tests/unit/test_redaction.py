@@ -1,4 +1,4 @@
-"""Text that leaves the process: secrets struck out in each form, nothing that a terminal acts on, a length."""
+"""Text that leaves the process: secrets are redacted in each form, control characters escaped, the length limited."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_short_password_is_struck_out_where_its_form_gives_it_away() -> None:
 
 @pytest.mark.parametrize("password", ["canary-5f3a9", "canary-5f3a91", "canary-5f3a912"])
 def test_nothing_is_left_of_a_header_that_comes_back(password: str) -> None:
-    """Whatever the rest of its length by three: its last characters are of the password, too."""
+    """For any length modulo three, the last characters of the header also encode a part of the password."""
     add_credentials("me", password)
     assert strike(f"you sent {base64.b64encode(f'me:{password}'.encode()).decode()}") == "you sent ***"
 
@@ -110,7 +110,7 @@ def test_tokens_that_are_renewed_again_and_again_take_no_more_memory() -> None:
 
 
 def test_tokens_that_are_renewed_again_and_again_do_not_make_other_secrets_known() -> None:
-    """A password of the configuration is read once; one in a file is as old as the connection."""
+    """A password in the configuration is read once; one in a file at each connect."""
     add_secret("canary-5f3a91")
     add_credentials("me", "canary-file", renews="a file")
     for number in range(1_000):
@@ -156,14 +156,14 @@ def test_lines_of_our_own_stay_lines() -> None:
     ids=lambda text: text[:10],
 )
 def test_a_text_without_end_costs_no_more_than_what_is_shown_of_it(text: str) -> None:
-    """The patterns meet only the part that is shown, and take no longer for twice of it."""
+    """The patterns run only on the part that is shown, in linear time."""
     add_secret("canary-5f3a91")
     took_s = []
     for size in (8_000, 32_000):
         began_s = time.thread_time()
         assert clean(text, size).endswith(f"... ({len(text) - size} more characters)")
         took_s.append(time.thread_time() - began_s)
-    assert took_s[1] < 12 * took_s[0] + 0.2, "four times the text: not the square of it"
+    assert took_s[1] < 12 * took_s[0] + 0.2, "time must not grow with the square of the text"
 
 
 def test_an_error_of_cdcd_is_one_clean_line() -> None:

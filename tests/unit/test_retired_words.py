@@ -1,8 +1,8 @@
-"""Names are words that PostgreSQL, Kafka, Avro or Python have (CONTRIBUTING.md, Glossary): none of the retired ones.
+"""Names use words of PostgreSQL, Kafka, Avro or Python (CONTRIBUTING.md, Glossary), and no retired words.
 
-An identifier counts, in `cdcd` and in `tests`: of a class, function, argument, variable, attribute, keyword or
-import; so do file names, metrics, log events, options and error codes. A test's own name is a sentence, and is left
-out.
+The rule covers identifiers in `cdcd` and `tests` (classes, functions, arguments, variables, attributes, keywords,
+imports), file names, metrics, log events, options and error codes. It excludes the names of tests, which are
+sentences.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdcd.config.shape import options
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("cdcd", "tests")
 
-# A part of a name: `_told`, `told_taken` and `ToldTaken` have `told`. The value is what to say instead.
+# Parts of names: `_told`, `told_taken` and `ToldTaken` contain `told`. The value is the replacement.
 RETIRED_PARTS = {
     "boundary": "commit position",
     "boundaries": "commit positions",
@@ -42,7 +42,7 @@ RETIRED_PARTS = {
     "mending": "resolution",
 }
 
-# A whole name.
+# Complete names.
 RETIRED_NAMES = {
     "patience_us": "linger_us",
     "is_seen_early": "is_at_least_once",
@@ -87,7 +87,7 @@ RETIRED_NAMES = {
     "AGAIN": "LIMITED",
 }
 
-# Modules that were renamed: one that comes back under such a name would be misunderstood again.
+# Renamed modules, which must not return under the old name.
 RETIRED_MODULES = {
     "cdcd/crash_points.py": "cdcd/failpoints.py",
     "cdcd/recent.py": "cdcd/lru_cache.py",
@@ -131,7 +131,7 @@ def files() -> list[Path]:
 
 
 def named(tree: ast.AST, *, is_test: bool) -> Iterator[tuple[int, str]]:
-    """Each identifier that a file makes up or uses, with its line."""
+    """Yield each identifier that a file defines or uses, with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if not (is_test and node.name.startswith("test_")):
@@ -162,7 +162,7 @@ def _events_and_metrics(call: ast.Call) -> Iterator[str]:
 
 
 def parts(name: str) -> set[str]:
-    """The words of a name, whether it is written as `held_up`, `HELD_UP`, `HeldUp` or `HELD-UP`."""
+    """Return the words of a name, written as `held_up`, `HELD_UP`, `HeldUp` or `HELD-UP`."""
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
@@ -186,7 +186,7 @@ def test_no_identifier_is_a_retired_word(path: Path) -> None:
 
 def test_no_file_is_named_by_a_retired_word() -> None:
     assert [str(path.relative_to(ROOT)) for path in files() if retired(path.stem)] == []
-    # An update leaves the folder of a package that is gone, with its bytecode.
+    # An update leaves the folder of a removed package, with its bytecode.
     there = [path for path in RETIRED_MODULES if (ROOT / path).is_file() or any((ROOT / path).rglob("*.py"))]
     assert there == []
 

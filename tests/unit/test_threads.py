@@ -1,4 +1,4 @@
-"""Blocking calls beside the loop, and those that nobody waits for any more."""
+"""Blocking calls in threads, also those whose caller no longer waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdcd.threads import in_thread
 
 @pytest.fixture
 def little_garbage() -> Iterator[None]:
-    """What other tests have left is not looked through at each collection."""
+    """Exclude the objects of other tests from garbage collection."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -24,7 +24,7 @@ def little_garbage() -> Iterator[None]:
 
 @pytest.mark.usefixtures("little_garbage")
 async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -> None:
-    """The loop would log it with all that it says, which may be anything: a row's value too."""
+    """The event loop would log the error with its text, which may contain a row's value."""
     reported: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: reported.append(context))
@@ -32,7 +32,7 @@ async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -
 
     def call() -> None:
         may_end.wait()
-        loop.call_soon_threadsafe(loop.call_soon, has_ended.set)  # behind the delivery of what it met
+        loop.call_soon_threadsafe(loop.call_soon, has_ended.set)  # after the delivery of its error
         raise ValueError("a row's value")
 
     waiting = asyncio.ensure_future(in_thread(call))
@@ -49,7 +49,7 @@ async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -
 
 
 async def test_a_thread_that_dies_before_it_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault 17: without memory for its first frame it says nothing to anybody."""
+    """Fault 17: a thread without memory for its first frame reports nothing."""
     started: list[object] = []
     monkeypatch.setattr("_thread.start_new_thread", lambda *args: started.append(args))
     monkeypatch.setattr(threads, "BEGINS_WITHIN_S", 0.01)

@@ -1,4 +1,4 @@
-"""The table of waits, and the words of one."""
+"""The table of waits, and the text of a wait."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_is_not_known_of_a_blocker_is_not_there() -> None:
 
 
 def test_an_application_name_cannot_forge_a_line() -> None:
-    """It is whatever its client says."""
+    """Any client chooses its own application name."""
     forged = Blocker("pid 7", application='x\n{"event": "halted"}\x1b[2J' + "y" * 5000)
     assert str(forged).isprintable()
     assert len(str(forged)) < 300

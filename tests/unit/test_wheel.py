@@ -1,4 +1,4 @@
-"""The wheel has what users run and import, and nothing that only tests need."""
+"""The wheel has all modules that users run and import, and none that only tests need."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARTED = {
 
 
 def imports(path: Path) -> set[str]:
-    """The modules of cdcd that a file imports, each with the packages that are loaded with it."""
+    """Return the modules of cdcd that a file imports, and their parent packages."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -46,7 +46,7 @@ def test_each_module_is_reached_from_what_users_start_or_import() -> None:
         module = todo.pop()
         reached.add(module)
         todo |= imports(FILES[module]) - reached
-    assert FILES.keys() - reached == set(), "only tests import these: they belong into tests/"
+    assert FILES.keys() - reached == set(), "only tests import these modules: move them to tests/"
 
 
 @pytest.mark.parametrize("module", STARTED)

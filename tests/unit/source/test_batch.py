@@ -1,4 +1,4 @@
-"""Reading and cutting, by extension and fallback: when to stop, what is freed, equal items or the same error."""
+"""Reading from libpq and dividing into items, by extension and fallback: limits, freed memory, equal results."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_a_message_that_there_is_no_memory_for_is_freed(reading: ModuleType) -> 
     assert (played.freed, played.given) == (2, set())
 
 
-class memory_of:  # noqa: N801 - read as a phrase
-    """So many bytes more than now, and no more."""
+class memory_of:  # noqa: N801 - used like a function
+    """Limit the address space to `more_bytes` above its current size."""
 
     def __init__(self, more_bytes: int) -> None:
         self._more_bytes = more_bytes
@@ -112,11 +112,11 @@ def test_a_function_without_an_address_is_refused() -> None:
             loaded(READING[1]).Libpq(*played.functions[:2], 0)
 
 
-# --- cutting ---------------------------------------------------------------------------------------------------
+# --- dividing into items ---------------------------------------------------------------------------------------
 
 
 def cut(reading: ModuleType, messages: Sequence[bytes], in_stream: bool, gathers: bool) -> Any:
-    """The items and the stream bit; or what the error is, says and names."""
+    """Return the items and the stream bit, or the error's type, text and context."""
     batch = reading.Batch(in_stream, gathers)
     for message in messages:
         batch.feed(message)
@@ -169,7 +169,7 @@ def test_what_is_not_exactly_a_whole_transaction_stays_as_it_is(
     [
         ([keepalive(100)], []),
         ([keepalive(200)], []),
-        ([keepalive(201)], [Keepalive(201, -5, False)]),  # it would tell more than the transaction behind it
+        ([keepalive(201)], [Keepalive(201, -5, False)]),  # ahead of the following transaction
         ([keepalive(100, reply=1)], [Keepalive(100, -5, True)]),
         ([keepalive(100), keepalive(100), keepalive(150)], []),
         ([keepalive(150), keepalive(100)], [Keepalive(150, -5, False), Keepalive(100, -5, False)]),
@@ -183,7 +183,7 @@ def test_what_is_not_exactly_a_whole_transaction_stays_as_it_is(
 def test_a_keepalive_before_a_transaction_behind_its_position_is_needless(
     reading: ModuleType, between: list[bytes], items: list[object]
 ) -> None:
-    """F11: an idle walsender sends some after each transaction; the next commit says the same and more."""
+    """F11: an idle walsender sends keepalives after each transaction; the next commit confirms more."""
     one, other = whole(100, ROW), whole(200, ROW)
     alone = [TransactionBatch(b"".join(map(frame, each)), 1) for each in (one, other)]
     together = [TransactionBatch(alone[0].frames + alone[1].frames, 2)]
@@ -210,7 +210,7 @@ def test_rows_of_a_stream_are_in_no_whole_transaction(reading: ModuleType) -> No
 
 
 def test_a_large_batch_does_not_disturb_the_next(reading: ModuleType) -> None:
-    """What is kept from one batch to the next is memory and nothing that was in it."""
+    """The next batch reuses the memory of the previous one, but none of its content."""
     large = xlog(b"I" + b"x" * 6_000_000)
     for _ in range(2):
         assert cut(reading, [large, ROW], False, True) == ([RowBatch(frame(large) + frame(ROW), 2)], False)

@@ -1,4 +1,4 @@
-"""The commands sent to a walsender, and the statement for a publication."""
+"""The commands for a walsender, and the statement that creates a publication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures to connect, told apart by their text; each has a hint that fits it."""
+"""Connection failures are classified by their text; each has a fitting hint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdcd.source.connect_errors import connect_failure, refusals
 
 AT = 'connection to server at "db" (10.0.0.1), port 5432 failed: '
 CASES: list[tuple[str, type[SourceError], str]] = [
-    # PgBouncer, by its own words: without options, with ignore_startup_parameters = options, before 1.20
+    # PgBouncer's own texts: without options, with ignore_startup_parameters = options, before 1.20
     (
         AT + "FATAL:  unsupported startup parameter in options: statement_timeout",
         SourceSetup,
@@ -86,7 +86,7 @@ def test_each_failure_to_connect_has_its_class_and_hint(
     assert type(failure) is expected
     assert hint in failure.advice
     is_of_the_server = "FATAL:" in text
-    assert not (is_of_the_server and "start PostgreSQL" in failure.advice), "it has answered"
+    assert not (is_of_the_server and "start PostgreSQL" in failure.advice), "the server runs: it has answered"
 
 
 def test_of_several_hosts_all_are_shown_and_one_that_may_come_back_decides() -> None:

@@ -1,4 +1,4 @@
-"""Parameters of a connection: our settings win where output depends on them, secrets never show."""
+"""Connection parameters: cdcd's settings win where the output depends on them, and secrets are never shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def settings(dsn: str, password: str | None = None) -> SourceSettings:
 
 
 def test_only_what_the_first_statement_needs_is_a_startup_option_and_wins_over_the_dsn() -> None:
-    """The last -c wins. What output depends on (F53) would meet login event triggers."""
+    """The last -c wins. Settings of the output (F53) are set later, because login event triggers would see them."""
     parameters = connection_parameters(settings("host=h options='-c datestyle=German -c work_mem=64MB'"))
     assert parameters["options"] == (
         "-c datestyle=German -c work_mem=64MB -c statement_timeout=0 -c lock_timeout=0 -c client_min_messages=warning"
@@ -93,7 +93,7 @@ def test_a_dsn_that_does_not_parse_is_a_setup_error() -> None:
 
 @pytest.mark.parametrize("piece", [b"R", b"N\0\0\0\x0fSWARNING\0\0"], ids=["half a message", "notices"])
 def test_a_server_that_drips_is_not_waited_for(piece: bytes) -> None:
-    """`connect_timeout` counts from the beginning to the end of the log-in; nonsense may end it at once."""
+    """`connect_timeout` covers the complete login; invalid data may end it at once."""
     is_over, ended = threading.Event(), threading.Event()
 
     def serve() -> None:

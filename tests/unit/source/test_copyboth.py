@@ -1,4 +1,4 @@
-"""CopyBoth framing: each message whole, cut at every length, with trailing bytes; items cut at each border."""
+"""CopyBoth framing: each message complete, cut at every length, with trailing bytes; the limits of row batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Cut = Callable[[Sequence[bytes], bool], tuple[list[Item], bool]]
 
 @pytest.fixture(params=implementations(*READING))
 def cut_items(request: pytest.FixtureRequest) -> Cut:
-    """What cuts, in Python and compiled."""
+    """The function that divides messages into items, of the fallback and of the extension."""
     reading = loaded(request.param)
 
     def cut(messages: Sequence[bytes], in_stream: bool) -> tuple[list[Item], bool]:
@@ -96,7 +96,7 @@ def test_a_frame_is_read_and_written_as_the_documents_say(name: str) -> None:
 
 @every_frame
 def test_a_frame_cut_anywhere_names_itself_and_the_field(name: str, cut_items: Cut) -> None:
-    """One byte at a time: until the last one has come, the field that is missing bytes is named."""
+    """One byte at a time: until the last byte arrives, the error names the incomplete field."""
     _, data = GOLDEN[name]
     shortest = len(data) - 1 if name == "XLogData" else len(data)
     named = []
@@ -154,7 +154,7 @@ def test_what_the_protocol_does_not_know_is_an_error(unknown: bytes, cut_items: 
 
 
 def test_status_update_carries_three_full_positions() -> None:
-    """F8: write, flush and apply are 64 bits each and none stands in for another."""
+    """F8: write, flush and apply have 64 bits each, and none replaces another."""
     status = standby_status_update(0x3_0000_0003, 0x2_0000_0002, 0x1_0000_0001, -9, True)
     assert status == b"r" + bytes.fromhex("0000000300000003 0000000200000002 0000000100000001") + struct.pack(
         ">qB", -9, 1

@@ -1,4 +1,4 @@
-"""A drain's failures, by extension and fallback: what was read before is returned, the next call raises."""
+"""Failures of a drain, by extension and fallback: it returns the items read before, and the next call raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GONE = ServerReport("55000", 'skipped loading publication "pub"', "WARNING", "Lo
 
 
 class Connection:
-    """What a drain asks of a CopyConnection besides libpq."""
+    """The parts of a CopyConnection that a drain uses besides libpq."""
 
     pgconn = 1
 
@@ -39,7 +39,7 @@ class Connection:
 
 @pytest.fixture(params=implementations(*READING))
 def play(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`play(*answers)`: libpq gives these."""
+    """`play(*answers)` makes libpq return these answers."""
     reading: ModuleType = loaded(request.param)
     monkeypatch.setattr(draining, "reading", reading)
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL says, and what cdcd does about it."""
+"""PostgreSQL's error reports, and cdcd's error classes for them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_report_has_one_class(
 
 
 def test_a_publication_that_is_there_may_be_missing_all_the_same() -> None:
-    """F39, F42: it is missing where it was not there yet, and the halt says what goes on from that."""
+    """F39, F42: the publication did not exist yet at the LSN of the changes; the halt names the resolution."""
     missing = failure_for(ServerReport("42704", 'publication "p" does not exist'))
     assert "resnapshot" in missing.advice
 
@@ -87,7 +87,7 @@ def test_text_that_has_no_form_in_utf8_says_what_to_do_and_not_what_it_is(sqlsta
 
 @pytest.mark.parametrize("text", ["out of memory", "cannot allocate memory for input buffer"])
 def test_libpqs_want_of_memory_is_no_server_that_may_come_back(text: str) -> None:
-    """Fault 17: another session would not get any more of it; the process ends and begins again."""
+    """Fault 17: another session would not get more memory; the process must end and restart."""
     with pytest.raises(MemoryError):
         failure_for(ServerReport(None, text))
     with pytest.raises(MemoryError):

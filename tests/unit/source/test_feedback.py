@@ -6,7 +6,7 @@ from cdcd.source.feedback import Feedback, Positions
 
 
 def test_only_confirm_moves_flush_and_apply() -> None:
-    """F71: what is received, however far, is not durable."""
+    """F71: a received position is not durable."""
     feedback = Feedback(1_000_000, start_lsn=100)
     feedback.received(5_000)
     assert feedback.positions() == Positions(5_000, 100, 100)
@@ -24,7 +24,7 @@ def test_confirm_never_moves_back() -> None:
 
 
 def test_a_relation_message_at_lsn_zero_does_not_move_the_received_position_back() -> None:
-    """F5: Relation carries 0/0."""
+    """F5: a Relation message has the LSN 0/0."""
     feedback = Feedback(1_000_000)
     feedback.received(500)
     feedback.received(0)

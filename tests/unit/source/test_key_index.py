@@ -1,4 +1,4 @@
-"""Which of a table's unique indexes gives the key, and what of it PostgreSQL keeps unique (F45, F82)."""
+"""Which unique index gives a table's key, and which of its columns PostgreSQL keeps unique (F45, F82)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reading pause: only at a high rate, no longer than the server has room, and never while there is more."""
+"""The reading pause: only at a high rate, within the server's buffer, and never while more data is available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_US = FILL_BYTES * 1_000_000 // (200 * 1_000 * ROW_BYTES)
 
 
 def run(pause: Pause, messages: int, steps: int, message_bytes: int = ROW_BYTES) -> tuple[int, int]:
-    """Drain so many messages each millisecond; the last pause and the time."""
+    """Drain `messages` each millisecond; return the last pause and the time."""
     answer = now_us = 0
     for _ in range(steps):
         now_us += STEP_US
@@ -36,14 +36,14 @@ def test_the_rate_decides_on_the_pause_and_a_trickle_is_never_held_up(
 def test_a_backlogs_pause_lasts_as_the_server_has_room_whatever_its_messages_are(
     messages: int, message_bytes: int
 ) -> None:
-    """The server's buffer takes 4 MiB and the reader's socket some more; a reader may be late by twice its pause."""
+    """The server buffers 4 MiB and the reader's socket some more; a reader may be late by twice its pause."""
     pause_us, _ = run(Pause(0), messages, 500, message_bytes)
     came = pause_us * messages * message_bytes // STEP_US
     assert FILL_BYTES // 2 < came <= FILL_BYTES < (4 << 20) // 4
 
 
 def test_a_drain_that_stopped_at_its_limit_is_followed_at_once_by_the_next() -> None:
-    """A read's limit of 262,144 bytes is some 1,200 rows of usual size, and a pause brings more."""
+    """The limit of a read, 262,144 bytes, is about 1,200 rows of usual size; more arrive during a pause."""
     pause = Pause(0)
     _, now_us = run(pause, 200, 200)
     assert pause.after_drain(1_140, 262_200, True, now_us + STEP_US) == 0
@@ -63,7 +63,7 @@ def test_a_moment_without_messages_is_no_idleness() -> None:
 
 
 def test_the_pauses_themselves_do_not_end_the_pausing() -> None:
-    """A burst as it comes with pauses: all in two drains every few milliseconds, and more at once behind it."""
+    """A burst as read with pauses: two drains in quick succession every few milliseconds."""
     pause = Pause(0)
     answer, now_us = run(pause, 200, 200)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""What counts as a change of a publication: the whole table of cases (F39, F42, F72)."""
+"""What counts as a change of a publication: the table of all cases (F39, F42, F72)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ BEFORE = {"pub": pub(_10=T, _11=U)}
         ({"pub": pub(_10=T, _11=U)}, (), []),
         ({"pub": pub(_10=PublicationEntry("public.t_old"), _11=U)}, (), [("table_renamed", "public.t_old")]),
         ({"pub": pub(_10=PublicationEntry("archive.t"), _11=U)}, (), [("table_renamed", "archive.t")]),
-        # An online schema change: the published table is renamed, and another takes its name.
+        # An online schema change: the published table is renamed, and another table takes its name.
         (
             {"pub": pub(_10=PublicationEntry("public.t_old"), _11=U)},
             (UnpublishedTable(20, "public", "t"),),
             [("table_renamed", "public.t_old"), ("table_replaced", "public.t")],
         ),
-        # FOR ALL TABLES publishes the other one too.
+        # FOR ALL TABLES publishes the other table too.
         (
             {"pub": pub(_10=PublicationEntry("public.t_old"), _11=U, _20=T)},
             (),
             [("table_renamed", "public.t_old"), ("table_added", "public.t")],
         ),
-        # A table that left the schema that is published.
+        # A table moved out of the published schema.
         ({"pub": pub(_10=T)}, (UnpublishedTable(11, "archive", "u"),), [("table_removed", "public.u")]),
         ({}, (), [("dropped", "")]),
         ({"pub": pub(2, _10=T, _11=U)}, (), [("recreated", "")]),
@@ -49,13 +49,13 @@ BEFORE = {"pub": pub(_10=T, _11=U)}
         ({"pub": pub(_10=T)}, (UnpublishedTable(11, "public", "u"),), [("table_removed", "public.u")]),
         ({"pub": pub(_10=T)}, (UnpublishedTable(12, "public", "v"),), [("table_gone", "public.u")]),
         ({"pub": pub(_10=T)}, (), [("table_gone", "public.u")]),
-        # Dropped and made again under its name: published again by FOR ALL TABLES, or not at all.
+        # Dropped and recreated under its name: published again by FOR ALL TABLES, or not at all.
         ({"pub": pub(_10=T, _12=U)}, (), [("table_recreated", "public.u")]),
         ({"pub": pub(_10=T)}, (UnpublishedTable(12, "public", "u"),), [("table_replaced", "public.u")]),
         ({"pub": pub(_10=T, _11=U, _12=PublicationEntry("public.v"))}, (), [("table_added", "public.v")]),
         ({"pub": pub(_10=PublicationEntry("public.t", "1 2"), _11=U)}, (), [("columns", "public.t")]),
         ({"pub": pub(_10=PublicationEntry("public.t", "", "(a > 1)"), _11=U)}, (), [("rows", "public.t")]),
-        # A record of before the entries of schemas were read has none.
+        # An older record has no entries of schemas.
         ({"pub": pub(_10=PublicationEntry("public.t", entry=7), _11=U)}, (), []),
         ({"pub": pub(_10=PublicationEntry("public.t", "1", entry=7), _11=U)}, (), [("columns", "public.t")]),
         ({"pub": pub(1, "insert", _10=T, _11=U)}, (), [("options", "")]),
@@ -98,7 +98,7 @@ def test_what_is_not_published_comes_with_the_sql_that_publishes_it(
 
 
 def test_a_second_table_under_the_name_is_another_change() -> None:
-    """Who has gone on after the first has not accepted the second."""
+    """A resume after the first change does not accept the second."""
     now = {"pub": pub(_10=PublicationEntry("public.t_old"), _11=U)}
     first, second = (
         changes(BEFORE, now, (UnpublishedTable(relid, "public", "t"),))[-1].step for relid in (20, 21)
@@ -130,14 +130,14 @@ def test_a_table_with_the_name_of_a_topic_that_holds_records_is_found() -> None:
     ],
 )
 def test_another_entry_is_another_membership(now: PublicationEntry, expected: list[str]) -> None:
-    """Whatever else is otherwise: what was written between the two is in no stream (F42)."""
+    """Rows written between the two memberships are in no stream (F42), whatever else differs."""
     was = {"pub": pub(_10=PublicationEntry("public.t", entry=6))}
     found = changes(was, {"pub": pub(_10=now)})
     assert [change.kind for change in found] == expected
     made_again = changes(was, {"pub": pub(2, _10=now)})
     assert [change.kind for change in made_again] == ["recreated", *expected[:-1]]
     is_unknown = [("SET TABLE" in change.description) for change in found if change.kind == "table_readded"]
-    assert is_unknown == [len(expected) > 1] * len(is_unknown), "SET TABLE has left nothing out"
+    assert is_unknown == [len(expected) > 1] * len(is_unknown), "SET TABLE has lost nothing"
 
 
 def test_the_options_are_told_as_they_were_and_are() -> None:

@@ -1,4 +1,4 @@
-"""Which options are asked of which server."""
+"""The stream options for each server version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which xid of 64 bits one of 32 bits stands for."""
+"""The 64-bit transaction id for a 32-bit xid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline history file, as PostgreSQL writes it (F58)."""
+"""Timeline history files as PostgreSQL writes them (F58)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose folder it is, whose files, and what happens when the disk refuses."""
+"""The owner of the spill folder and its files, and the errors of a full disk."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_link_in_place_of_the_folder_or_a_file_is_not_followed(tmp_path: Path)
 
 
 def test_a_folder_that_cannot_be_cleared_leaves_nothing_open_and_nothing_behind(tmp_path: Path) -> None:
-    """Else each SIGHUP of a halted daemon would cost a descriptor."""
+    """Otherwise each SIGHUP of a halted daemon would leak a file descriptor."""
     Folder(tmp_path).close()
     (tmp_path / OWN / "cdcd-0123456789abcdef.lock").symlink_to("/nowhere")
     before = len(os.listdir("/proc/self/fd"))
@@ -116,7 +116,7 @@ def test_what_a_killed_daemon_left_is_removed_and_nothing_else(tmp_path: Path) -
     others = ["notes.txt", "cdcd-0123456789abcdef.spill.txt", "cdcd-XYZ.lock"]
     for name in others:
         (tmp_path / OWN / name).write_text("not ours")
-    orphan = "cdcd-0123456789abcdef.7.spill"  # its lock was removed by hand
+    orphan = "cdcd-0123456789abcdef.7.spill"  # its lock file was deleted by hand
     (tmp_path / OWN / orphan).write_text("nobody's")
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -128,7 +128,7 @@ def test_what_a_killed_daemon_left_is_removed_and_nothing_else(tmp_path: Path) -
 
 
 def test_a_disk_without_room_leaves_the_segment_as_it_was(tmp_path: Path) -> None:
-    """The kernel refuses in the middle of a write (EFBIG stands for ENOSPC); what was whole stays readable."""
+    """The kernel refuses in the middle of a write (EFBIG in place of ENOSPC); complete items stay readable."""
     folder = Folder(tmp_path)
     segment, fresh = folder.new_segment(), folder.new_segment()
     folder.append(segment, b"a" * 1000)

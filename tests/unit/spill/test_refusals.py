@@ -1,6 +1,6 @@
-"""What the daemon says when its folder does not do what folders do: one clear error each, made by the kernel.
+"""Failures of the spill folder: the daemon reports one clear error for each; the kernel causes most of them.
 
-A segment that was taken away is lost and comes again; whatever else is refused waits for somebody who mends it.
+A removed segment is lost and its transaction is sent again; any other failure waits for an operator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOBODY = 65534
 
 @contextlib.contextmanager
 def as_somebody() -> Iterator[None]:
-    """Permissions mean nothing to root: be nobody meanwhile."""
+    """Run as nobody, because root bypasses permissions."""
     if os.geteuid() != 0:
         yield
         return
@@ -51,7 +51,7 @@ def written(folder: Folder, data: bytes = b"abc") -> Segment:
 
 
 def test_a_folder_without_permission_is_refused_at_once(tmp_path: Path) -> None:
-    """EACCES when a session opens it."""
+    """EACCES when a session opens the folder."""
     tmp_path.chmod(0o555)
     with as_somebody(), pytest.raises(SpillError, match=r"opening .*Permission denied") as caught:
         Folder(tmp_path / "made")
@@ -62,7 +62,7 @@ def test_a_folder_without_permission_is_refused_at_once(tmp_path: Path) -> None:
 def test_permission_that_is_taken_away_meanwhile_leaves_what_was_written(
     tmp_path: Path, folder: Folder
 ) -> None:
-    """EACCES while transactions are open: a new segment is refused, and the one before is whole."""
+    """EACCES while transactions are open: a new segment is refused, and the previous one is complete."""
     segment = written(folder)
     (tmp_path / OWN).chmod(0o500)
     with as_somebody(), pytest.raises(SpillError, match="mode 0700") as caught:
@@ -75,7 +75,7 @@ def test_permission_that_is_taken_away_meanwhile_leaves_what_was_written(
 
 
 def test_a_folder_that_is_removed_is_lost_and_the_next_session_makes_it_anew(tmp_path: Path) -> None:
-    """As what clears up temporary files does it."""
+    """As a cleaner of temporary files does."""
     folder = Folder(tmp_path)
     segment = written(folder)
     shutil.rmtree(tmp_path / OWN)
@@ -108,7 +108,7 @@ def test_one_segment_that_is_removed_is_lost_when_it_is_replayed(tmp_path: Path)
 
 
 def test_a_disk_that_cannot_be_read_is_an_error_with_its_cause(folder: Folder) -> None:
-    """EIO by the kernel itself: /proc/self/mem cannot be read at 0."""
+    """EIO from the kernel: /proc/self/mem cannot be read at offset 0."""
     own, folder._folder = folder._folder, os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
     try:
         with folder.reader(Segment("mem", 10)) as file, pytest.raises(OSError) as refused:
@@ -142,7 +142,7 @@ def test_a_replay_names_what_the_disk_refuses(tmp_path: Path, monkeypatch: pytes
 def test_what_a_disk_refuses_to_write_halts_and_stays_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A file system that turns read-only under the daemon cannot be had without root: the write is refused here."""
+    """Only root can make a file system read-only, so the test replaces the write function."""
 
     def refuse(_file: int, _data: bytes) -> None:
         raise OSError(number, os.strerror(number))

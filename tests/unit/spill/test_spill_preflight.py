@@ -1,4 +1,4 @@
-"""What check says of the folder for open transactions, and that it leaves it as it was."""
+"""The findings of `cdcd check` about the spill folder, which the check leaves unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is partly on disk is a store: order, aborts, what is freed. Real files; MemoryStore is the judge."""
+"""A store partly on disk equals a MemoryStore: order, aborts, freed memory. With real files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.txn import wire
 
 
 class Reported:
-    """Counts what a pool tells its observer."""
+    """An observer of a pool that counts its reports."""
 
     def __init__(self) -> None:
         self.transactions = self.size_bytes = 0
@@ -73,7 +73,7 @@ _STEPS = st.one_of(
 def test_stores_of_one_pool_equal_stores_in_memory_whatever_is_on_disk(
     steps: list[tuple[str, int, RowBatch | Control | int | None]], segment_bytes: int
 ) -> None:
-    """F26, F30: an abort drops its own rows only, in memory, on disk, and what comes after it stays."""
+    """F26, F30: an abort drops only its own rows, in memory and on disk; later rows stay."""
     with tempfile.TemporaryDirectory() as folder:
         pool, _ = new_pool(Path(folder), segment_bytes=segment_bytes)
         stores, models = [pool.new_store() for _ in range(3)], [MemoryStore() for _ in range(3)]
@@ -108,7 +108,7 @@ def test_a_spilled_store_holds_no_memory_and_the_largest_goes_first(pool: SpillP
 
 
 def test_memory_counts_more_than_what_the_lists_and_bytes_really_take(pool: SpillPool) -> None:
-    """The budget is the process's memory, so what Python adds to the bytes counts as well."""
+    """The budget limits the memory of the process, so the overhead of Python objects counts too."""
     import tracemalloc
 
     tracemalloc.start()
@@ -137,7 +137,7 @@ def test_a_replay_gives_the_disk_back_segment_by_segment(tmp_path: Path) -> None
 
 
 def test_a_replay_says_when_it_passes_over_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F14: else who shares the thread waits until the next item is found."""
+    """F14: otherwise other users of the thread wait until the next item is found."""
     monkeypatch.setattr(store_module, "MAX_SKIPPED_PIECES", 10)
     pool, _ = new_pool(tmp_path)
     store = pool.new_store()

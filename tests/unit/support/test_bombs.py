@@ -1,4 +1,4 @@
-"""A bomb is what a reader without a limit would unpack."""
+"""The decompression bombs are valid compressed data."""
 
 from __future__ import annotations
 

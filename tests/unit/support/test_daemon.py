@@ -1,4 +1,4 @@
-"""What a test sees of a daemon that is killed while it is asked."""
+"""`Daemon.get` while the daemon is killed during the request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{"state": 1}       '
 
 
 def asked(folder: Path, server: socket.socket, said: bytes) -> Daemon:
-    """A daemon whose port says this once, and no more."""
+    """Return a daemon whose port sends this answer once, then closes."""
 
     def answer() -> None:
         connection, _ = server.accept()

@@ -1,4 +1,4 @@
-"""What is read from a hint is what stands there."""
+"""The parser of hints returns only what the hint says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matrix's workload finds the method of a rule by its name."""
+"""The workload of the matrix has a method for each rule."""
 
 from __future__ import annotations
 

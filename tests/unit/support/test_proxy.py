@@ -1,4 +1,4 @@
-"""The faulty link itself: what passes, what waits, what is lost."""
+"""The proxy itself: which bytes pass, wait or are lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends back what it gets; its port."""
+    """The port of a server that sends back all bytes that it receives."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection: socket.socket) -> None:
@@ -147,4 +147,4 @@ def test_a_slow_link_takes_its_time(echo: int) -> None:
         proxy.slow(delay_s=0.1, bytes_per_s=10_000)
         started_s = time.monotonic()
         assert said(client, b"x" * 2000) == b"x" * 2000
-        assert time.monotonic() - started_s >= 0.4  # two ways: the delay and the bytes of each
+        assert time.monotonic() - started_s >= 0.4  # both directions: the delay, and the time for the bytes

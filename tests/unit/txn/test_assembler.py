@@ -1,4 +1,4 @@
-"""Plain transactions flow through; what is out of order or of an unknown relid is an error."""
+"""Transactions that are not streamed pass through; messages out of order or with an unknown relid are errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_rows_leave_before_the_commit_arrives(assembler: Assembler) -> None:
 
 
 def test_an_empty_transaction_begins_and_commits(assembler: Assembler) -> None:
-    """F7: an empty transaction still counts, its end may be confirmed."""
+    """F7: an empty transaction counts too: its end may be confirmed."""
     events = wire.feed(assembler, wire.begin(7, 0x500), wire.commit(0x500))
     assert events == [TransactionBegun(_info(7, 0x500)), TransactionCommitted(_info(7, 0x500), 0x508)]
 
@@ -226,7 +226,7 @@ def test_a_commit_ends_the_transaction_of_its_begin(assembler: Assembler) -> Non
 @pytest.mark.parametrize("letter", b"bKrp")
 @pytest.mark.parametrize("protocol_version", [1, 4])
 def test_prepared_transactions_are_refused_by_name(letter: int, protocol_version: int) -> None:
-    """F33, F35: a slot made for two-phase sends them to a session that did not ask, of any version."""
+    """F33, F35: a slot with two_phase sends them even to a session that did not request them, in any version."""
     with pytest.raises(FeatureUnsupported, match=MESSAGES[letter].name):
         wire.feed(Assembler(protocol_version), Control(1, bytes((letter,)) + bytes(30)))
 
@@ -250,7 +250,7 @@ def test_an_error_of_a_message_says_its_lsn(assembler: Assembler) -> None:
 
 
 def test_a_transaction_is_open_from_begin_to_commit(assembler: Assembler) -> None:
-    """F11: only then does a keepalive confirm nothing; an open stream does not forbid it."""
+    """F11: only in this state a keepalive confirms nothing; an open stream does not prevent it."""
     seen = []
     for item in (wire.begin(7, 1), wire.rows("1"), wire.commit(1), wire.stream_start(8), wire.stream_stop()):
         wire.feed(assembler, item)

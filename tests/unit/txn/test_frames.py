@@ -1,4 +1,4 @@
-"""A batch looked over: rows by relation and kind, and never beyond its end."""
+"""Counting the rows of a batch by relation and kind, without reading past its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which relations have rows in what follows, so that their topics are made together."""
+"""The lookahead finds the relations with rows in the next items, so that their topics are created together."""
 
 from __future__ import annotations
 

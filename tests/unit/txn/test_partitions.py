@@ -1,7 +1,7 @@
-"""F78: which table a described partition's rows come as is known from the row behind its Relation message, for good.
+"""F78: the row after a partition's Relation message shows which relid its rows have from then on.
 
-The server describes the root, then the partition, then sends the row under the root's relid; rows of a partition that
-it has described already come without either.
+The server describes the root, then the partition, then sends the row with the root's relid. It sends later rows of
+the partition without another description.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_a_row_of_another_relid_behind_a_description_shows_as_what_it_comes(asse
     events = wire.feed(assembler, wire.begin(7, 0x300), relation(ROOT), relation(LEAF), row(ROOT))
     assert wire.relations(events) == [described(ROOT), described(LEAF), described(LEAF, ROOT)]
     assert isinstance(events[-2], RelationSeen)  # before the row is read
-    # Described again it is still the root's, until a row shows that it is not.
+    # After a new description it still belongs to the root, until a row shows otherwise.
     again = wire.feed(assembler, relation(ROOT), relation(LEAF, None, "id", "v"), row(ROOT))
     assert wire.relations(again) == [described(ROOT), described(LEAF, ROOT, "id", "v")]
     detached = wire.feed(assembler, relation(LEAF), row(LEAF))
@@ -69,7 +69,7 @@ def test_a_row_that_follows_a_row_shows_nothing(assembler: Assembler) -> None:
 
 
 def test_a_stream_shows_it_too_also_by_rows_that_are_rolled_back(assembler: Assembler) -> None:
-    """The server counts a partition as described for the whole stream, whatever becomes of the row behind it."""
+    """For the server the partition is described for the whole stream, even if the row after it is rolled back."""
     oldest_prepared = wire.feed(
         assembler,
         *segment(7, relation(ROOT, 7), relation(LEAF, 7), row(ROOT, 8), row(ROOT, 7)),
@@ -91,7 +91,7 @@ def test_a_stream_that_commits_tells_the_session(assembler: Assembler) -> None:
 def test_a_replay_is_read_by_what_partitions_were_then_and_the_session_by_what_they_are(
     assembler: Assembler,
 ) -> None:
-    """A stream's description is older on the wire than the session's, which holds again behind it."""
+    """The description in the stream is older than the session's, which applies again after the replay."""
     wire.feed(assembler, *segment(7, relation(ROOT, 7), relation(LEAF, 7), row(ROOT, 7)))
     wire.feed(
         assembler,
@@ -107,7 +107,7 @@ def test_a_replay_is_read_by_what_partitions_were_then_and_the_session_by_what_t
 
 
 def test_what_is_prepared_keeps_its_partitions_of_then(assembler: Assembler) -> None:
-    """A partition that was described before is not described again; its identity may change until the decision."""
+    """The server does not describe a partition again; its identity may change before COMMIT PREPARED."""
     wire.feed(assembler, wire.begin(6, 0x100), relation(ROOT), relation(LEAF), row(ROOT), wire.commit(0x100))
     wire.feed(assembler, *wire.prepared(7, 0x200, row(ROOT)))
     wire.feed(
@@ -124,7 +124,7 @@ def test_what_is_prepared_keeps_its_partitions_of_then(assembler: Assembler) -> 
 
 
 def test_what_is_prepared_tells_the_session_at_once(assembler: Assembler) -> None:
-    """The server does not describe a partition again that it described between Begin Prepare and Prepare (F33)."""
+    """The server does not repeat a description that it sent between Begin Prepare and Prepare (F33)."""
     events = wire.feed(assembler, *wire.prepared(7, 0x200, relation(ROOT), relation(LEAF), row(ROOT)))
     assert last_of(wire.relations(events))[LEAF] == described(LEAF, ROOT)
     replayed = wire.feed(assembler, wire.commit_prepared(7, 0x500))

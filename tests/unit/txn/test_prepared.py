@@ -1,4 +1,4 @@
-"""Prepared transactions: nothing before COMMIT PREPARED, in its order, and what may not be confirmed meanwhile."""
+"""Prepared transactions: no output before COMMIT PREPARED, in its order; the position held back meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _committed(events: list[Event]) -> list[tuple[int, int]]:
 
 
 def _as_rows_are_read(events: list[Event]) -> list[tuple[RowBatch, Relation | None]]:
-    """Each batch with the description in force at its place."""
+    """Return each batch with the relation description that applies to it."""
     read, now = [], None
     for event in events:
         if isinstance(event, RelationSeen):
@@ -47,7 +47,7 @@ def _as_rows_are_read(events: list[Event]) -> list[tuple[RowBatch, Relation | No
 
 
 def test_nothing_leaves_before_commit_prepared_and_then_all_does(assembler: Assembler) -> None:
-    """F33: under the commit's LSN, end and time; the relation alone is told at once, it holds for everybody."""
+    """F33: with the commit's LSN, end and time; only the Relation leaves at once: it applies to the session."""
     batch, described = wire.rows("1", "2"), wire.relation_model("id")
     oldest_prepared = wire.feed(
         assembler,
@@ -67,7 +67,7 @@ def test_nothing_leaves_before_commit_prepared_and_then_all_does(assembler: Asse
     events = wire.feed(assembler, wire.commit_prepared(7, 0x500))
     assert events[0] == TransactionBegun(info)
     assert events[1] == RelationSeen(described, 0)
-    assert events[3:] == [  # a TypeSeen stands before
+    assert events[3:] == [  # events[2] is a TypeSeen
         Rows(batch),
         LogicalMessage(True, 0x88, "p", b"c"),
         Truncated((described,), True, False, 0x77),
@@ -86,7 +86,7 @@ def test_what_is_rolled_back_leaves_nothing(assembler: Assembler) -> None:
 
 
 def test_an_empty_prepared_transaction_begins_and_commits(assembler: Assembler) -> None:
-    """The server sends one that changed no published table."""
+    """The server sends transactions that changed no published table."""
     events = wire.feed(assembler, *prepared(7, 0x300), wire.commit_prepared(7, 0x500))
     assert events == [TransactionBegun(_info(7, 0x500)), TransactionCommitted(_info(7, 0x500), 0x508)]
 
@@ -131,13 +131,13 @@ def test_a_streamed_one_is_held_from_stream_prepare_on(assembler: Assembler) -> 
 
 
 def test_the_subtransactions_of_a_streamed_one_are_asked_for_at_its_prepare(assembler: Assembler) -> None:
-    """The server does not tell of each that was rolled back."""
+    """The server does not report each rolled back subtransaction."""
     wire.feed(assembler, *segment(7, wire.rows("1", xid=7), wire.rows("2", xid=71)))
     assert assembler.subtransactions_ended_by(wire.stream_prepare(7, 0x300)) == {71}
 
 
 def test_streams_and_prepared_transactions_interleave(assembler: Assembler) -> None:
-    """F28: segments lie between Begin Prepare and Prepare of nobody."""
+    """F28: no stream segment lies between a Begin Prepare and its Prepare."""
     events = wire.feed(
         assembler,
         *segment(7, wire.relation("id", xid=7), wire.rows("7a", xid=7)),
@@ -155,7 +155,7 @@ def test_streams_and_prepared_transactions_interleave(assembler: Assembler) -> N
 
 
 def test_a_stream_may_follow_under_the_xid_of_a_prepared_one(assembler: Assembler) -> None:
-    """xids wrap around while a transaction stays prepared."""
+    """xids may wrap around while a transaction stays prepared."""
     events = wire.feed(
         assembler,
         *segment(7, wire.rows("old", xid=7)),
@@ -187,7 +187,7 @@ def test_a_gid_is_used_again(assembler: Assembler, is_committed: bool) -> None:
 
 
 def test_a_gid_that_is_prepared_again_undecided_is_an_error(assembler: Assembler) -> None:
-    """The server has one of a gid at a time, so a decision did not come."""
+    """The server has one prepared transaction per gid, so a COMMIT or ROLLBACK PREPARED is missing."""
     with pytest.raises(ProtocolError, match="undecided_xid=7"):
         wire.feed(assembler, *prepared(7, 0x300), *prepared(8, 0x400))
 
@@ -203,7 +203,7 @@ def test_a_commit_of_rows_that_did_not_come_is_a_loss(assembler: Assembler, know
 
 
 def test_a_commit_that_was_written_before_the_session_is_no_loss() -> None:
-    """F4: the session began behind its PREPARE."""
+    """F4: the session began after its PREPARE."""
     assembler = Assembler(3, two_phase=True, written_commit_lsn=0x500)
     assert wire.feed(assembler, wire.commit_prepared(7, 0x500)) == []
     with pytest.raises(PreparedMissing):
@@ -215,7 +215,7 @@ def _before(*undecided: tuple[int, str], until_lsn: int = 0) -> Assembler:
 
 
 def test_a_commit_of_what_had_no_rows_is_nothing() -> None:
-    """PostgreSQL 15 to 17 send Commit Prepared alone for what has only locked rows."""
+    """PostgreSQL 15 to 17 send only Commit Prepared for a transaction that has only locked rows."""
     assembler = _before((8, "gid"))
     assert wire.feed(assembler, wire.commit_prepared(7, 0x500)) == []
     with pytest.raises(PreparedMissing):
@@ -243,7 +243,7 @@ def test_what_cannot_be_lost_any_more_is_known(items: list[Item]) -> None:
 
 
 def test_a_loss_stays_one() -> None:
-    """Nothing is dropped by what halts: the next session has to halt as well."""
+    """A halt must not clear the state: the next session must halt as well."""
     assembler = _before((7, "gid"))
     with pytest.raises(PreparedMissing):
         wire.feed(assembler, wire.commit_prepared(7, 0x500))
@@ -251,7 +251,7 @@ def test_a_loss_stays_one() -> None:
 
 
 def test_a_prepare_without_its_begin_holds_nothing_but_the_position(assembler: Assembler) -> None:
-    """PostgreSQL 18 sends Prepare and Commit Prepared of it."""
+    """PostgreSQL 18 sends only Prepare and Commit Prepared of an empty transaction."""
     wire.feed(assembler, wire.prepare(7, 0x300))
     assert assembler.oldest_prepared is not None
     assert assembler.oldest_prepared.oldest_lsn == 0x300
@@ -263,12 +263,14 @@ def test_a_rollback_of_what_did_not_come_is_nothing(assembler: Assembler) -> Non
     """F34."""
     wire.feed(assembler, *prepared(7, 0x300))
     assert wire.feed(assembler, wire.rollback_prepared(9, 0x200, 0x400, "unknown")) == []
-    assert wire.feed(assembler, wire.rollback_prepared(6, 0x100, 0x400)) == []  # the gid's earlier one
+    assert (
+        wire.feed(assembler, wire.rollback_prepared(6, 0x100, 0x400)) == []
+    )  # an earlier one of the same gid
     assert assembler.oldest_prepared is not None
 
 
 def test_a_new_session_has_forgotten_what_was_prepared(assembler: Assembler) -> None:
-    """F33: the server sends it again."""
+    """F33: the server sends the prepared transaction again."""
     wire.feed(assembler, *prepared(7, 0x300))
     again = Assembler(4, two_phase=True)
     with pytest.raises(PreparedMissing):
@@ -280,11 +282,11 @@ def test_a_prepare_ends_the_transaction_of_its_begin(assembler: Assembler) -> No
         wire.feed(assembler, wire.begin_prepare(7, 0x300), wire.prepare(8, 0x300))
 
 
-# --- what is held -------------------------------------------------------------------------------------------
+# --- the position held back ---------------------------------------------------------------------------------
 
 
 def test_the_oldest_undecided_prepare_is_known(assembler: Assembler) -> None:
-    """F33; what was prepared before two_phase was switched on comes after younger ones (F34)."""
+    """F33; a transaction prepared before two_phase was enabled arrives after younger ones (F34)."""
     seen = []
     for items in (
         prepared(7, 0x300, gid="a"),
@@ -312,7 +314,7 @@ def test_the_oldest_undecided_prepare_is_known(assembler: Assembler) -> None:
 
 
 def test_a_transaction_is_open_from_begin_prepare_to_prepare_only(assembler: Assembler) -> None:
-    """F11: a keepalive in between says nothing about what is complete."""
+    """F11: a keepalive in between confirms nothing."""
     seen = []
     for item in (*prepared(7, 0x300, wire.relation("id")), wire.commit_prepared(7, 0x500)):
         wire.feed(assembler, item)
@@ -347,7 +349,7 @@ def test_what_is_decided_gives_its_memory_back() -> None:
 
 
 def test_rows_are_read_as_described_when_they_were_sent(assembler: Assembler) -> None:
-    """A column list may change between PREPARE and COMMIT PREPARED; later rows are read by the new one again."""
+    """A column list may change between PREPARE and COMMIT PREPARED; later rows use the new one."""
     narrow, wide = wire.relation_model("id"), wire.relation_model("id", "more")
     events = wire.feed(
         assembler,
@@ -374,7 +376,7 @@ def test_rows_are_read_as_described_when_they_were_sent(assembler: Assembler) ->
 
 
 def test_a_relation_described_while_preparing_holds_for_others_at_once(assembler: Assembler) -> None:
-    """Outside of streams the server sends it once a session, whatever becomes of the transaction."""
+    """Outside of streams the server sends it once per session, even if the transaction is rolled back."""
     events = wire.feed(
         assembler,
         *prepared(7, 0x300, wire.relation("id"), wire.rows("prepared")),

@@ -1,4 +1,4 @@
-"""The table of the message flow, and its drawing."""
+"""The state table of the message flow, and its drawing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_message_is_legal_somewhere() -> None:
 
 
 def test_rows_may_come_wherever_one_of_them_may() -> None:
-    """A Run mixes them, so that it is looked up by one."""
+    """A row batch mixes kinds of rows, so one lookup decides for all."""
     for state in State:
         assert len({STEPS.get((state, byte)) for byte in ROW_TYPES}) == 1
 

@@ -1,4 +1,4 @@
-"""The contract of a ChangeStore: order is kept, an abort drops the subtransaction's changes alone."""
+"""The contract of a ChangeStore: it preserves order, and an abort drops only the subtransaction's changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streamed transactions: nothing before the commit, nothing that aborted, relations do not leak."""
+"""Streamed transactions: no output before the commit, no aborted changes, no leaked relations."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_aborted_stream_leaves_nothing(assembler: Assembler) -> None:
 def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others(
     assembler: Assembler,
 ) -> None:
-    """F26: nested ones come innermost first, each with its own message."""
+    """F26: the server aborts nested subtransactions innermost first, with a message each."""
     events = wire.feed(
         assembler,
         *segment(
@@ -116,7 +116,7 @@ def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others
         ),
         wire.stream_abort(7, 72),
         wire.stream_abort(7, 71),
-        wire.stream_abort(7, 79),  # one without changes here
+        wire.stream_abort(7, 79),  # a subtransaction without changes
         *segment(7, wire.rows("kept 3", xid=74), first=False),
         wire.stream_commit(7, 0x500),
     )
@@ -126,14 +126,14 @@ def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others
 
 
 def test_a_logical_message_is_not_taken_from_a_stream(assembler: Assembler) -> None:
-    """F26: the server gives it the top-level xid, so that a rollback of its own subtransaction would leave it."""
+    """F26: the server sends it with the top-level xid, so it would survive a rollback of its subtransaction."""
     rows = segment(7, wire.relation("id", xid=7), wire.rows("1", xid=71))
     with pytest.raises(UnsafeStreaming, match="xid=7"):
         wire.feed(assembler, *rows, *segment(7, wire.message(True, 7), first=False))
 
 
 def test_a_relation_described_in_an_aborted_subtransaction_stays(assembler: Assembler) -> None:
-    """F29: the server counts it as sent for the whole transaction and sends it no more."""
+    """F29: for the server the relation is described for the whole transaction, so it is not sent again."""
     events = wire.feed(
         assembler,
         *segment(7, wire.relation("id", xid=71), wire.rows("gone", xid=71)),
@@ -170,7 +170,7 @@ def test_what_was_received_and_rolled_back_is_counted_once() -> None:
         assembler,
         *segment(7, wire.rows("1", xid=7), wire.rows("2", xid=71)),
         wire.stream_abort(7, 71),
-        *segment(7, wire.rows("1", xid=7)),  # once more from its beginning
+        *segment(7, wire.rows("1", xid=7)),  # sent again from its beginning
         wire.stream_abort(7),
         wire.stream_abort(8),
         *segment(9, wire.rows("3", xid=9)),
@@ -183,7 +183,7 @@ def test_what_was_received_and_rolled_back_is_counted_once() -> None:
 
 @pytest.mark.parametrize("item", [wire.stream_abort(7), wire.stream_abort(7, 8)])
 def test_an_abort_of_what_was_never_sent_drops_nothing(assembler: Assembler, item: Control) -> None:
-    """PostgreSQL 18 tells of subtransactions that were rolled back before it sent a segment."""
+    """PostgreSQL 18 reports subtransactions that were rolled back before it sent a segment."""
     assert wire.feed(assembler, item) == []
     events = wire.feed(assembler, *segment(7, wire.relation("id", xid=7), wire.rows("1", xid=7)), item)
     assert events == []
@@ -194,7 +194,7 @@ def test_an_abort_of_what_was_never_sent_drops_nothing(assembler: Assembler, ite
 
 
 def test_a_first_segment_forgets_what_was_streamed_of_the_xid(assembler: Assembler) -> None:
-    """F27: the server sends it whole again."""
+    """F27: the server sends the transaction again from its beginning."""
     events = wire.feed(
         assembler,
         *segment(7, wire.origin("old"), wire.relation("id", "old", xid=7), wire.rows("old", xid=7)),
@@ -220,7 +220,7 @@ def _described(assembler: Assembler, *columns: str, commit_lsn: int) -> None:
 
 
 def _in_force(assembler: Assembler, commit_lsn: int) -> list[str]:
-    """Column names that a plain transaction's TRUNCATE finds, without a new Relation message."""
+    """Return the columns that a TRUNCATE of a transaction without a Relation message uses."""
     opened = wire.feed(assembler, wire.begin(6, commit_lsn), wire.truncate(wire.ITEMS_RELID))
     wire.feed(assembler, wire.commit(commit_lsn))
     truncated = opened[-1]
@@ -264,7 +264,7 @@ def test_streams_do_not_see_each_others_relations_nor_the_sessions(assembler: As
 
 
 def test_a_later_description_outside_outlives_a_streams_older_one(assembler: Assembler) -> None:
-    """The server believes the later one to be known: after the replay it is said again downstream."""
+    """The server does not send the later one again, so the assembler emits it again after the replay."""
     wire.feed(assembler, *segment(7, wire.relation("id", "old", xid=7), wire.rows("1", xid=7)))
     _described(assembler, "id", commit_lsn=0x10)
     events = wire.feed(assembler, wire.stream_commit(7, 0x20))
@@ -314,10 +314,10 @@ def _aborted(xid: int, subxid: int, at_pg_us: int) -> Control:
 def test_a_rollback_is_unsafe_unless_it_came_after_what_was_sent(
     aborted_at_pg_us: int, is_unsafe: bool
 ) -> None:
-    """The server forgets what others changed in the catalog when it meets rows that are rolled back already."""
+    """When the server decodes rows that are already rolled back, it may miss catalog changes of others."""
     assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, *_segment(7, first=True, sent_at_pg_us=100), _aborted(7, 8, aborted_at_pg_us))
-    wire.feed(assembler, *_segment(9, first=True, sent_at_pg_us=200))  # another one is not concerned
+    wire.feed(assembler, *_segment(9, first=True, sent_at_pg_us=200))  # another transaction is not affected
     if is_unsafe:
         with pytest.raises(UnsafeStreaming, match="CDCD-UNSAFE-STREAMING"):
             wire.feed(assembler, wire.stream_start(7, first=False))
@@ -326,7 +326,7 @@ def test_a_rollback_is_unsafe_unless_it_came_after_what_was_sent(
 
 
 def test_the_time_of_a_rollback_under_an_origin_is_the_origins() -> None:
-    """`pg_replication_origin_xact_setup` says which, by another server's clock."""
+    """`pg_replication_origin_xact_setup` sets it, from another server's clock."""
     assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     start, stop = _segment(7, first=True, sent_at_pg_us=100)
     wire.feed(assembler, start, wire.origin("elsewhere"), stop, _aborted(7, 8, 150))
@@ -349,7 +349,7 @@ def test_a_transaction_that_ends_with_its_rollback_is_not_unsafe() -> None:
 
 
 def test_a_rollback_before_the_first_segment_is_unsafe() -> None:
-    """PostgreSQL 18 tells of it."""
+    """PostgreSQL 18 reports such a rollback."""
     assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, _aborted(7, 8, 50))
     with pytest.raises(UnsafeStreaming):
@@ -358,7 +358,7 @@ def test_a_rollback_before_the_first_segment_is_unsafe() -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["one by one", "whole"])
 def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_whole: bool) -> None:
-    """Its xid may be another's after a wraparound."""
+    """After a wraparound another transaction may have its xid."""
     assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, _aborted(7, 8, 50))
     items = [wire.begin(6, 0x80), wire.commit(0x80), wire.begin(7, 0x100), wire.commit(0x100)]
@@ -372,7 +372,7 @@ def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_w
 
 
 def test_what_was_rolled_back_before_its_transaction_was_streamed_holds_nothing_up() -> None:
-    """Nothing may come of that transaction any more: it is rolled back as well, or nothing of it is published."""
+    """The transaction may never arrive, because it is rolled back as well or changes no published table."""
     assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)
     wire.feed(assembler, _aborted(7, 8, 50))
     assert assembler.takes_whole
@@ -382,7 +382,7 @@ def test_what_was_rolled_back_before_its_transaction_was_streamed_holds_nothing_
 
 
 def test_the_subtransactions_that_end_with_a_stream_are_known() -> None:
-    """The server may have rolled one back without a Stream Abort, so that it has to be asked."""
+    """The server may have rolled one back without a Stream Abort, so cdcd must query their status."""
     assembler = Assembler(2, written_commit_lsn=0x100)
     wire.feed(
         assembler,
@@ -419,7 +419,7 @@ def test_more_subtransactions_than_can_be_asked_for_are_not_streamed() -> None:
 
 
 def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
-    """Those of a whole transaction that has ended do not: committed, aborted, prepared or sent once more."""
+    """Those of an ended transaction do not count: committed, aborted, prepared or sent again."""
     assembler = Assembler(3, two_phase=True, refuse_unsafe_streaming=True)
     each = 999
     for xid in (1, 2, 3, 4):
@@ -436,7 +436,7 @@ def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
 
 
 def test_a_subtransaction_counts_when_its_rollback_was_told() -> None:
-    """A store that is on disk has to remember it, and nothing but this limit bounds how many."""
+    """A store on disk must remember the rollback, and only this limit bounds their number."""
     assembler = Assembler(2, refuse_unsafe_streaming=True)
     wire.feed(assembler, *segment(7, *_subtransactions(7, 0, SUBTRANSACTIONS_LIMIT)))
     wire.feed(assembler, *(wire.stream_abort(7, batch.xid) for batch in _subtransactions(7, 0, 1000)))
@@ -446,7 +446,7 @@ def test_a_subtransaction_counts_when_its_rollback_was_told() -> None:
 
 
 def test_a_store_is_not_told_of_rollbacks_of_what_it_has_nothing_of() -> None:
-    """PostgreSQL tells of each EXCEPTION block of a transaction that it has streamed some of."""
+    """PostgreSQL reports each EXCEPTION block of a transaction that it has partly streamed."""
     reported: list[int] = []
 
     class Store(MemoryStore):
@@ -461,11 +461,11 @@ def test_a_store_is_not_told_of_rollbacks_of_what_it_has_nothing_of() -> None:
 
 
 def test_open_streams_share_what_they_describe_alike() -> None:
-    """A description stays in memory while its rows are on disk, so it must not cost what the streams are many."""
+    """A description stays in memory while its rows are on disk, so many streams must share equal descriptions."""
 
     class Nothing(MemoryStore):
         def append(self, item: RowBatch | Control) -> None:
-            """As if it were on disk."""
+            """Store nothing, as if the item were on disk."""
 
     assembler = Assembler(2, new_store=Nothing)
     columns = [f"column_{number}" for number in range(200)]

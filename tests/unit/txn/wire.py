@@ -1,4 +1,4 @@
-"""A walsender's side of a session, as sentences: each returns the item that the drain would yield."""
+"""Functions for the messages of a walsender: each returns the item that the drain yields for the message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def origin(name: str, lsn: int = 0) -> Control:
 
 
 def relation(*columns: str, xid: int | None = None, relid: int = ITEMS_RELID, namespace: str = "") -> Control:
-    """A relation of int4 columns, the first of which is the key."""
+    """Describe a relation of int4 columns; the first one is the key."""
     described = tuple(m.RelationColumn(at == 0, name, 23, -1) for at, name in enumerate(columns))
     message = m.Relation(relid, namespace, "items", "d", described, xid=xid)
     return control(message, in_stream=xid is not None, lsn=0)
