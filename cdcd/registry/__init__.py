@@ -1,6 +1,6 @@
-"""Schema registries: a schema in, the id that frames its records out.
+"""Schema registries: a schema in, the id for the header of its records out.
 
-`settings` holds plain values, `confluent` talks to any registry with Confluent's interface: by `rest`, or where only
-Confluent's own client will do, `through_confluent`.
-Must not: import config, know rows, or decide what an incompatible schema leads to.
+`settings` has plain values, `confluent` talks to any registry with Confluent's interface: through `rest`, or through
+`confluent_client` for features that only Confluent's own client has.
+Must not: import config, know rows, or decide how cdcd treats an incompatible schema.
 """

@@ -1,14 +1,14 @@
 """Registry: the id of a schema under a subject, from any registry with Confluent's interface.
 
-In: a subject and an Avro schema.  Out: its id, cached for the life of this object, which is that of the process:
-what is known flows while the registry is down (F55), also after a lost connection to another server. Of a subject
-with many versions the last ones are cached (`known`).
-Invariant: a subject that cdcd creates gets its own compatibility level, because the server's global one is
-never relied on (a fresh Apicurio has NONE); with auto_register off nothing is written at all.
-An id that is in use for one schema is never used for another: a registry that has lost what it knew is found out
-before anything is registered in it.
+In: a subject and an Avro schema.  Out: its id, cached for the life of the process: records with known schemas flow
+while the registry is down (F55), also after a lost connection to another server. For a subject with many versions the
+latest ones are cached (`schema_cache`).
+Invariant: a subject that cdcd creates gets its own compatibility level: cdcd never relies on the server's global
+level (a new Apicurio has NONE). With auto_register off cdcd writes nothing to the registry.
+An id in use for one schema is never used for another: cdcd detects a registry that has lost its data before it
+registers a schema there.
 Must not: retry for long (the caller tries again, F55), change the level of a subject that exists.
-Everything here blocks and belongs in a thread.
+Every method here blocks and belongs in a thread.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SUBJECT_NOT_FOUND = 40401
 _VERSION_NOT_FOUND = 40402
 _SCHEMA_NOT_FOUND = 40403
 _NO_SUCH_PATH_HINT = (
-    "correct registry.url, its path too, and restart cdcd: what answers there knows no such request"
+    "correct registry.url, also its path, and restart cdcd: the server at this address has no such endpoint"
 )
 _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
@@ -69,9 +69,9 @@ class Registry:
         self._version_cache = VersionCache("")
         self._latest: dict[str, dict[str, Any] | None] = {}
         self._absent_s: dict[str, float] = {}
-        """When a subject was found to have no schema, until it gets one: what is asked next needs no look-up."""
+        """By subject without a schema, the time when that was found: the next request then needs no look-up."""
         self._has_levels_first = True
-        """Whether the registry takes a level for a subject without a schema."""
+        """Whether the registry accepts a level for a subject without a schema."""
         self._client: Client | None = None
         self._verified = 0
         self._levels: dict[str, str] = {}
@@ -79,24 +79,25 @@ class Registry:
         self._silent_until_s = 0.0
 
     def schema_id(self, subject: str, schema: Mapping[str, Any], *, is_forced: bool = False) -> int:
-        """Return the id of `schema` under `subject`, registering it when it is new and that is allowed.
+        """Return the id of `schema` under `subject`; register a new schema when that is allowed.
 
-        Raises SchemaIncompatible where readers could not read on; `is_forced` lets it through.
+        Raises SchemaIncompatible where readers could not read on; `is_forced` skips that check.
         """
         text = text_of(schema)
         known = self._cache.id_of(subject, text)
         if known is None:
             known = self._find_or_register(subject, text, is_forced)
             if not self._cache.take(subject, text, known):
-                raise self._lost(f"what id {known} was given to", subject)
+                raise self._lost(f"the schema of id {known}", subject)
             self._latest[subject] = dict(schema)
         return known
 
     def latest(self, subject: str) -> dict[str, Any] | None:
-        """Return the newest schema under `subject`, None when it has none; what was last known of it while the
-        registry does not answer.
+        """Return the newest schema under `subject`, None when it has none.
+
+        While the registry does not answer, return the newest known schema.
         """
-        # Each is read once: the thread that looks whether a subject is still there may find everything lost.
+        # Each is read once: the thread of `verify_next` may clear them in between.
         is_known, known = subject in self._latest, self._latest.get(subject)
         if is_known and time.monotonic() < self._silent_until_s:
             return known
@@ -105,20 +106,20 @@ class Registry:
         except RegistryUnavailable:
             if not is_known:
                 raise
-            # Who does not answer may take all of a request's time to do so, and there may be many tables.
+            # A registry that does not answer may use up each request's timeout, and there may be many tables.
             self._silent_until_s = time.monotonic() + _SILENT_S
             return known
         if found is None:
-            # Deleted, or never there: what was known of it must not be taken for a loss.
+            # Deleted, or never created: its cached ids must not count as lost data of the registry.
             self._cache.forget(subject)
         return found
 
     def newest(self, subject: str) -> dict[str, Any] | None:
-        """Return the newest schema under `subject` and keep nothing of it: who asks of all tables needs each once."""
+        """Return the newest schema under `subject` without caching it: a check of all tables needs each one once."""
         return self._ask_latest(subject)
 
     def judge(self, subject: str, schema: Mapping[str, Any], *, is_forced: bool = False) -> None:
-        """Raise what `schema_id` would be refused with, without changing anything in the registry."""
+        """Raise the error that `schema_id` would raise, without changing anything in the registry."""
         text = text_of(schema)
         found, is_subject = self._found(subject, text)
         if found is not None:
@@ -127,13 +128,13 @@ class Registry:
         if is_subject and not is_forced:
             level = self._level(subject)
             if level == "NONE" and self._settings.registers_incompatible:
-                level = self._settings.compatibility  # as it is put back before a schema is registered
+                level = self._settings.compatibility  # `schema_id` restores this level before it registers
             self._refuse_incompatible(subject, schema, level)
 
     def verify_next(self) -> None:
-        """Look whether the registry still has a subject in use, another one each time.
+        """Check that the registry still has a subject in use, another subject each time.
 
-        Raises RegistryRefused when it has not: the ids written since then name nothing, or another schema.
+        Raises RegistryRefused when it does not: ids of written records then have no schema, or another one.
         """
         self._put_levels_back()
         subjects = self._cache.subjects
@@ -145,23 +146,23 @@ class Registry:
             self._call("versions", lambda client: client.versions(subject), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
-                return  # not allowed to look: what cannot be known is no loss
+                return  # without the right to read, a missing subject is not a proof of loss
             raise self._lost("a subject that is in use", subject) from refusal
 
     @property
     def knows_any(self) -> bool:
-        """Whether it has given ids already: what is known flows while the registry is away (F55)."""
+        """Whether the cache has ids: records with known schemas flow while the registry is down (F55)."""
         return bool(self._cache.subjects)
 
     def check(self, subject: str) -> list[Finding]:
-        """Return whether the registry answers and lets cdcd in, without writing anything.
+        """Return findings on whether the registry answers and accepts the credentials, without writing anything.
 
-        `subject` is one that cdcd would use: some registries let a client see its own subjects alone.
+        `subject` is one that cdcd would use: some registries show a client only its own subjects.
         """
         try:
             level = self._global_level() or self._level_by(subject)
         except CdcdError as error:
-            hint = error.advice or "check registry.url, its credentials and that it is running"
+            hint = error.advice or "check registry.url, the credentials, and that the registry is running"
             return [Finding("fail", "registry", error.without_hint, hint, error)]
         rule = (
             f"new subjects get {self._settings.compatibility}"
@@ -171,7 +172,7 @@ class Registry:
         return [Finding("ok", "registry", f"answers (its global compatibility {level}); {rule}")]
 
     def _global_level(self) -> str:
-        """Return what the registry says of its own level, "" where it does not let cdcd see it."""
+        """Return the registry's global level as text, "" where cdcd may not read it."""
         try:
             return "is " + self._call("global_config", lambda client: client.level(None))
         except RegistryRefused:
@@ -182,7 +183,7 @@ class Registry:
         return "may not be read"
 
     def close(self) -> None:
-        """Let the connection go; the cache stays valid."""
+        """Close the connection; the cache stays valid."""
         client, self._client = self._client, None
         self._version_cache = VersionCache("")
         if client is not None:
@@ -191,13 +192,14 @@ class Registry:
     # --- inside ------------------------------------------------------------------------------------------
 
     def _lost(self, what: str, subject: str) -> RegistryRefused:
-        """Forget everything, so that the next session asks and registers again, and return why this one ends."""
+        """Clear the cache, so that the next session queries and registers again; return this session's error."""
         self._cache.clear()
         self._latest.clear()
         self._version_cache = VersionCache("")
         return RegistryRefused(
-            f"the registry has lost {what}: records with the ids of before cannot be decoded by it",
-            hint="restore the registry; or let everything be registered again from here on: SIGHUP, or a restart",
+            f"the registry has lost {what}: consumers cannot decode records already written with its ids",
+            hint="restore the registry; or accept the loss: after SIGHUP or a restart cdcd registers every schema "
+            "again",
             subject=subject,
         )
 
@@ -212,7 +214,7 @@ class Registry:
                 return None
             raise
         schema = _avro_of(found, subject)
-        return schema if isinstance(schema, dict) else {"type": schema}  # another's may be no record
+        return schema if isinstance(schema, dict) else {"type": schema}  # another program's may be no record
 
     def knows(self, subject: str, schema: Mapping[str, Any]) -> bool:
         """Whether exactly this schema is registered under `subject`."""
@@ -247,13 +249,13 @@ class Registry:
             return self._force(subject, text)
         level = self._level(subject)
         if level == "NONE" and self._settings.registers_incompatible:
-            level = self._settings.compatibility  # a kill has kept it from being put back
+            level = self._settings.compatibility  # a killed process has not restored the level
             self._set_level(subject, level)
         self._refuse_incompatible(subject, json.loads(text), level)
         return self._register(subject, text)
 
     def _found(self, subject: str, text: str) -> tuple[int | None, bool]:
-        """Return the schema's id under the subject, None where it has none; and whether the subject is there."""
+        """Return the schema's id under the subject, None where it has none; and whether the subject exists."""
         found_s = self._absent_s.get(subject)
         if found_s is not None and time.monotonic() - found_s < _ABSENT_FOR_S:
             return None, False
@@ -267,7 +269,7 @@ class Registry:
 
     def _refuse_unregistered(self, subject: str, text: str) -> None:
         if not self._settings.auto_register:
-            self._absent_s.pop(subject, None)  # somebody registers it now, and cdcd is to ask again at once
+            self._absent_s.pop(subject, None)  # an operator registers it now, and cdcd must query again at once
             raise RegistryRefused(
                 "the schema is not registered and registry.auto_register is off",
                 hint=f"register this Avro schema under the subject, then `cdcd resume`: {text}",
@@ -275,7 +277,10 @@ class Registry:
             )
 
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any], level: str) -> None:
-        """Ask before the registry does: it does not tell where, and lets through what it takes for the same type."""
+        """Raise SchemaIncompatible with the differences, which the registry does not report.
+
+        The registry also accepts some types as equal that cdcd refuses.
+        """
         if level == "NONE":
             return
         try:
@@ -283,11 +288,11 @@ class Registry:
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
                 raise
-            return  # somebody has deleted them all: there is nothing to compare with
+            return  # all versions were deleted: there is nothing to compare with
         if not level.endswith("_TRANSITIVE"):
             numbers = numbers[-1:]
         found: dict[Difference, None] = {}
-        for number in reversed(numbers):  # one after another: there may be hundreds
+        for number in reversed(numbers):  # one at a time in memory: there may be hundreds
             found |= dict.fromkeys(level_differences(level, schema, [self._version(subject, number)]))
         if found:
             raise SchemaIncompatible(
@@ -309,7 +314,7 @@ class Registry:
         return schema
 
     def _level(self, subject: str) -> str:
-        """Return the subject's level of compatibility; the operators may have given it another than cdcd did."""
+        """Return the subject's compatibility level; an operator may have changed the level that cdcd set."""
         try:
             level = self._call("get_compatibility", lambda client: client.level(subject), subject=subject)
         except RegistryRefused as refusal:
@@ -319,7 +324,7 @@ class Registry:
         return level
 
     def _force(self, subject: str, text: str) -> int:
-        """Register past the level, which is put back; where that fails, cdcd tries again from time to time."""
+        """Register with level NONE, then restore the level; if that fails, `verify_next` tries again."""
         with self._forcing:
             level = self._level(subject)
             self._levels.setdefault(subject, level)
@@ -330,16 +335,16 @@ class Registry:
                 self._put_levels_back()
 
     def _put_levels_back(self) -> None:
-        with self._forcing:  # who looks from time to time is another thread
+        with self._forcing:  # `verify_next` runs in another thread
             for subject, level in list(self._levels.items()):
                 self._set_level(subject, level)
                 del self._levels[subject]
 
     def _create_subject(self, subject: str, text: str) -> int:
-        """Register a subject's first schema and give the subject its level, the level first if it can be.
+        """Register a subject's first schema and set the subject's level, the level first if possible.
 
-        Some registries know no level for a subject without a schema; there is nothing to compare the first
-        one with, so the order does not matter to them.
+        Some registries refuse a level for a subject without a schema. They have nothing to compare the first schema
+        with, so the order does not matter there.
         """
         if self._sets_level_first(subject):
             hit("schema_level_set")
@@ -350,7 +355,7 @@ class Registry:
         return schema_id
 
     def _sets_level_first(self, subject: str) -> bool:
-        """Give a subject without a schema its level; False where this registry knows none for one."""
+        """Set the level of a subject without a schema; return False where this registry refuses that."""
         if self._has_levels_first:
             try:
                 self._set_level(subject, self._settings.compatibility)
@@ -382,10 +387,10 @@ class Registry:
             raise _refusal(error, operation, subject) from error
         except TokenUnavailable as error:
             self._observe(operation, "unauthorised")
-            self.close()  # as above: the secret may have been another one by now
+            self.close()  # as above: the secret may have been rotated
             raise RegistryUnavailable(
-                f"{operation}: no OAuth token could be had",
-                hint="check the issuer's endpoint, and the client's id and secret",
+                f"{operation}: the issuer gave no OAuth token",
+                hint="check the issuer's endpoint, and the client's id and secret; cdcd tries again",
                 subject=subject,
             ) from error
         except CdcdError:
@@ -401,8 +406,8 @@ class Registry:
             if isinstance(error, KeyError | RecursionError | TypeError | ValueError):
                 self._observe(operation, "unreadable")
                 raise RegistryRefused(
-                    f"{operation}: the answer is not a registry's",
-                    hint="correct registry.url, its path too, and restart cdcd",
+                    f"{operation}: the answer is not that of a schema registry",
+                    hint="correct registry.url, also its path, and restart cdcd",
                     subject=subject,
                 ) from error
             raise
@@ -435,14 +440,14 @@ def _avro_of(schema: Registered, subject: str) -> Any:
         pass  # no Avro either
     raise RegistryRefused(
         "the subject has schemas that are not Avro",
-        hint="somebody else has registered them: choose another name for the topics, or subjects of its own "
+        hint="another program has registered them: choose another name for the topics, or other subjects "
         "(registry.subjects)",
         subject=subject,
     )
 
 
 def _is_transport(error: Exception) -> bool:
-    """True for a failure of the network: Confluent's client lets its HTTP library's exceptions through."""
+    """Whether it is a network failure; Confluent's client does not translate its HTTP library's exceptions."""
     is_ours = isinstance(error, OSError | http.client.HTTPException)
     return is_ours or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
 
@@ -459,6 +464,6 @@ def _refusal(error: RegistryErrorAnswer, operation: str, subject: str) -> CdcdEr
     if status in _UNAUTHORISED:
         hint = (
             "correct the registry's credentials (username and password_file, token_file, or its properties), then "
-            "`cdcd resume`; files are read again"
+            "`cdcd resume`, which reads the files again"
         )
     return RegistryRefused(reason, hint=hint, status=status, error_code=code, subject=subject)

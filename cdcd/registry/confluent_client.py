@@ -1,7 +1,7 @@
-"""The same requests through Confluent's client, for what only that can do: OAuth, proxies.
+"""The same requests through Confluent's client, for features that only it has: OAuth, proxies.
 
-In: its properties.  Out: a `rest.Client`, whose answers are limited as those of ours are.
-Must not: be imported where `rest.is_plain`: see there what that costs.
+In: its properties.  Out: a `rest.Client`, with the same limits on replies as `rest.RestClient`.
+Must not: be imported where `rest.is_plain`: the docstring of `rest` says what the import costs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def _proxies() -> list[str]:
 
 
 def _note_credentials(url: str) -> None:
-    """Have a password in a URL counted as a secret: that of a proxy, or of the registry itself."""
+    """Register a password in a URL for redaction: that of a proxy, or of the registry."""
     try:
         parts = urlsplit(url.strip())
     except ValueError:
-        return  # the client says so
+        return  # the client reports the error
     if parts.password:
         add_credentials(unquote(parts.username or ""), unquote(parts.password))
 
 
 class ConfluentClient:
-    """`Client` with Confluent's properties. Raises TypeError and ValueError for those that it refuses."""
+    """`Client` with Confluent's properties. Raises TypeError and ValueError for refused properties."""
 
     def __init__(self, properties: Mapping[str, object]) -> None:
         for url in (*str(properties["url"]).split(","), str(properties.get("proxy", "")), *_proxies()):
@@ -55,9 +55,9 @@ class ConfluentClient:
         self._note_token(rest)
 
     def _note_token(self, rest: Any) -> None:
-        """Have each token that the issuer gives counted as a secret."""
+        """Register each token of the issuer for redaction."""
         handle = getattr(rest, "handle_bearer_auth", None)
-        if handle is None:  # only where there are tokens
+        if handle is None:  # a client without tokens
             return
 
         def noted(headers: dict[str, str]) -> None:
@@ -101,7 +101,7 @@ class ConfluentClient:
     def _ask(self, request: Callable[[SchemaRegistryClient], T]) -> T:
         try:
             result = request(self._client)
-            self._client.clear_caches()  # it would keep every version of every schema; what is worth it is `known`
+            self._client.clear_caches()  # it would hold every version of every schema; `schema_cache` is enough
         except SchemaRegistryError as error:
             raise RegistryErrorAnswer(
                 error.http_status_code, error.error_code, error.error_message

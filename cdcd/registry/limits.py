@@ -1,9 +1,10 @@
-"""How much a registry may answer, and how long it may take all in all.
+"""Limits on the size of a registry's reply and on the total time of a request.
 
-In: a request's time; what its connection gives.  Out: the same, until there is too much of it or the time is over.
-Invariant: no answer costs more memory than MAX_ANSWER_BYTES and a fixed share for its head, nor more time than its
-request has, however slowly it comes: a time-out of a socket begins again with each byte. Nothing is decompressed.
-Must not: know what is asked.
+In: a request's timeout; the bytes of its connection.  Out: the same bytes, up to the size limit and the deadline.
+Invariant: a reply costs at most MAX_ANSWER_BYTES of memory plus a fixed amount for its header, and at most the
+request's timeout, however slowly it arrives: a socket's own timeout starts again with each byte. A compressed reply
+is not decompressed.
+Must not: know the request.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from typing import Any
 __all__ = ["MAX_ANSWER_BYTES", "MAX_ERROR_BYTES", "Deadline", "limit_client", "paced_response", "read_body"]
 
 MAX_ANSWER_BYTES = 4 << 20
-"""A schema of 1,600 columns has some 300 kB."""
+"""A schema of 1,600 columns has about 300 kB."""
 MAX_ERROR_BYTES = 64 << 10
-"""Of an error's body: what is longer is no registry's, and its status says enough."""
+"""The limit of an error's body: no registry sends a longer one, and the status is sufficient."""
 
 _FIRST_ERROR = 400
 _TOO_MUCH = f"an answer of more than {MAX_ANSWER_BYTES} bytes"
 
 
 class Deadline:
-    """A moment; `left_s` raises TimeoutError after it."""
+    """A deadline; `left_s` raises TimeoutError after it."""
 
     def __init__(self, total_s: float) -> None:
         self._total_s = total_s
         self._end_s = time.monotonic() + total_s
 
     def renew(self) -> None:
-        """Begin again: another request."""
+        """Restart the time, for another request."""
         self._end_s = time.monotonic() + self._total_s
 
     def left_s(self) -> float:
-        """Return how much time there is. Raises TimeoutError when it is over."""
+        """Return the remaining time in seconds. Raises TimeoutError when it is over."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError(f"no whole answer within {self._total_s:g} s")
+            raise TimeoutError(f"no complete answer within {self._total_s:g} s")
         return left_s
 
 
@@ -49,11 +50,11 @@ class Deadline:
 
 
 class _PacedIO(io.RawIOBase):
-    """A socket's bytes, each read within what is left of the time."""
+    """A socket's bytes; each read is limited to the remaining time."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock, self._deadline = sock, deadline
-        self._raw = sock.makefile("rb", buffering=0)  # it keeps the socket open for as long as it is read
+        self._raw = sock.makefile("rb", buffering=0)  # the file object prevents the socket from closing
 
     def readable(self) -> bool:
         return True
@@ -68,7 +69,7 @@ class _PacedIO(io.RawIOBase):
 
 
 class _PacedSocket:
-    """What `HTTPResponse` asks of a socket."""
+    """The method of a socket that `HTTPResponse` uses."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock, self._deadline = sock, deadline
@@ -78,7 +79,7 @@ class _PacedSocket:
 
 
 def paced_response(deadline: Deadline) -> Any:
-    """Return what a connection makes its response by: one that comes until the deadline."""
+    """Return a `response_class` for a connection, whose responses are limited by the deadline."""
 
     def make(sock: socket.socket, *positional: Any, **named: Any) -> http.client.HTTPResponse:
         return http.client.HTTPResponse(_PacedSocket(sock, deadline), *positional, **named)  # type: ignore[arg-type]
@@ -87,7 +88,7 @@ def paced_response(deadline: Deadline) -> Any:
 
 
 def read_body(response: http.client.HTTPResponse) -> bytes:
-    """Return an answer's body, an error's cut. Raises ValueError where there is too much of it."""
+    """Return a response's body; that of an error is truncated. Raises ValueError where it is too long."""
     if response.status >= _FIRST_ERROR:
         return response.read(MAX_ERROR_BYTES)
     content = response.read(MAX_ANSWER_BYTES + 1)
@@ -100,10 +101,10 @@ def read_body(response: http.client.HTTPResponse) -> bytes:
 
 
 def limit_client(client: Any, total_s: float) -> bool:
-    """Limit each answer that an httpx client gets; False where its connections' time cannot be limited.
+    """Limit each reply that an httpx client gets; return False where the time of connections cannot be limited.
 
-    A body is limited by httpx's own hooks. The time is limited where its transports make connections, which has no
-    name of its own in httpx.
+    httpx's own hooks limit the body. The time is limited in the network backend of the transports, for which httpx
+    has no public name.
     """
     deadline = Deadline(total_s)
 
@@ -113,7 +114,7 @@ def limit_client(client: Any, total_s: float) -> bool:
     def bound(response: Any) -> None:
         response.headers.pop(
             "Content-Encoding", None
-        )  # a little may become much: what is compressed is unreadable
+        )  # a small compressed body may expand to a large one, so it is not decompressed
         response.stream = _bounded(response.stream, response.status_code)
 
     client.headers["Accept-Encoding"] = "identity"
@@ -128,9 +129,9 @@ def limit_client(client: Any, total_s: float) -> bool:
 
 
 def _bounded(stream: Any, status: int) -> Any:
-    """Return a stream of httpx's kind that ends where it is too long."""
+    """Return an httpx stream that ends at the size limit."""
 
-    # httpx insists on its own class, and there are two libraries by that name.
+    # httpx requires its own class, and two libraries have that name.
     base: Any = next(kind for kind in type(stream).__mro__ if kind.__name__ == "SyncByteStream")
 
     class Bounded(base):  # type: ignore[misc]

@@ -1,16 +1,15 @@
-"""The few requests that cdcd makes of a registry with Confluent's interface.
+"""The requests that cdcd sends to a registry with Confluent's interface.
 
-In: a request's values.  Out: what the registry answered, as plain values; `RegistryErrorAnswer` for an error that it
-told of.
-Invariant: a request is repeated only where no answer came or one that says so, `max.retries` times for each of the
-registry's addresses; connections stay open between requests, as many as threads have asked at once, at most
-CONNECTIONS, and one thread at a time uses each. A request with its whole answer takes no longer than `timeout`, and
-an answer is limited in bytes (`limits`).
-Must not: keep anything of an answer, choose what an error means.
+In: a request's values.  Out: the registry's reply, as plain values; `RegistryErrorAnswer` for an error reply.
+Invariant: a request is repeated only without a reply, or after a reply with a retriable status, `max.retries` times
+for each of the registry's addresses. Connections stay open between requests: as many as there were concurrent
+requests, at most CONNECTIONS, each used by one thread at a time. A request with its complete reply takes no longer
+than `timeout`, and the size of a reply is limited (`limits`).
+Must not: cache a reply, interpret an error.
 Wire source: Confluent's schema registry API: /subjects, /config; errors are {"error_code": ..., "message": ...}.
 
-Why not Confluent's client: it brings OAuth along, 17 MiB of memory and a third of a second of each start. Where what
-only it can do is asked for, it is used (`through_confluent`).
+Confluent's client includes OAuth, which costs 17 MiB of memory and a third of a second at each start. So it is used
+only for features that it alone has (`confluent_client`).
 """
 
 from __future__ import annotations
@@ -64,13 +63,13 @@ _UNNAMED = -1
 MAX_VERSIONS = 10_000
 CONNECTIONS = 8
 _STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""What a request meets on a connection that the other side has closed."""
+"""The errors of a request on a connection that the other side has closed."""
 
 
 class RegistryErrorAnswer(Exception):
-    """An error that the registry answered: its HTTP status, its own code (-1: none), what it says.
+    """An error reply of the registry: its HTTP status, its own code (-1: none), its message.
 
-    `code` and `message` are as they came: whatever JSON has.
+    `code` and `message` are raw JSON values, of any type.
     """
 
     def __init__(self, status: int, code: object, message: object) -> None:
@@ -81,7 +80,7 @@ class RegistryErrorAnswer(Exception):
 
 
 class TokenUnavailable(Exception):
-    """The issuer of OAuth tokens gave none."""
+    """The issuer gave no OAuth token."""
 
 
 class Registered(NamedTuple):
@@ -92,33 +91,33 @@ class Registered(NamedTuple):
 
 
 class Client(Protocol):
-    """What the registry is asked. Raises RegistryErrorAnswer, TokenUnavailable, and what a broken connection or
-    answer does."""
+    """The requests to a registry. Raises RegistryErrorAnswer, TokenUnavailable, and the errors of a broken
+    connection or reply."""
 
     def versions(self, subject: str) -> list[int]:
-        """Return the numbers of its versions."""
+        """Return the numbers of the subject's versions."""
 
     def version(self, subject: str, number: int | None) -> Registered:
-        """Return one version, the newest for None."""
+        """Return one version; for None, the newest."""
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:
-        """Return the id of an Avro schema that is registered under the subject."""
+        """Return the id of an Avro schema registered under the subject."""
 
     def register(self, subject: str, text: str, *, normalize: bool) -> int:
         """Register an Avro schema under the subject; return its id."""
 
     def level(self, subject: str | None) -> str:
-        """Return the subject's level of compatibility, the server's own for None."""
+        """Return the subject's compatibility level; for None, the server's global level."""
 
     def set_level(self, subject: str, level: str) -> None:
-        """Give the subject a level of compatibility."""
+        """Set the subject's compatibility level."""
 
     def close(self) -> None:
-        """Let the connection go, under another thread's request too, which fails."""
+        """Close the connections; another thread's request in progress fails."""
 
 
 def is_plain(properties: Mapping[str, object]) -> bool:
-    """Whether `RestClient` can do what these properties of Confluent's client ask for, and the environment."""
+    """Whether `RestClient` supports these properties of Confluent's client, and the environment."""
     if os.environ.keys() & {name for one in PROXIES for name in (one, one.upper())}:
         return False
     has_bearer = any(name.startswith("bearer.") for name in properties)
@@ -130,7 +129,7 @@ def is_plain(properties: Mapping[str, object]) -> bool:
 
 
 class RestClient:
-    """`Client` over HTTP. Raises ValueError for properties that do not fit together, OSError for a file of theirs."""
+    """`Client` over HTTP. Raises ValueError for invalid properties, OSError for a file that they name."""
 
     def __init__(self, properties: Mapping[str, object]) -> None:
         self._urls = [url.strip().rstrip("/") for url in str(properties["url"]).split(",")]
@@ -155,7 +154,7 @@ class RestClient:
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
         numbers = [whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
-        if len(numbers) > MAX_VERSIONS:  # each of them may be asked for
+        if len(numbers) > MAX_VERSIONS:  # each version may cost a request
             raise ValueError(f"more than {MAX_VERSIONS} versions")
         return numbers
 
@@ -185,10 +184,10 @@ class RestClient:
             sock = connection.sock
             if sock is not None:
                 try:
-                    # Who waits for an answer on it goes on with an error. TLS stays on: not its own shutdown.
+                    # A thread that waits for a reply gets an error. `SSLSocket.shutdown` would also unwrap TLS.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
                 except OSError:
-                    pass  # the other side was first
+                    pass  # the other side has closed it already
             connection.close()
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -198,7 +197,7 @@ class RestClient:
         return whole(self._ask("POST", f"{path}?normalize={str(normalize).lower()}", body)["id"])
 
     def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
-        """Return the answer's JSON. The next address is asked where one does not answer, or says to come again."""
+        """Return the reply's JSON. Try the next address where one does not answer, or has a retriable status."""
         for url in self._urls[:-1]:
             try:
                 status, content = self._persist(url, method, path, body)
@@ -234,7 +233,7 @@ class RestClient:
                 except _STALE:
                     if not is_keep_alive or self._is_closed:
                         raise
-                    # The registry has closed what was kept open: that says nothing of whether it is there.
+                    # The registry has closed an idle connection: it may well accept a new one.
                     connection.close()
                     return self._exchange(connection, method, target, body)
             except BaseException as error:
@@ -246,7 +245,7 @@ class RestClient:
 
     @contextlib.contextmanager
     def _connected(self, url: str) -> Iterator[http.client.HTTPConnection]:
-        """Have a connection that nobody else uses meanwhile: the one that was used last, if one is free."""
+        """Return a connection for exclusive use: the most recently used idle one, or a new one."""
         with self._room:
             with self._lock:
                 if self._is_closed:
@@ -273,7 +272,7 @@ class RestClient:
         connection.request(method, target, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         content = read_body(response)
-        if not response.isclosed():  # the rest of it is not the next request's answer
+        if not response.isclosed():  # the rest of this response must not precede the next one
             connection.close()
         return response.status, content
 
@@ -288,7 +287,7 @@ class RestClient:
 
 
 def _json_of(status: int, content: bytes) -> Any:
-    """Return a good answer's JSON; raise RegistryErrorAnswer for another, ValueError for what is no JSON."""
+    """Return the JSON of a 2xx reply. Raises RegistryErrorAnswer for other replies, ValueError for invalid JSON."""
     try:
         found = json.loads(content) if content else None
     except RecursionError:
@@ -330,7 +329,7 @@ def _number(
 
 
 def _authorization(properties: Mapping[str, object]) -> dict[str, str]:
-    """Return the headers that say who asks."""
+    """Return the headers that authenticate the client."""
     headers = {}
     user_info = properties.get("basic.auth.user.info")
     if user_info is not None:
@@ -344,12 +343,12 @@ def _authorization(properties: Mapping[str, object]) -> dict[str, str]:
             headers["Confluent-Identity-Pool-Id"] = str(properties["bearer.auth.identity.pool.id"])
     for name, value in headers.items():
         if not value.isascii() or not (value.isprintable()):
-            raise ValueError(f"the {name} header cannot hold the credentials")
+            raise ValueError(f"the credentials have characters that the {name} header cannot have")
     return headers
 
 
 def _tls(properties: Mapping[str, object]) -> ssl.SSLContext:
-    """Return how TLS is spoken."""
+    """Return the TLS context for these properties. Raises OSError for a file, ValueError for a missing one."""
     given = properties.get("ssl.ca.location")
     authorities = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or certifi.where()
     where = str(authorities if given is None else given)

@@ -1,9 +1,9 @@
-"""What a registry has answered, as far as it is kept: ids by subject and schema, what each id was given to.
+"""The cached replies of a registry: ids by subject and schema, and the schema of each id.
 
-In: schemas with the ids that a registry gave them; texts of earlier versions.  Out: the same again.
-Invariant: a table that is altered again and again costs no more memory than its last versions do. Schemas are kept as
-digests: their texts are many times as large. What is not kept (any more) is asked for again; only what an old id was
-given to cannot be, so of these there are many.
+In: schemas with the ids that a registry assigned; texts of earlier versions.  Out: the same values.
+Invariant: a table that is altered often costs no more memory than its latest versions. Schemas are stored as digests,
+because their texts are many times as large. An evicted entry is queried again; only the former schema of an old id
+cannot be queried, so the cache has many of those.
 Must not: do I/O.
 """
 
@@ -21,7 +21,7 @@ from cdcd.lru_cache import LruCache
 __all__ = ["SchemaCache", "VersionCache"]
 
 MAX_IDS_OF_A_SUBJECT = 32
-"""More than the versions that a lost connection has cdcd read again (F55: also while the registry is down)."""
+"""More than the versions that cdcd reads again after a lost connection (F55: also while the registry is down)."""
 MAX_CANONICAL_FORMS = 1 << 16
 VERSION_CACHE_BYTES = 2 << 20
 
@@ -52,16 +52,16 @@ class SchemaCache:
 
     @property
     def subjects(self) -> list[str]:
-        """Those that have an id here, sorted."""
+        """The subjects with a cached id, sorted."""
         return sorted(list(self._ids))  # noqa: C414 - a copy in one step: another thread may add one
 
     def id_of(self, subject: str, text: str) -> int | None:
-        """Return the id of a schema's text under a subject, None where it is not known (any more)."""
+        """Return the id of a schema's text under a subject, None where it is not cached."""
         ids = self._ids.get(subject)
         return None if ids is None else ids.get(_digest(text))
 
     def take(self, subject: str, text: str, schema_id: int) -> bool:
-        """Keep a schema's id; False, and nothing is kept, where the id was given to another schema before."""
+        """Store a schema's id; return False without storing it where the id belonged to another schema before."""
         canonical_form = _digest(json.dumps(_canonical_form(json.loads(text)), sort_keys=True))
         with self._lock:
             if (self._canonical_forms.get(schema_id) or canonical_form) != canonical_form:
@@ -71,19 +71,20 @@ class SchemaCache:
         return True
 
     def forget(self, subject: str) -> None:
-        """Keep no id of a subject. What its ids were given to stays."""
+        """Remove the ids of a subject; the schemas of its ids remain."""
         self._ids.pop(subject, None)
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Remove all entries."""
         self._ids.clear()
         self._canonical_forms.clear()
 
 
 class VersionCache:
-    """Texts of one subject's versions, compressed, as many as fit: each new schema is compared with all of them.
+    """Compressed texts of one subject's versions, as many as fit: each new schema is compared with all of them.
 
-    They are read in one order each time, so what is full takes no more: it would not have the next one otherwise.
+    The versions are always read in the same order, so a full cache accepts no more: eviction would always remove the
+    version that is needed next.
     """
 
     def __init__(self, subject: str, limit_bytes: int = VERSION_CACHE_BYTES) -> None:
@@ -92,12 +93,12 @@ class VersionCache:
         self._texts: dict[int, bytes] = {}
 
     def get(self, version: int) -> str | None:
-        """Return a version's text, None where it is not kept."""
+        """Return a version's text, None where it is not cached."""
         packed = self._texts.get(version)
         return None if packed is None else zlib.decompress(packed).decode()
 
     def put(self, version: int, text: str) -> None:
-        """Keep a version's text, if there is room."""
+        """Store a version's text if it fits."""
         packed = zlib.compress(text.encode(), 1)
         if version not in self._texts and len(packed) <= self._left_bytes:
             self._texts[version] = packed
@@ -109,7 +110,7 @@ def _digest(text: str) -> bytes:
 
 
 def _canonical_form(schema: Any) -> Any:
-    """Return of a schema what says how its bytes are read: registries may take two with one such form for one."""
+    """Return a schema's attributes that affect decoding; a registry may treat schemas that agree in them as one."""
     if isinstance(schema, Mapping):
         return {name: _canonical_form(part) for name, part in schema.items() if name in _CANONICAL_ATTRIBUTES}
     return [_canonical_form(part) for part in schema] if isinstance(schema, list) else schema

@@ -1,7 +1,7 @@
-"""What the registry's client must be told, as plain values.
+"""The settings of the registry's client, as plain values.
 
 In: values that config has read.  Out: the client's properties.
-Invariant: secrets and properties are read again whenever a client is made, so that a rotated one is picked up.
+Invariant: secrets and properties are read again whenever a client is created, so that a rotated one takes effect.
 Must not: do I/O.
 """
 
@@ -40,12 +40,12 @@ def _no_properties() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """Where the registry is and how schemas get there.
+    """The address of the registry and how schemas are registered there.
 
-    `url` is the base of Confluent's interface (for Apicurio it ends in `/apis/ccompat/v7`), or several of one
-    registry with commas between them: the client asks the next when one does not answer. `compatibility` is set
-    on a subject when cdcd creates it. `read_properties` gives the client's own names, passed on; it is asked
-    whenever a client is made, as `read_password` and `read_token` (a bearer token) are.
+    `url` is the base of Confluent's interface (for Apicurio it ends in `/apis/ccompat/v7`), or a comma-separated list
+    of addresses of one registry: the client tries the next one when one does not answer. `compatibility` is set on a
+    subject when cdcd creates it. `read_properties` returns properties under the client's names, which are passed to
+    it; it is called whenever a client is created, as are `read_password` and `read_token` (a bearer token).
     """
 
     url: str
@@ -53,7 +53,7 @@ class RegistrySettings:
     compatibility: str = "BACKWARD_TRANSITIVE"
     normalize: bool = False
     registers_incompatible: bool = False
-    """Whether cdcd itself may set a subject's level to NONE for a moment."""
+    """Whether cdcd may temporarily set a subject's level to NONE."""
     username: str | None = None
     read_password: Callable[[], str | None] = field(default=_no_secret, repr=False)
     read_token: Callable[[], str | None] = field(default=_no_secret, repr=False)
@@ -62,9 +62,9 @@ class RegistrySettings:
 
 
 def client_properties(settings: RegistrySettings) -> dict[str, object]:
-    """Return the client's properties: bounded requests, one repetition; the caller does the waiting.
+    """Return the client's properties: limited requests with one retry; the caller implements longer retries.
 
-    Raises ConfigError for a property that is not the number it has to be.
+    Raises ConfigError for a property that must be a number and is not.
     """
     properties: dict[str, object] = {
         "timeout": settings.request_timeout_s,
@@ -79,7 +79,7 @@ def client_properties(settings: RegistrySettings) -> dict[str, object]:
         add_credentials(settings.username, password or "", renews="registry.password")
     for name in _SECRETS & properties.keys():
         add_secret(str(properties[name]), renews=name)
-    if "bearer.auth.client.secret" in properties:  # which the issuer is sent as basic authentication
+    if "bearer.auth.client.secret" in properties:  # the client sends it to the issuer as basic authentication
         add_credentials(
             str(properties.get("bearer.auth.client.id", "")),
             str(properties["bearer.auth.client.secret"]),
@@ -89,7 +89,7 @@ def client_properties(settings: RegistrySettings) -> dict[str, object]:
         add_secret(token, renews="registry.token")
         properties |= {_SOURCE: "STATIC_TOKEN", "bearer.auth.token": token}
     if _SOURCE in properties:
-        # The client insists on it, and only Confluent's own cloud has such a thing.
+        # Confluent's client requires it, although only Confluent Cloud has logical clusters.
         properties.setdefault(_CLUSTER, "")
     return properties
 

@@ -1,9 +1,9 @@
 """The name of the subject under which a topic's schema is registered, by Confluent's three strategies.
 
-In: a strategy, a topic, whether the schema is of its keys or its values, the full name of the Avro record.
+In: a strategy, a topic, whether the schema is for keys or values, the full name of the Avro record.
 Out: the subject.
-Invariant: for one topic and one record the subject is always the same, so a schema finds its earlier versions.
-Must not: ask anybody.
+Invariant: the subject of a topic and a record is always the same, so a schema has its earlier versions there.
+Must not: do I/O.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def subject_of(strategy: Strategy, topic: str, part: SubjectPart, record: str) -
 
 
 def full_record_name(schema: Mapping[str, Any]) -> str:
-    """Return the name of a record's schema with its namespace, as Avro's own libraries give it."""
+    """Return the name of a record's schema with its namespace, as Avro's libraries do."""
     name, namespace = str(schema["name"]), schema.get("namespace")
     return name if "." in name or not namespace else f"{namespace}.{name}"

@@ -160,7 +160,7 @@ def registry_away(w: World) -> Iterator[None]:
     link.accept()
 
 
-@situation("CDCD-REGISTRY-REFUSED", "the URL has a wrong path", "registry.url, its path too")
+@situation("CDCD-REGISTRY-REFUSED", "the URL has a wrong path", "registry.url, also its path")
 def another_path(w: World) -> Iterator[None]:
     right = w.daemon.config["registry"]["url"]
     w.insert()

@@ -206,7 +206,7 @@ def test_where_another_address_is_named_the_url_is_to_be_corrected(status: int) 
     """A redirect is not followed: the credentials are for the configured host."""
     with HostileServer(lambda _request: [whole(b"", status, b"Location: /elsewhere\r\n")]) as server:
         registry = Registry(RegistrySettings(server.url, read_properties=lambda: {"max.retries": "0"}))
-        with pytest.raises(RegistryRefused, match=r"correct registry\.url, its path too"):
+        with pytest.raises(RegistryRefused, match=r"correct registry\.url, also its path"):
             registry.latest("shop-value")
         registry.close()
     assert len(server.asked) == 1
