@@ -1,9 +1,9 @@
 """One row's raw values -> the bytes of its Value record, and of its Key record.
 
-In: a plan, the values as `cut_tuple` left them.  Out: Avro bytes; `Extras` collects what the record cannot
-hold.
-Invariant: a row of text and nulls takes the short way, one encoder call a column; only a row that needs more
-(binary, unchanged TOAST, a special value, an unreadable one) is walked column by column.
+In: a plan, the values that `cut_tuple` returned.  Out: Avro bytes; `Extras` collects the values that the record
+cannot hold.
+Invariant: a row of text and nulls takes the fast path, one encoder call a column. Only a row with other values
+(binary, unchanged TOAST, special, unreadable) takes the slow path, column by column.
 Must not: name a value in an error, not even in the error's cause.
 """
 
@@ -18,17 +18,21 @@ from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.varint import encode_long, encode_string
 
 _SHORT_WAY_FAILED = (*UNREADABLE, TypeError, Special, Oversized)  # TypeError: null in a required column
-_SPECIAL_HINT = "format.special: separate puts its text into source.special, string makes the column one"
-_OVERSIZED_HINT = "raise format.max_value_bytes, or set format.oversized: omit"
-_SPECIAL_KEY_HINT = (
-    "format.special: string makes the column a string; registry.incompatible lets its new schema through"
+_SPECIAL_HINT = (
+    "set format.special: separate to put the text into source.special, or string to make the column a string; then "
+    "restart cdcd"
 )
-_OVERSIZED_KEY_HINT = "raise format.max_value_bytes: nothing of a key can be left out"
-_NULL_KEY_HINT = "give each row a value, then VALIDATE the column's NOT NULL constraint"
+_OVERSIZED_HINT = "raise format.max_value_bytes, or set format.oversized: omit, and restart cdcd"
+_SPECIAL_KEY_HINT = (
+    "set format.special: string to make the column a string, and registry.incompatible to accept its new schema; "
+    "then restart cdcd"
+)
+_OVERSIZED_KEY_HINT = "raise format.max_value_bytes and restart cdcd: a key column cannot be omitted"
+_NULL_KEY_HINT = "set a value in each row, then VALIDATE the column's NOT NULL constraint"
 
 
 class Extras:
-    """What `source.special` and `source.unchanged` say about one record. Field names are Avro's."""
+    """The content of `source.special` and `source.unchanged` of one record. Field names are Avro's."""
 
     __slots__ = ("special", "unchanged")
 
@@ -56,14 +60,14 @@ def encode_row(plan: RelationPlan, row: Row, is_plain: bool, side: str, lsn: int
                 ]
             )
         except _SHORT_WAY_FAILED:
-            pass  # the long way below says which column, and why
+            pass  # the slow path below names the column and the reason
     return b"".join([_encode_column(plan, i, raw, side, lsn, extras) for i, raw in enumerate(row)])
 
 
 def mark_unlogged(plan: RelationPlan, row: Row, extras: Extras) -> None:
-    """Say of each null of an old row that it may be a value that its partition's identity left out (F78).
+    """Mark each null of an old row that may be a value which its partition's identity omitted (F78).
 
-    A row with other columns than those of such an identity came from a partition that is FULL: its nulls are NULL.
+    A row with other columns than such an identity came from a FULL partition: its nulls are NULL.
     """
     assert plan.old_tuples is not None
     logged = frozenset(c.name for c, raw in zip(plan.columns, row, strict=True) if raw is not None)
@@ -94,7 +98,7 @@ def encode_key(plan: RelationPlan, row: Row, is_plain: bool, lsn: int) -> bytes:
 def _encode_column(
     plan: RelationPlan, index: int, raw: Raw, side: str, lsn: int, extras: Extras | None
 ) -> bytes:
-    """Return one column's bytes; without `extras` it is one of the Key record."""
+    """Return one column's bytes; without `extras`, those of the Key record."""
     column = plan.columns[index]
     is_required = column.is_required if extras is not None else plan.is_key_required
     if raw is None:
@@ -108,7 +112,7 @@ def _encode_column(
     if type(raw) is BinaryValue:
         if codec.binary is None:
             raise _unencodable(
-                plan, column, lsn, "no exact reading of this type's binary form", BinaryUnreadable
+                plan, column, lsn, "cdcd cannot decode this type's binary format exactly", BinaryUnreadable
             )
         encode = codec.binary
     special: bytes | None = None
@@ -121,19 +125,20 @@ def _encode_column(
     except Oversized as found:
         size_bytes = found.size_bytes
     except UNREADABLE:
-        pass  # raised below, outside this block: the cause would carry the value in its text
+        pass  # raised below, outside this block: the cause would have the value in its text
     if size_bytes:
         return _encode_oversized(plan, column, size_bytes, side, lsn, None if is_required else extras)
     if special is None:
         kind = BinaryUnreadable if type(raw) is BinaryValue else TextUnreadable
-        raise _unencodable(plan, column, lsn, "a value that this type's encoder does not understand", kind)
+        raise _unencodable(plan, column, lsn, "the type's encoder cannot read a value", kind)
     if is_required or extras is None:
-        message = "a key column's value that its Avro type cannot hold"
+        message = "the Avro type of a key column cannot hold a value"
         raise _unencodable(plan, column, lsn, message, hint=_SPECIAL_KEY_HINT)
     if column.policy.special == "halt":
-        raise _unencodable(plan, column, lsn, "a value that its Avro type cannot hold", hint=_SPECIAL_HINT)
+        message = "the column's Avro type cannot hold a value"
+        raise _unencodable(plan, column, lsn, message, hint=_SPECIAL_HINT)
     if not _is_utf_8(special):
-        raise _unencodable(plan, column, lsn, "a special value whose text is not UTF-8", TextUnreadable)
+        raise _unencodable(plan, column, lsn, "the text of a special value is not UTF-8", TextUnreadable)
     extras.special[_special_name(plan, column, side)] = special
     return NULL
 
@@ -147,7 +152,7 @@ def _is_utf_8(text: bytes) -> bool:
 
 
 def _special_name(plan: RelationPlan, column: ColumnCodec, side: str) -> str:
-    """Return the name of a column's entry in `special`: a flat value has one side only."""
+    """Return the name of a column's entry in `special`: a flat value has only one side."""
     return column.field if plan.is_flat else f"{side}.{column.field}"
 
 
@@ -155,10 +160,10 @@ def _encode_oversized(
     plan: RelationPlan, column: ColumnCodec, size_bytes: int, side: str, lsn: int, extras: Extras | None
 ) -> bytes:
     if extras is None or column.policy.oversized == "halt":
-        message = f"a value of {size_bytes} bytes of text, beyond format.max_value_bytes"
+        message = f"the text of a value has {size_bytes} bytes, more than format.max_value_bytes"
         hint = _OVERSIZED_KEY_HINT if extras is None else _OVERSIZED_HINT
         raise _unencodable(plan, column, lsn, message, hint=hint)
-    # No field's name has a dot in it, so nobody can take this for a value's text.
+    # No field's name has a dot, so no reader can mistake this entry for a value's text.
     extras.special[f"{_special_name(plan, column, side)}.omitted_bytes"] = b"%d" % size_bytes
     return NULL
 
@@ -168,10 +173,10 @@ def _encode_unchanged(
 ) -> bytes:
     if side == "before":
         raise ProtocolError(
-            "an old tuple without a TOASTed value", table=plan.table, column=column.name, lsn=lsn
+            "an old tuple lacks a TOASTed value", table=plan.table, column=column.name, lsn=lsn
         )
     if column.is_required or extras is None:
-        raise _unencodable(plan, column, lsn, "a key column's TOASTed value was not sent")
+        raise _unencodable(plan, column, lsn, "the server did not send a key column's TOASTed value")
     extras.unchanged.append(column.field)
     return column.unchanged
 

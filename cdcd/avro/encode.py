@@ -1,10 +1,9 @@
 """Batches of raw row messages -> Kafka records.
 
 In: a `RowBatch`, plans by relid, the transaction's context.  Out: records in the order of the changes.
-Invariant: changes are numbered from 1 in the order of the wire, a key-changing update takes two numbers, a
-tombstone none; an error leaves nothing half done that could be produced.
-Wire source: protocol messages Insert, Update, Delete; inside a stream segment an int32 xid follows the type
-byte.
+Invariant: changes are numbered from 1 in the order of the wire; a key-changing update takes two numbers, a tombstone
+none. After an error no partial result can be produced.
+Wire source: protocol messages Insert, Update, Delete; inside a stream segment an int32 xid follows the type byte.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ OPS = {op: encode_string(op.encode()) for op in "cudrtg"}
 
 
 class _Old(NamedTuple):
-    """The tuple before the change. A null in it is NULL or was not in the WAL: K and O do not tell which (F78).
+    """The tuple before the change. A null in it is NULL or was not in the WAL: K and O do not show which (F78).
 
-    `is_whole`: it came as O, so the table's own identity promises all of the row.
+    `is_whole`: the tuple came as O, so the table's own identity is FULL.
     """
 
     is_whole: bool
@@ -54,10 +53,10 @@ class _Old(NamedTuple):
 
 
 def encode_batch(batch: RowBatch, plans: Mapping[int, RelationPlan], tx: TransactionContext) -> list[Record]:
-    """Return the records of a batch's rows and raise `tx.tx_seq` by the number of changes.
+    """Return the records of a batch's rows and increase `tx.tx_seq` by the number of changes.
 
-    Raises RelationUnknown (F43), ProtocolError and its kinds, ValueUnencodable; each with the
-    row's LSN, its number in the batch, from 0, and the table where it is known.
+    Raises RelationUnknown (F43), ProtocolError and its subclasses, ValueUnencodable; each with the row's LSN, its
+    number in the batch, from 0, and the table where it is known.
     """
     if _EXTENSION is None:
         return encode_batch_in_python(batch, plans, tx)
@@ -68,22 +67,23 @@ def encode_batch(batch: RowBatch, plans: Mapping[int, RelationPlan], tx: Transac
 
 
 ENCODES_TRANSACTION_BATCHES = _EXTENSION is not None
-"""Whether `encode_transaction_batch` is worth asking."""
+"""Whether `encode_transaction_batch` can encode anything: it needs the C extension."""
 
 
 def take_fallback_counts() -> tuple[int, int]:
-    """Return how many columns called an encoder in Python and how many rows went to it since the last call.
+    """Return how many columns called a Python encoder, and how many rows used the fallback, since the last call.
 
-    Without the C extension nothing is counted.
+    Both are 0 without the C extension.
     """
     return (0, 0) if _EXTENSION is None else _EXTENSION.take_fallback_counts()
 
 
 class Encoded(NamedTuple):
-    """What became of whole transactions.
+    """The result of encoding whole transactions.
 
     `operations` by (relid, type byte). `first_us` and `last_us` are the commit times (Unix epoch) of the first and
-    the last that were not `dropped` because they were written before (F4), `commit_lsn` and `end_lsn` the last one's.
+    the last encoded transaction, `commit_lsn` and `end_lsn` those of the last. `dropped` counts the transactions that
+    were left out because they are already written (F4).
     """
 
     records: list[Record]
@@ -104,11 +104,11 @@ def encode_transaction_batch(
     first: TransactionContext,
     written_commit_lsn: int,
 ) -> Encoded | int | None:
-    """Return the records of whole transactions; the relid of a row that has no plan; None: feed them one by one.
+    """Return the records of whole transactions, or the relid of a row without a plan, or None.
 
-    `new_context` makes the context of a transaction from its xid, commit LSN and commit time; `first` is that of one,
-    whose timeline all have. Only the C extension has this path; it comes to what one transaction after the other
-    comes to (`expanded`), or it is not gone at all.
+    None: the caller has to encode them one by one. `new_context` makes the context of a transaction from its xid,
+    commit LSN and commit time; `first` is the context of one of them, and all have its timeline. Only the C extension
+    has this path. Its result is that of encoding one transaction after the other (`expanded`).
     """
     if _EXTENSION is None:
         return None
@@ -121,7 +121,7 @@ def encode_transaction_batch(
 def encode_batch_in_python(
     batch: RowBatch, plans: Mapping[int, RelationPlan], tx: TransactionContext
 ) -> list[Record]:
-    """Do what `encode_batch` says: the C extension's specification."""
+    """Do the same as `encode_batch`: the C extension's specification."""
     data = batch.frames
     end = len(data)
     relid_position = relid_at(batch.xid)
@@ -137,12 +137,12 @@ def encode_batch_in_python(
             if position > end or length < tuples_position + 1:
                 raise MessageTruncated("a row message is shorter than its fields")
             if batch.xid is not None and _uint32_at(data, start + XID_AT)[0] != batch.xid:
-                raise ProtocolError("a row of another transaction than its batch's")
+                raise ProtocolError("a row belongs to another transaction than its batch")
             (relid,) = _uint32_at(data, start + relid_position)
             writer = writers.get(relid)
             if writer is None:
                 if relid not in plans:
-                    raise RelationUnknown("a row of a relation that was not described", relid=relid)
+                    raise RelationUnknown("the server has not described the relation of a row", relid=relid)
                 writer = writers[relid] = _Writer(plans[relid], tx, records)
             writer.lsn = lsn
             try:
@@ -158,7 +158,9 @@ def encode_batch_in_python(
         error.context["row"] = count
         raise
     if count != batch.count:
-        raise ProtocolError("a row batch's count is not its number of frames", said=batch.count, found=count)
+        raise ProtocolError(
+            "a row batch's count differs from its number of frames", said=batch.count, found=count
+        )
     return records
 
 
@@ -172,7 +174,7 @@ def encode_row_in_python(
     position: int,
     end: int,
 ) -> None:
-    """Append the records of one row message, which is `data` from behind its relid up to `end`."""
+    """Append the records of one row message, which is `data` from the end of its relid up to `end`."""
     _encode_message(_Writer(plan, tx, records, lsn), data, kind, position, end)
 
 
@@ -189,7 +191,7 @@ def _encode_message(writer: _Writer, data: bytes, kind: int, position: int, end:
         writer.delete(old)
         return
     if part != _NEW or position >= end or (kind != _INSERT and kind != _UPDATE):
-        raise MessageUnknown("a row message's type or part", type=kind, part=part)
+        raise MessageUnknown("a row message has an unknown type or part", type=kind, part=part)
     row, position, is_plain = cut_tuple(data, position + 1, end, width)
     _refuse_trailing(position, end)
     if kind == _INSERT:
@@ -200,7 +202,7 @@ def _encode_message(writer: _Writer, data: bytes, kind: int, position: int, end:
 
 def _refuse_trailing(position: int, end: int) -> None:
     if position != end:
-        raise MessageTrailing("bytes after a row message")
+        raise MessageTrailing("a row message has bytes after its end")
 
 
 class _Writer:
@@ -233,7 +235,7 @@ class _Writer:
         after = encode_row(plan, new, is_plain, "after", self.lsn, extras)
         key = encode_key(plan, new, is_plain, self.lsn) if plan.key_indexes else None
         if old is not None and key is not None and any(old.row[i] != new[i] for i in plan.key_indexes):
-            # F47: the old key's end and the new key's beginning, in this order, each with its number.
+            # F47: a delete of the old key, then a create of the new key, each with its own number.
             self.delete(old)
             self._append(key, "c", None, after, extras)
             return
@@ -255,7 +257,7 @@ class _Writer:
 
     def _before(self, old: _Old, extras: Extras) -> bytes:
         before = encode_row(self.plan, old.row, old.is_plain, "before", self.lsn, extras)
-        # Of a key tuple readers know that it is no more, if the record has a key.
+        # If the record has a key, readers know that a key tuple has no other columns.
         if self.plan.old_tuples is not None and (old.is_whole or not self.plan.key_indexes):
             mark_unlogged(self.plan, old.row, extras)
         return before
@@ -290,7 +292,7 @@ class _Writer:
         self.records.append(Record(plan.topic, partition, key, self.value(op, before, after, extras)))
 
     def _fill_unchanged(self, old: _Old, new: Row) -> None:
-        # F46, F78: what was not sent is stored out of line, so it is not NULL: a null here was not in the WAL.
+        # F46, F78: an unsent value is stored out of line, so it is not NULL; a null here was not in the WAL.
         for i, raw in enumerate(old.row):
             if new[i] is UNCHANGED and raw is not None:
                 new[i] = raw
@@ -299,9 +301,9 @@ class _Writer:
 def encode_truncate(
     plan: RelationPlan, *, lsn: int, cascade: bool, restart_identity: bool, tx: TransactionContext
 ) -> list[Record]:
-    """Return one `t` record per partition of the relation's topic, a barrier, all under one number (F51).
+    """Return one `t` record per partition of the relation's topic, a barrier, all with one number (F51).
 
-    `source.special` carries the option bits that are set: `truncate.cascade`, `truncate.restart_identity`.
+    `source.special` has the option bits that are set: `truncate.cascade`, `truncate.restart_identity`.
     """
     bits = {"truncate.cascade": cascade, "truncate.restart_identity": restart_identity}
     extras = Extras()
@@ -313,9 +315,9 @@ def encode_truncate(
 def encode_gap(
     plan: RelationPlan, *, lsn: int, details: Mapping[str, bytes], tx: TransactionContext
 ) -> list[Record]:
-    """Return one `g` record per partition of the relation's topic, all under one number: here changes may be missing.
+    """Return one `g` record per partition of the relation's topic, all with one number: changes may be missing here.
 
-    `source.special` carries the `details` of the gap, each under `gap.<name>`.
+    `source.special` has the `details` of the gap, each under `gap.<name>`.
     """
     extras = Extras()
     extras.special.update((f"gap.{name}", text) for name, text in details.items())

@@ -1,8 +1,8 @@
 """The offsets of a record's fields in its Avro bytes.
 
-In: a record's schema as cdcd makes it, and the bytes written under it.  Out: where each field begins and ends.
-Invariant: nothing is decoded but what says how long something is, so the values themselves do not matter (Avro
-specification, "Binary Encoding"). Bytes that are not of that schema are an error.
+In: a record's schema as cdcd makes it, and the bytes written with it.  Out: the start and end of each field.
+Invariant: only lengths, counts and branches are decoded, never values (Avro specification, "Binary Encoding"). Bytes
+that do not match the schema are an error.
 Must not: be called for each row.
 """
 
@@ -23,9 +23,9 @@ _SIZED = ("bytes", "string")
 
 
 def field_offsets(schema: AvroSchema, data: bytes, at: int, named: dict[str, Any]) -> dict[str, Span]:
-    """Return the span of each field of a record that begins at `at`. `named` is that of `named_types`.
+    """Return the span of each field of a record that begins at `at`. `named` is the result of `named_types`.
 
-    Raises SchemaError where the bytes are not of the schema.
+    Raises SchemaError where the bytes do not match the schema.
     """
     offsets = {}
     try:
@@ -34,14 +34,14 @@ def field_offsets(schema: AvroSchema, data: bytes, at: int, named: dict[str, Any
             offsets[field["name"]] = (at, end)
             at = end
     except (IndexError, KeyError) as error:
-        raise SchemaError("bytes that are not of their schema", name=schema.get("name")) from error
+        raise SchemaError("a record's bytes do not match its schema", name=schema.get("name")) from error
     if at > len(data):
-        raise SchemaError("a record that ends before its last field", name=schema.get("name"))
+        raise SchemaError("a record ends before its last field", name=schema.get("name"))
     return offsets
 
 
 def named_types(avro: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema's records by name: a name stands for a record that was defined before."""
+    """Return the schema's records by name: later in the schema, a name refers to a record defined before."""
     found = {} if found is None else found
     if isinstance(avro, list):
         for branch in avro:
@@ -57,7 +57,7 @@ def named_types(avro: Any, found: dict[str, Any] | None = None) -> dict[str, Any
 
 
 def _skip(avro: Any, data: bytes, at: int, named: dict[str, Any]) -> int:
-    """Return where the value that begins at `at` ends."""
+    """Return the end of the value that begins at `at`."""
     if isinstance(avro, list):
         branch, at = decode_long(data, at)
         return _skip(avro[branch], data, at, named)
@@ -83,7 +83,7 @@ def _skip(avro: Any, data: bytes, at: int, named: dict[str, Any]) -> int:
 
 
 def _skip_blocks(avro: Any, data: bytes, at: int, named: dict[str, Any]) -> int:
-    """Return where an array or a map ends. A block's count may be negative, then its size in bytes follows."""
+    """Return the end of an array or a map. A negative block count is followed by the block's size in bytes."""
     is_map = avro["type"] == "map"
     of = avro["values" if is_map else "items"]
     while True:

@@ -1,8 +1,8 @@
-"""Does a change name its row? Asked where the replica identity that formed it may lack the record's key (F78).
+"""Check that a change identifies its row, for replica identities that may lack the record's key (F78).
 
 In: a plan with `old_tuples`, the raw old row or None.  Out: nothing, or ReplicaIdentityIncomplete.
-Invariant: a key is built only from values that are there; an UPDATE without an old tuple left the columns of the
-partition's identity alone, and says nothing of other columns of the key.
+Invariant: a key is built only from values that the server sent. An UPDATE without an old tuple did not change the
+columns of the partition's identity; other columns of the key are unknown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ _NAMED = "; or name the columns of a key in format.key_columns"
 
 
 def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
-    """Raise ReplicaIdentityIncomplete where the row before the change is not known by its key, or, without one, by
-    any column."""
+    """Raise ReplicaIdentityIncomplete where the old row lacks its key, or, in a table without a key, every column."""
     lacking = plan.old_tuples
     if lacking is None or (not lacking.short and (lacking.is_sure or old is None)):
         return
@@ -29,7 +28,7 @@ def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
     lacks = f"does not include the key ({key})" if key else "is not FULL, and the records have no key"
     whose = ", ".join(lacking.short) or "one of its partitions, as it was then,"
     raise ReplicaIdentityIncomplete(
-        f"an UPDATE or DELETE does not name its row: the replica identity of {whose} {lacks}",
+        f"an UPDATE or DELETE does not identify its row: the replica identity of {whose} {lacks}",
         hint=_hint(plan, lacking),
     )
 
@@ -38,6 +37,6 @@ def _hint(plan: RelationPlan, lacking: OldTuples) -> str:
     by_hand = "make the replica identities of its partitions FULL where they do not include the key"
     named = "" if plan.key_indexes or not any(lacking.partial) else _NAMED
     return (
-        f"{full_identity_sql(lacking.short) or by_hand}{named}. Changes that are in the WAL already stay as they "
-        "are: `cdcd resnapshot` copies the tables again and goes on behind them"
+        f"{full_identity_sql(lacking.short) or by_hand}{named}. Neither affects changes already in the WAL: "
+        "`cdcd resnapshot` copies the tables again and continues after those changes"
     )

@@ -1,8 +1,9 @@
 """pg_logical_emit_message -> a record of `<prefix>.message`.
 
-In: the message's fields and, for a transactional one, its transaction.  Out: one `Record`, keyed by the
-message's own prefix.  Invariant: a transactional message takes a number of its transaction like a row; one
-outside a transaction is durable on its own and has no place in the sequence.
+In: the message's fields and, for a transactional one, its transaction.  Out: one `Record`, whose key is the message's
+own prefix.
+Invariant: a transactional message takes a number of its transaction, as a row does; a non-transactional message is
+durable on its own and has no number.
 Wire source: protocol message Message (flags, LSN, prefix, content).
 """
 
@@ -46,7 +47,7 @@ def message_value_schema(prefix: str) -> AvroSchema:
 
 
 COLLECTION = "message"
-"""What transactional messages are counted under; a table's name always has a dot."""
+"""The collection under which transactional messages are counted; a table's name always has a dot."""
 
 MESSAGE_KEY_SCHEMA = message_key_schema
 MESSAGE_VALUE_SCHEMA = message_value_schema
@@ -64,7 +65,7 @@ def encode_logical_message(
     lsn: int,
     tx: TransactionContext | None,
 ) -> Record:
-    """Return the record of a logical message; a transactional one raises `tx.tx_seq` by 1.
+    """Return the record of a logical message; a transactional one increases `tx.tx_seq` by 1.
 
     `prefix` is the message's own. `tx` is ignored for a message that is not transactional. Raises
     ProtocolError for a transactional message without a transaction.
@@ -72,7 +73,7 @@ def encode_logical_message(
     of_transaction = NULL * len(_OF_TRANSACTION)
     if transactional:
         if tx is None:
-            raise ProtocolError("a transactional message outside a transaction", lsn=lsn)
+            raise ProtocolError("a transactional message is outside a transaction", lsn=lsn)
         tx.number(COLLECTION)
         commit_us = tx.info.commit_pg_us + POSTGRES_EPOCH_US
         numbers = (tx.timeline, tx.info.commit_lsn, tx.tx_seq, tx.info.xid)

@@ -1,6 +1,6 @@
-"""The Java client's partitioner, so that other producers and stream processors put a key where cdcd puts it.
+"""The Java client's partitioner, so that other producers and stream processors use the same partition for a key.
 
-In: the serialised key, framing included.  Out: a partition number.
+In: the serialised key, header included.  Out: a partition number.
 Invariant: equal to org.apache.kafka.common.utils.Utils.murmur2 and toPositive, modulo the number of
 partitions.
 """

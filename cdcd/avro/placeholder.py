@@ -1,9 +1,9 @@
 """The placeholder of a change whose record is too large for Kafka (F65).
 
-In: the record, and the plan that it was encoded by.  Out: which change it is; the small record to write instead.
+In: the record, and the plan that encoded it.  Out: the identity of its change; the small record to write instead.
 Invariant: the placeholder has the change's topic, partition, key and position in its transaction, so that all counts
-stay true; its op is `g`, which readers know as: here changes are missing. What it says of the change is
-the record's own bytes, so it does not matter when, or how often, it is made.
+remain correct; its op is `g`, which tells readers that changes are missing here. Its fields are copied from the
+record's bytes, so the placeholder is the same whenever, and however often, it is made.
 Must not: carry anything of the row but the key.
 """
 
@@ -29,9 +29,9 @@ _OF_A_ROW = frozenset("cudr")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change that a record tells. `xid` and `lsn` (the row's own) are None where the record does not say them.
+    """The change in a record. `xid` and `lsn` (the row's own) are None where the record does not have them.
 
-    `key_columns` are those that the record's key holds, in its order.
+    `key_columns` are the columns of the record's key, in its order.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class Change:
 
 
 class RowRecord:
-    """A record of a table's topic, taken apart. Raises SchemaError where it is not what its plan says."""
+    """A parsed record of a table's topic. Raises SchemaError where the record does not match its plan."""
 
     def __init__(self, record: Record, plan: RelationPlan) -> None:
         assert record.value is not None, "a tombstone has no change"
@@ -60,7 +60,7 @@ class RowRecord:
         named = named_types(schema)
         self._offsets = field_offsets(schema, self._value, HEADER_BYTES, named)
         if max(end for _, end in self._offsets.values()) != len(self._value):
-            raise SchemaError("bytes after a record's last field", name=schema["name"])
+            raise SchemaError("a record has bytes after its last field", name=schema["name"])
         if plan.is_flat:
             self._source = {
                 meaning: self._offsets[name]
@@ -73,7 +73,7 @@ class RowRecord:
 
     @property
     def change(self) -> Change:
-        """Which change it is."""
+        """The record's change."""
         record, relation = self._record, self._plan.relation
         return Change(
             topic=record.topic,
@@ -92,7 +92,7 @@ class RowRecord:
 
     @property
     def is_of_a_row(self) -> bool:
-        """Whether it tells of one row: not of a truncate or a gap, which are small whatever the row."""
+        """Whether the change is of one row, and not a truncate or a gap, whose records are always small."""
         return self._op in _OF_A_ROW
 
     def placeholder(self, details: Mapping[str, bytes]) -> Record:
@@ -123,7 +123,7 @@ class RowRecord:
     @property
     def _op(self) -> str:
         begin, end = self._source["op"] if self._plan.is_flat else self._offsets["op"]
-        return self._value[begin + 1 : end].decode()  # one byte says how long it is
+        return self._value[begin + 1 : end].decode()  # the length takes one byte
 
     def _long(self, span: Span) -> int:
         return decode_long(self._value, span[0])[0]

@@ -1,8 +1,8 @@
 """A relation's schemas, ids and topic -> the plan that encodes its rows.
 
 In: relation, `RelationSchemas`, topic, partitions, schema ids.  Out: `RelationPlan`, immutable.
-Invariant: whatever is the same for all rows of a relation is in the plan as bytes or as a function, so that
-the row loop looks nothing up by name.
+Invariant: everything that all rows of a relation share is in the plan as bytes or as a function, so that the row loop
+needs no look-up by name.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ _EXTENSION = extension("cdcd.avro.rows")
 class RelationPlan:
     """How one relation's rows become records.
 
-    `steps` holds per column (branch prefix, bytes of null or None where null is not allowed, text encoder).
-    `key_indexes` are the key columns' positions in key order, empty without a key, `key_steps` the same as a
-    position and a step. `is_flat`: a value is the row itself; `null_row` is that of a truncate, which has none.
-    `old_tuples` is what old tuples may lack, None where they have what the relation's identity says.
-    `null_key_partition` is where every record of a relation without a key goes, so that
-    the relation keeps its order.
+    `steps` has per column (branch prefix, bytes of null or None where null is not allowed, text encoder).
+    `key_indexes` are the key columns' positions in key order, empty without a key; `key_steps` are their positions
+    with their steps. `is_flat`: a value is the row itself; `null_row` is the row of a truncate. `old_tuples` are the
+    columns that old tuples may lack, None where they have all columns of the relation's identity. All records of a
+    relation without a key go to `null_key_partition`, which preserves their order.
     """
 
     relation: Relation
@@ -54,13 +53,13 @@ class RelationPlan:
     null_key_partition: int
     old_tuples: OldTuples | None
     value_schema: AvroSchema
-    """For who has to find a field in a record's bytes: no row needs it."""
+    """For code that locates a field in a record's bytes; encoding does not use it."""
     compiled: Any = field(default=None, compare=False, repr=False)
-    """The compiled row codec's own form of it, None where the fallback runs."""
+    """The plan in the form of the compiled row codec, None where the fallback runs."""
 
 
 HEADER_BYTES = 5
-"""Of the Confluent wire format, before the Avro bytes."""
+"""Size of the Confluent wire format's header, which precedes the Avro bytes."""
 
 
 def frame_header(schema_id: int) -> bytes:
@@ -79,14 +78,14 @@ def compile_plan(
     tombstones: bool,
     old_tuples: OldTuples | None = None,
 ) -> RelationPlan:
-    """Return the plan. `schemas` are those of `relation`; `key_schema_id` is None exactly without a key.
+    """Return the plan. `schemas` belong to `relation`; `key_schema_id` is None exactly without a key.
 
-    Raises SchemaError where these do not fit together.
+    Raises SchemaError where the arguments contradict each other.
     """
     table = f"{relation.schema}.{relation.name}"
     names = tuple(column.name for column in relation.columns)
     if names != tuple(column.name for column in schemas.columns):
-        raise SchemaError("the schemas are another relation's", table=table)
+        raise SchemaError("the schemas belong to another relation", table=table)
     if (key_schema_id is None) != (schemas.key is None):
         raise SchemaError("a key schema needs an id, and an id a key schema", table=table)
     if partitions < 1:

@@ -3,25 +3,25 @@
 """The row codec as a C extension: raw row messages -> Kafka records, without a Python object per column.
 
 In: a `RowBatch` or `TransactionBatch`, plans by relid, the transaction's constants.  Out: records.
-Invariant: bytes and errors are those of its Python fallback (`cdcd.avro.encode`), which is its specification. What an
-operation does not understand goes to the column's own encoder, or the row to the fallback; where the fallback raises,
-it encodes the whole batch again, so that the error is its own. Nothing is read beyond a frame, and nothing is written
-without room for it.
-Must not: guess. Every doubt is the fallback's to decide.
+Invariant: bytes and errors are those of its Python fallback (`cdcd.avro.encode`), which is its specification. A value
+that an operation does not support goes to the column's own encoder, or its row to the fallback. After an error the
+fallback encodes the whole batch again, so that it raises its own error. No byte is read beyond a frame, and no byte
+is written beyond a buffer's capacity.
+Must not: guess. The fallback decides every uncertain case.
 
-What comes in, `frames` (numbers are big-endian):
+Input, `frames` (numbers are big-endian):
 
     frame        | length int32 | LSN int64 | payload: one message, `length` bytes |  the next frame ...
 
-    Insert       | 'I' | xid | relid |                       'N' TupleData |      xid int32: only of rows that were
-    Update       | 'U' | xid | relid | 'K' or 'O' TupleData, 'N' TupleData |      sent before their commit
+    Insert       | 'I' | xid | relid |                       'N' TupleData |      xid int32: only in rows that were
+    Update       | 'U' | xid | relid | 'K' or 'O' TupleData, 'N' TupleData |      streamed before their commit
     Delete       | 'D' | xid | relid | 'K' or 'O' TupleData |                     'K', 'O' of an Update: optional
     Begin        | 'B' | commit LSN int64 | commit time int64 | xid int32 |       Begin and Commit: only in
     Commit       | 'C' | flags int8 | commit LSN | end LSN | commit time |        `TransactionBatch`
 
-    TupleData    | columns int16 | for each of them 'n', 'u', 't' length int32 text or 'b' length int32 send format |
+    TupleData    | columns int16 | for each column 'n', 'u', 't' length int32 text or 'b' length int32 send format |
 
-What goes out, a record's key and value (numbers are Avro's longs, | are not written):
+Output, a record's key and value (numbers are Avro's longs, | are not written):
 
     key          | 0 | schema id int32 | key columns |
     value        | 0 | schema id int32 | branch before | branch after | source | transaction | op | ts_ms, _us, _ns |
@@ -32,7 +32,7 @@ What goes out, a record's key and value (numbers are Avro's longs, | are not wri
     column       | branch, if it may be null | value |
 """
 
-# One extension, so that the C compiler inlines from one subject into another. A file uses what stands before it.
+# One extension, so that the C compiler can inline across the files. A file uses names of the files before it.
 include "../big_endian.pxi"
 include "../frame_layout.pxi"
 include "_rows/bytes.pxi"

@@ -1,9 +1,9 @@
-"""What every record of one transaction shares, encoded once.
+"""The bytes that all records of one transaction share, encoded once.
 
-In: TransactionInfo, its timeline, prefix, database, the time of processing, cdcd's version.  Out: the constant
-pieces of the envelope's `source` block and tail, and the counter of the transaction's changes.
-Invariant: `tx_seq` is the number of the last change given out, and the sum of `counts`; only the encoder raises
-them, by `number`.
+In: TransactionInfo, its timeline, prefix, database, the processing time, cdcd's version.  Out: the constant pieces of
+the envelope's `source` block and tail, and the counter of the transaction's changes.
+Invariant: `tx_seq` is the number of the last numbered change, and the sum of `counts`; only the encoder increases
+them, through `number`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def optional_long(n: int | None) -> bytes:
 
 
 def optional_of_origin(n: int | None) -> bytes:
-    """Return a ["null", "long"], null where a long cannot hold it: an origin may say any time and any LSN."""
+    """Return a ["null", "long"], null where a long cannot hold it: an origin may set any time and any LSN."""
     return optional_long(n if n is not None and MIN_LONG <= n <= MAX_LONG else None)
 
 
 def encode_lsn(lsn: Lsn) -> bytes:
-    """Return an LSN as a long. Raises ProtocolError where a long cannot hold it: no server gets there."""
+    """Return an LSN as a long. Raises ProtocolError where a long cannot hold it: no server reaches such an LSN."""
     if lsn > MAX_LONG:
-        raise ProtocolError("an LSN of more than 63 bits", lsn=lsn)
+        raise ProtocolError("an LSN has more than 63 bits", lsn=lsn)
     return encode_long(lsn)
 
 
@@ -49,10 +49,9 @@ def _strings(*texts: str) -> bytes:
 class TransactionContext:
     """The constants of one transaction's records and its counter `tx_seq` (0 before the first change).
 
-    `timeline` is the one that has the commit LSN, `name` the topic prefix, `now_us` the time of processing in
-    microseconds of the Unix epoch. With
-    `has_block` each change gets Debezium's `transaction` block and is counted by its table in `counts`,
-    which is None without.
+    `timeline` is the timeline of the commit LSN, `name` the topic prefix, `now_us` the processing time in
+    microseconds of the Unix epoch. With `has_block` each change gets Debezium's `transaction` block, and `counts` has
+    the number of changes by table; without, `counts` is None.
     """
 
     __slots__ = (
@@ -92,7 +91,7 @@ class TransactionContext:
         self.id = f"{info.xid}:{info.commit_lsn}"
         self.counts: dict[str, int] | None = {} if has_block else None
         self.timeline_bytes = encode_long(timeline)
-        self._commit = self.timeline_bytes + encode_lsn(info.commit_lsn)  # F58: an LSN alone comes again
+        self._commit = self.timeline_bytes + encode_lsn(info.commit_lsn)  # F58: timelines repeat LSNs
         self._block_head = SOME + encode_string(self.id.encode())
         commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
         self._ts_ms = encode_long(commit_us // 1000)
@@ -124,16 +123,17 @@ class TransactionContext:
         return self._head + sequence + middle + encode_lsn(lsn) + self.after_lsn
 
     def flat_middle(self, op: bytes, is_deleted: bool) -> bytes:
-        """Return the flat format's fields from op to ts_ms; `op` is encoded already."""
+        """Return the flat format's fields from op to ts_ms; `op` is already encoded."""
         return b"".join(
             (op, b"\x01" if is_deleted else b"\x00", self._commit, encode_long(self.tx_seq), self._ts_ms)
         )
 
     def pieces(self) -> tuple[bytes, ...]:
-        """Return what the compiled row codec puts together for each row itself, in the order of the record.
+        """Return the pieces that the compiled row codec assembles for each row, in the order of the record.
 
-        Before `ts_ms`, `ts_ms`, from there to the sequence; the sequence up to the row's LSN; times; xid; what
-        follows the row's LSN; timeline and commit LSN; the head of the `transaction` block, or empty; the tail.
+        The fields before `ts_ms`; `ts_ms`; the fields up to the sequence; the sequence up to the row's LSN; times;
+        xid; the fields after the row's LSN; timeline and commit LSN; the head of the `transaction` block, or empty;
+        the tail.
         """
         times, xid = self._times_and_id
         return (
@@ -150,7 +150,7 @@ class TransactionContext:
         )
 
     def number(self, collection: str) -> bytes:
-        """Give the next change of a table (or of `message`) its number; return its `transaction` block."""
+        """Number the next change of a table (or of `message`); return its `transaction` block."""
         self.tx_seq += 1
         if self.counts is None:
             return NULL

@@ -1,9 +1,9 @@
-"""BEGIN and END of a transaction -> records of `<prefix>.transaction`, as Debezium shapes them.
+"""BEGIN and END of a transaction -> records of `<prefix>.transaction`, in Debezium's format.
 
-In: the transaction's context, whose counters have seen its changes.  Out: `Record`s keyed by the transaction's id.
-Invariant: both carry the same id, `<xid>:<commit LSN>`, which is in every change's `transaction` block too, and go
-to one partition in this order. A TRUNCATE counts once for each table, whatever the partitions; a tombstone not at
-all; transactional logical messages count under `message`.
+In: the transaction's context, which has counted its changes.  Out: `Record`s with the transaction's id as key.
+Invariant: both have the same id, `<xid>:<commit LSN>`, which is also in every change's `transaction` block, and go to
+one partition in this order. A TRUNCATE counts once for each table, whatever the number of partitions; a tombstone is
+not counted; transactional logical messages count under `message`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def encode_metadata(
     key_schema_id: int,
     value_schema_id: int,
 ) -> Record:
-    """Return the BEGIN, or the END with the counts of what the context has numbered so far."""
+    """Return the BEGIN, or the END with the counts of the changes that the context has numbered."""
     transaction_id = encode_string(tx.id.encode())
     key = frame_header(key_schema_id) + transaction_id
     commit_us = tx.info.commit_pg_us + POSTGRES_EPOCH_US

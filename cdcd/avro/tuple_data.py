@@ -3,7 +3,7 @@
 In: a position in a frame's payload (protocol: TupleData = int16 count, then per column `n`, `u`, or `t`/`b`
 with int32 length and bytes).  Out: None for null, `UNCHANGED`, plain `bytes` for text, `BinaryValue` for binary;
 the position after it.
-Invariant: the column count equals the relation's; nothing beyond `end` is taken.
+Invariant: the column count equals the relation's; no byte beyond `end` is part of a value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Unchanged(bytes):
 
 
 UNCHANGED: Final = _Unchanged()
-"""A TOASTed value that the update left alone and the server did not send (kind `u`). Compared by identity."""
+"""A TOASTed value that the update did not change and the server did not send (kind `u`). Compared by identity."""
 
 Raw = bytes | None
 Row = list[Raw]
@@ -43,7 +43,7 @@ def cut_tuple(data: bytes, position: int, end: int, width: int) -> tuple[Row, in
         raise MessageTruncated("a row message ends before a tuple's column count")
     count = int.from_bytes(data[position : position + 2], "big")
     if count != width:
-        raise ProtocolError("a tuple's column count is not the relation's", tuple=count, relation=width)
+        raise ProtocolError("a tuple and its relation differ in column count", tuple=count, relation=width)
     position += 2
     row: Row = []
     append = row.append
@@ -68,7 +68,7 @@ def cut_tuple(data: bytes, position: int, end: int, width: int) -> tuple[Row, in
                 append(BinaryValue(data[start:position]))
                 is_plain = False
             else:
-                raise MessageUnknown("a tuple's column kind", kind=kind)
+                raise MessageUnknown("a tuple has an unknown column kind", kind=kind)
     except (IndexError, struct.error):
         position = end + 1
     if position > end:

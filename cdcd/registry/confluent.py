@@ -269,7 +269,9 @@ class Registry:
 
     def _refuse_unregistered(self, subject: str, text: str) -> None:
         if not self._settings.auto_register:
-            self._absent_s.pop(subject, None)  # an operator registers it now, and cdcd must query again at once
+            self._absent_s.pop(
+                subject, None
+            )  # an operator registers it now, and cdcd must query again at once
             raise RegistryRefused(
                 "the schema is not registered and registry.auto_register is off",
                 hint=f"register this Avro schema under the subject, then `cdcd resume`: {text}",

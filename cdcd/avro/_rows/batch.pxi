@@ -1,4 +1,4 @@
-"""Row messages of one transaction -> its records. As `cdcd.avro.encode.encode_batch`."""
+"""Row messages of one transaction -> its records. The C form of `cdcd.avro.encode.encode_batch`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
@@ -11,9 +11,9 @@ cdef CompiledPlan _compiled(object plan):
 
 
 cdef inline CompiledPlan _plan_of(dict used, object plans, uint32_t relid, object counts):
-    """The compiled plan of a relid for this call, None where there is none or the fallback has to do it.
+    """Return the compiled plan of a relid for this call, None where there is none or the fallback has to encode.
 
-    `used` has what it returned, by relid and, where tables are counted, by the table's name too.
+    `used` has the returned plans, by relid and, where tables are counted, by the table's name too.
     """
     cdef CompiledPlan compiled
     found = used.get(relid)
@@ -27,7 +27,7 @@ cdef inline CompiledPlan _plan_of(dict used, object plans, uint32_t relid, objec
     compiled.order = 0
     if counts is not None:
         if plan.table in used:
-            return None  # two relations of one name are counted together: the fallback's to do
+            return None  # only the fallback counts two relations of one name together
         used[plan.table] = compiled
         compiled.order = counts.get(plan.table, 0)
     used[relid] = compiled
@@ -45,10 +45,10 @@ cdef int _store_counts(dict used, object counts) except -1:
 
 
 def encode_batch(batch, plans, tx, batch_fallback, row_fallback):
-    """Return the records of a batch and raise `tx.tx_seq`, as `batch_fallback` does.
+    """Return the records of a batch and increase `tx.tx_seq`, as `batch_fallback` does.
 
-    `batch_fallback(batch, plans, tx)` is called where anything is wrong, `row_fallback(plan, tx, records, lsn, data,
-    kind, at, end)` for a row that only it can encode. Raises what they raise.
+    `batch_fallback(batch, plans, tx)` is called for a batch with an error, `row_fallback(plan, tx, records, lsn,
+    data, kind, at, end)` for a row that only it can encode. Raises their errors.
     """
     cdef int64_t first_seq = tx.tx_seq
     counts = tx.counts

@@ -1,4 +1,4 @@
-"""Where a record's bytes are put together: memory that grows, and is used again for the next record."""
+"""The buffer for a record's bytes: memory that grows, and is reused for the next record."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -10,7 +10,7 @@ cdef struct Buffer:
     Py_ssize_t size
     Py_ssize_t capacity
 
-cdef Py_ssize_t KEPT_BYTES = 1 << 22  # what a buffer has beyond, it gives back after a batch
+cdef Py_ssize_t KEPT_BYTES = 1 << 22  # a larger buffer is freed after a batch
 
 cdef Buffer _value, _key, _scratch
 
@@ -22,7 +22,7 @@ cdef extern from *:
     #define CDCD_IS_CHECKED 0
     #endif
     """
-    bint IS_CHECKED "CDCD_IS_CHECKED"  # a buffer is as large as was asked for, so that a byte too many is seen
+    bint IS_CHECKED "CDCD_IS_CHECKED"  # a buffer has exactly the requested size, so that an overrun is detected
 
 
 cdef int _grow(Buffer* out, Py_ssize_t more) except -1:
@@ -49,7 +49,7 @@ cdef inline int _room(Buffer* out, Py_ssize_t more) except -1:
 
 
 cdef inline void _shrink(Buffer* out) noexcept:
-    """Give back what one large row needed."""
+    """Free the memory of an exceptionally large row; empty the buffer."""
     if out.capacity > KEPT_BYTES or IS_CHECKED:
         PyMem_Free(out.data)
         out.data = NULL
@@ -59,7 +59,7 @@ cdef inline void _shrink(Buffer* out) noexcept:
 
 cdef inline int _put(Buffer* out, const uint8_t* data, Py_ssize_t size) except -1:
     if size == 0:
-        return 0  # a buffer that nothing is in yet has no place to copy to
+        return 0  # an empty buffer may have no memory to copy to
     _room(out, size)
     memcpy(out.data + out.size, data, size)
     out.size += size

@@ -1,4 +1,4 @@
-"""Numbers as Avro has them."""
+"""Numbers in Avro's binary encoding."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t

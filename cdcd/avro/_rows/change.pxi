@@ -1,4 +1,4 @@
-"""One Insert, Update or Delete message -> its records: one, or those of two keys, or a delete and its tombstone."""
+"""One Insert, Update or Delete message -> its records: one, or those of two keys, or a delete and a tombstone."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
@@ -41,7 +41,7 @@ cdef bint _is_another_key(CompiledPlan plan) noexcept:
 
 
 cdef void _fill_unchanged(CompiledPlan plan) noexcept:
-    """F46, F78: what was not sent is stored out of line, so it is not NULL: a null here was not in the WAL."""
+    """F46, F78: an unsent value is stored out of line, so it is not NULL; a null here was not in the WAL."""
     cdef int number
     for number in range(plan.width):
         if plan.new[number].kind == KIND_UNCHANGED and plan.old[number].kind != KIND_NULL:
@@ -52,7 +52,7 @@ cdef int _change(
     list records, CompiledPlan plan, Transaction* tx, uint64_t lsn, uint8_t kind, const uint8_t* at,
     const uint8_t* end,
 ) except -1:
-    """Append one message's records, `at` being behind its relid; DECLINED, with nothing done: the fallback's."""
+    """Append one message's records; `at` is the end of its relid. DECLINED: nothing is done, use the fallback."""
     cdef bint has_old = False, is_whole = False, has_unchanged = False, ignored = False
     cdef bytes key = None
     if kind != INSERT and at < end and (at[0] == KEY or at[0] == OLD):
@@ -97,7 +97,7 @@ cdef int _update(
 
 
 cdef int _update_of_key(list records, CompiledPlan plan, Transaction* tx, uint64_t lsn, bytes key) except -1:
-    """F47: the old key's end and the new key's beginning, in this order, each with its number."""
+    """F47: a delete of the old key, then a create of the new key, each with its own number."""
     cdef int64_t before_seq = tx.tx_seq, before_order = plan.order
     cdef Py_ssize_t before_records = len(records)
     if (

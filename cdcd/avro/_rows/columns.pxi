@@ -1,4 +1,4 @@
-"""A row's values -> the bytes of its Value record and of its Key record. As `cdcd.avro.columns`."""
+"""A row's values -> the bytes of its Value record and of its Key record. The C form of `cdcd.avro.columns`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -17,7 +17,7 @@ def take_fallback_counts():
 
 
 cdef int _column(Buffer* out, Column* column, Value* value, bint is_required) except -1:
-    """Write one column with its branch; DECLINED where the fallback has to judge."""
+    """Write one column with its branch; DECLINED where the fallback has to encode it."""
     global _called_columns
     cdef Py_ssize_t begin = out.size
     cdef Operation* op

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t
 
 
 cdef int _encode(Buffer* out, const Operation* op, const uint8_t* p, Py_ssize_t size) except -1:
-    """Write one value; DECLINED where only its encoder knows, and then part of it may be in `out` already."""
+    """Write one value; DECLINED where only its encoder can, and then `out` may already have part of the value."""
     if op.max_bytes and size > op.max_bytes:
         return DECLINED
     if op.op == STRING:

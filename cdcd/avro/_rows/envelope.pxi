@@ -24,7 +24,7 @@ cdef struct Transaction:
 
 
 cdef int _extras(Buffer* out, CompiledPlan plan, Value* row) except -1:
-    """`special`, which is null here, and the names of what is unchanged in `row` (NULL: nothing)."""
+    """Write `special`, which is null here, and the names of the unchanged columns of `row` (NULL: none)."""
     cdef int at, count = 0
     _put_byte(out, 0)
     if row != NULL:
@@ -40,7 +40,7 @@ cdef int _extras(Buffer* out, CompiledPlan plan, Value* row) except -1:
 
 
 cdef int _source(Buffer* out, CompiledPlan plan, Transaction* tx, uint64_t lsn) except -1:
-    """The `source` block up to `special`."""
+    """Write the `source` block up to `special`."""
     cdef uint8_t text[24]
     cdef int size = cdcd_put_decimal(text, lsn)
     text[size] = c'"'
@@ -73,7 +73,7 @@ cdef int _block(Buffer* out, CompiledPlan plan, Transaction* tx) except -1:
 
 
 cdef int _side(Buffer* out, CompiledPlan plan, Value* row, bint is_after) except -1:
-    """One of before and after with its branch."""
+    """Write one of before and after with its branch."""
     if row == NULL:
         _put_byte(out, NULL_BRANCH)
         return DONE
@@ -84,7 +84,7 @@ cdef int _side(Buffer* out, CompiledPlan plan, Value* row, bint is_after) except
 cdef int _flat_value(
     Buffer* out, CompiledPlan plan, Transaction* tx, uint8_t op, Value* row, Value* after
 ) except -1:
-    """Write a flat value after its header: the row itself, and what `source` would say of it."""
+    """Write a flat value after its header: the row itself, and the fields that an envelope has in `source`."""
     if _row(out, plan, row, after != NULL) != DONE:
         return DECLINED
     tx.tx_seq += 1
@@ -103,7 +103,7 @@ cdef int _flat_value(
 cdef int _value_record(
     CompiledPlan plan, Transaction* tx, uint64_t lsn, uint8_t op, Value* before, Value* after
 ) except -1:
-    """Write the value of the transaction's next change; nothing is counted where it is DECLINED."""
+    """Write the value of the transaction's next change; DECLINED: the change is not counted."""
     cdef Buffer* out = &_value
     out.size = 0
     _put_slice(out, plan.value_header)
@@ -122,7 +122,7 @@ cdef int _value_record(
 
 
 cdef int _point_at(Transaction* into, tuple pieces, bint is_snapshot) except -1:
-    """Point at the pieces of a transaction's constants, which the caller keeps."""
+    """Point at the pieces of a transaction's constants, which the caller keeps alive."""
     into.before_ts_ms = _slice(pieces[0])
     into.ts_ms = _slice(pieces[1])
     into.after_ts_ms = _slice(pieces[2])

@@ -1,4 +1,4 @@
-"""The operations on a column's bytes, numbered as `cdcd.schema.codec.Op`, and their results."""
+"""The operations on a column's bytes, with the numbers of `cdcd.schema.codec.Op`, and their results."""
 
 from libc.stdint cimport int64_t
 
@@ -51,7 +51,7 @@ if {op.name: int(op) for op in Op} != _KNOWN:
 
 cdef enum:
     DONE = 0
-    DECLINED = 1  # the column's encoder, or the Python fallback, has to do it
+    DECLINED = 1  # the column's encoder, or the Python fallback, has to encode it
     FAILED = -1  # a Python error is set
 
 cdef struct Operation:

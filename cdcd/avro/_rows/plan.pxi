@@ -82,7 +82,7 @@ cdef class CompiledPlan:
         self.is_key_required = plan.is_key_required
         self.is_flat = plan.is_flat
         self.tombstones = plan.tombstones
-        # What partitions may have left out of an old tuple is the fallback's to judge (F78).
+        # Only the fallback handles old tuples from which a partition's identity may have omitted values (F78).
         self.declines_changes = plan.old_tuples is not None and bool(plan.old_tuples.short)
         self.declines_whole_rows = plan.old_tuples is not None
         self.partitions = plan.partitions

@@ -1,4 +1,4 @@
-"""Key and value -> a `Record` in the partition of its key, as Kafka's own clients choose it."""
+"""Key and value -> a `Record` in the partition that Kafka's own clients choose for the key."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyTypeObject
@@ -33,7 +33,7 @@ cdef extern from *:
         return h;
     }
 
-    /* A tuple's subclass as its own __new__ makes one; the references given in stay the caller's. */
+    /* Creates an instance of a subclass of tuple as its __new__ does; borrows the references of the arguments. */
     static inline PyObject *cdcd_record(
         PyTypeObject *type, PyObject *topic, PyObject *partition, PyObject *key, PyObject *value
     ) {

@@ -28,7 +28,7 @@ cdef bint _begin(
     Transaction* tx, Pieces* pieces, const uint8_t* timeline, Py_ssize_t timeline_bytes, uint64_t commit_lsn,
     int64_t commit_us, uint32_t xid,
 ) noexcept:
-    """Set what differs between transactions; False where a time does not fit a long, or is before 1970."""
+    """Set the fields that differ between transactions; False where a time does not fit a long or is before 1970."""
     cdef Py_ssize_t size
     if commit_us < 0 or commit_us > INT64_MAX // 1000 or commit_lsn > <uint64_t>INT64_MAX or timeline_bytes > 10:
         return False
@@ -63,13 +63,14 @@ cdef bint _begin(
 
 
 def encode_transaction_batch(transactions, plans, new_context, first, uint64_t written_commit_lsn, row_fallback):
-    """Return the records of whole transactions and what is to be known of them; or what stands in the way.
+    """Return the records of whole transactions with their statistics, or an int, or None.
 
-    `first` is the context of one of them, for what is the same for all; `new_context(xid, commit_lsn, commit_pg_us)`
-    makes that of one with a row that only `row_fallback` can encode. Those that commit up to `written_commit_lsn`
-    are dropped (F4). An int: the relid of a row without a plan. None: the fallback encodes them one by one.
-    Else (records, operations by (relid, type byte), commit time of the first that was not dropped, Unix epoch, commit
-    time of the last, its commit LSN, its end LSN, how many have rows, how many have none, how many were dropped).
+    `first` is the context of one of them, for the bytes that all share; `new_context(xid, commit_lsn, commit_pg_us)`
+    makes the context of a transaction with a row that only `row_fallback` can encode. Transactions that commit up to
+    `written_commit_lsn` are dropped (F4). An int: the relid of a row without a plan. None: the fallback has to encode
+    them one by one. Else (records, operations by (relid, type byte), commit time of the first transaction that was
+    not dropped, Unix epoch, commit time of the last one, its commit LSN, its end LSN, number with rows, number
+    without rows, number dropped).
     """
     try:
         return _encode_transaction_batch(transactions, plans, new_context, first, written_commit_lsn, row_fallback)
@@ -145,7 +146,7 @@ cdef object _encode_transaction_batch(
             empty += rows == 0
             last_us, last_commit_lsn, end_lsn = commit_us, commit_lsn, cdcd_u64(start + COMMIT_END_LSN_AT)
             written_commit_lsn = commit_lsn
-        elif not is_open or length < tuples_at + 5:  # shorter than part, column count and a value: not for here
+        elif not is_open or length < tuples_at + 5:  # shorter than part, column count and a value: use the fallback
             return None
         elif is_dropped:
             if kind != INSERT and kind != UPDATE and kind != DELETE:

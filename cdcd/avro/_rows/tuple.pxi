@@ -1,4 +1,4 @@
-"""TupleData -> one value per column, which points into the batch. As `cdcd.avro.tuple_data`."""
+"""TupleData -> one value per column, which points into the batch. The C form of `cdcd.avro.tuple_data`."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -17,7 +17,7 @@ cdef struct Value:
 cdef const uint8_t* _split(
     Value* row, int width, const uint8_t* at, const uint8_t* end, bint* has_unchanged
 ) noexcept:
-    """Split TupleData into values; NULL where it is not exactly what the relation says."""
+    """Split TupleData into values; NULL where it does not match the relation exactly."""
     cdef int number
     cdef uint8_t kind
     cdef uint32_t size

@@ -1,4 +1,4 @@
-"""array_out's text of one dimension with lower bound 1; anything else is left to the encoder."""
+"""array_out's text of one dimension with lower bound 1; the encoder handles all other arrays."""
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memcmp, memset
@@ -63,7 +63,7 @@ cdef Py_ssize_t _count_elements(const uint8_t* p, Py_ssize_t end, uint8_t delimi
 cdef int _put_elements(
     Buffer* out, const Operation* element, const uint8_t* p, Py_ssize_t end, uint8_t delimiter
 ) except -1:
-    """Write the elements of a text that `_count_elements` has looked through, each with its branch."""
+    """Write the elements of a text that `_count_elements` has checked, each with its branch."""
     cdef Py_ssize_t at = 1, begin
     cdef int found
     while at < end:

@@ -1,4 +1,4 @@
-"""boolean: t or f, and one byte."""
+"""boolean: text t or f; send format of one byte."""
 
 from libc.stdint cimport uint8_t
 

@@ -1,4 +1,4 @@
-"""date: ISO text of the years 1 to 9999, and days since 2000-01-01."""
+"""date: ISO text of the years 1 to 9999; send format: days since 2000-01-01."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -6,7 +6,7 @@ cdef int POSTGRES_EPOCH_DAYS = 10_957
 
 cdef extern from *:
     """
-    /* Days since 1970-01-01 in the proleptic Gregorian calendar; the date is checked by who calls. */
+    /* Days since 1970-01-01 in the proleptic Gregorian calendar; the caller checks the date. */
     static inline int64_t cdcd_days(int64_t year, int month, int day) {
         int64_t shifted = year - (month <= 2);
         int64_t era = (shifted >= 0 ? shifted : shifted - 399) / 400;
@@ -31,7 +31,7 @@ cdef inline int _two_digits(const uint8_t* p) noexcept:
 
 
 cdef int _day(const uint8_t* p, int64_t* days) noexcept:
-    """YYYY-MM-DD of a year from 1 to 9999."""
+    """Parse YYYY-MM-DD of a year from 1 to 9999."""
     cdef int century = _two_digits(p), rest = _two_digits(p + 2)
     cdef int month = _two_digits(p + 5), day = _two_digits(p + 8), year
     if century < 0 or rest < 0 or month < 1 or month > 12 or day < 1 or p[4] != c'-' or p[7] != c'-':

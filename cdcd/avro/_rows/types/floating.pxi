@@ -1,4 +1,4 @@
-"""real and double precision: the shortest text that reads back as the value, and IEEE 754."""
+"""real and double precision: the shortest text that reads back as the value; send format: IEEE 754."""
 
 from cpython.object cimport PyObject
 from libc.math cimport fabs, isinf, isnan
@@ -12,9 +12,9 @@ cdef extern from *:
     """
     #include <float.h>
 
-    /* n / 10^power as the nearest double, power <= 19; 0 where this does not tell. Both are exact in 64 bits of
-       mantissa, so the quotient is rounded once to 64 and once more to 53: wrong only where the first rounding fell
-       on the middle between two doubles. */
+    /* n / 10^power as the nearest double, power <= 19; returns 0 where the result is uncertain. n and 10^power are
+       exact in 64 bits of mantissa, so the quotient is rounded to 64 bits and then to 53: that is wrong only where
+       the first rounding gives the midpoint of two doubles. */
     static inline int cdcd_quotient(uint64_t n, Py_ssize_t power, double *found) {
         static const double tens[20] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13,
                                         1e14, 1e15, 1e16, 1e17, 1e18, 1e19};
@@ -36,7 +36,7 @@ cdef extern from *:
     int cdcd_quotient(uint64_t n, Py_ssize_t power, double* found) noexcept
 
 cdef bint _short_double(const uint8_t* p, Py_ssize_t size, double* found) noexcept:
-    """At most 19 digits with a point at most; False where they do not say at once which double is the nearest."""
+    """Parse at most 19 digits with an optional point; False where `cdcd_quotient` is uncertain."""
     cdef Py_ssize_t at = 0, digits = 0, fraction = -1
     cdef uint64_t n = 0
     cdef bint is_negative = size > 0 and p[0] == c'-'
@@ -97,7 +97,7 @@ cdef int _real_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1:
     memcpy(&bits, &value, 8)
     if isinf(real) and not isinf(value):
         return DECLINED
-    # The text decides where the double lies between two reals, or is no normal one: the encoder knows how.
+    # A double midway between two reals, or a subnormal result, needs the text: the encoder rounds correctly there.
     if bits & 0x1FFFFFFF == 0x10000000 or 0.0 < fabs(value) < 1.1754943508222875e-38:
         return DECLINED
     _put(out, <uint8_t*>&real, 4)

@@ -1,4 +1,4 @@
-"""int2, int4, int8, oid and what else is a long: digits, or a send format of `low` bytes."""
+"""int2, int4, int8, oid and other types that are a long: text of digits, or a send format of `low` bytes."""
 
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 

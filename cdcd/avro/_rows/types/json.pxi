@@ -1,4 +1,4 @@
-"""jsonb's send format: its version, 1, and the text. The text of json and jsonb is a string."""
+"""jsonb's send format: version 1 and the text. json and jsonb are strings."""
 
 from libc.stdint cimport uint8_t
 

@@ -1,4 +1,4 @@
-"""numeric: as decimal(precision, scale), or as the server's text."""
+"""numeric, encoded as decimal(precision, scale) or as the server's text."""
 
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
@@ -6,7 +6,7 @@ cdef extern from *:
     """
     typedef unsigned __int128 cdcd_u128;
 
-    /* An unscaled decimal as two's complement, big-endian, as short as it can be; returns its size. */
+    /* Writes an unscaled decimal in the shortest two's complement, big-endian; returns its size. */
     static inline int cdcd_put_unscaled(uint8_t *out, cdcd_u128 magnitude, int is_negative) {
         cdcd_u128 bits = is_negative && magnitude ? magnitude - 1 : magnitude;
         int size = 1;
@@ -87,7 +87,7 @@ cdef int _numeric_text(Buffer* out, const uint8_t* p, Py_ssize_t size) except -1
 
 
 cdef int _numeric_out(const uint8_t* p, Py_ssize_t size, uint8_t* text, Py_ssize_t* length) noexcept:
-    """numeric_send's bytes as numeric_out writes them; `text` has 128 bytes."""
+    """Convert numeric_send's bytes to the text of numeric_out; `text` has 128 bytes."""
     cdef int count, weight, sign, scale, position, digit, whole, at, shown
     cdef uint8_t digits[4]
     cdef Py_ssize_t end = 0

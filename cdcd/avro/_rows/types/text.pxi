@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t
 
 cdef extern from *:
     """
-    /* Strict UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF, as Python's decoder. */
+    /* Strict UTF-8, as in Python's decoder: no overlong forms, no surrogates, no code point above U+10FFFF. */
     static int cdcd_is_utf8(const uint8_t *p, Py_ssize_t size) {
         const uint8_t *end = p + size;
         while (p < end) {

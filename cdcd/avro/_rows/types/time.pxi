@@ -1,4 +1,4 @@
-"""time: ISO text, and microseconds since midnight."""
+"""time: ISO text; send format: microseconds since midnight."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -6,7 +6,7 @@ cdef int64_t DAY_US = 86_400_000_000
 
 
 cdef int _clock(const uint8_t* p, Py_ssize_t size, int64_t* us) noexcept:
-    """HH:MM:SS with up to six more digits."""
+    """Parse HH:MM:SS with up to six fractional digits."""
     cdef int hour, minute, second
     cdef int64_t fraction = 0
     cdef Py_ssize_t at

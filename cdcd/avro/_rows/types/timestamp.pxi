@@ -1,4 +1,4 @@
-"""timestamp and timestamptz: ISO text in UTC, and microseconds since 2000-01-01."""
+"""timestamp and timestamptz: ISO text in UTC; send format: microseconds since 2000-01-01."""
 
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t
 

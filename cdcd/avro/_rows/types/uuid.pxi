@@ -1,4 +1,4 @@
-"""uuid: 36 characters of lower case, and 16 bytes."""
+"""uuid: text of 36 lower-case characters; send format of 16 bytes."""
 
 from libc.stdint cimport uint8_t
 
