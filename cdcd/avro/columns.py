@@ -27,7 +27,7 @@ _SPECIAL_KEY_HINT = (
     "set format.special: string to make the column a string, and registry.incompatible to accept its new schema; "
     "then restart cdcd"
 )
-_OVERSIZED_KEY_HINT = "raise format.max_value_bytes and restart cdcd: a key column cannot be omitted"
+_OVERSIZED_KEY_HINT = "raise format.max_value_bytes and restart cdcd: a record needs all columns of its key"
 _NULL_KEY_HINT = "set a value in each row, then VALIDATE the column's NOT NULL constraint"
 
 
