@@ -1,11 +1,11 @@
-"""What the publications are now, and what has changed of them since the last look (F39, F42, F72).
+"""Read the publications, and compare them with an earlier state (F39, F42, F72).
 
 In: a SQL connection, publication names.  Out: `Published`; `changes(before, now)`, pure.
-Invariant: a publication is known by its oid, a table by its own: one that was dropped and made again under the same
-name is another, and so is what was published meanwhile. PostgreSQL judges each change by the publication as it was
-at that change (F42), so nothing here says what is in the stream, only what an operator has to know of it.
-`dump` and `load` are how it outlives the process.
-Must not: wait for a lock (the server locks each published table to tell its columns), or change a publication.
+Invariant: publications and tables are identified by oid: one that was dropped and recreated with the same name is
+another. PostgreSQL decodes each change by the publication at the time of that change (F42), so the result does not
+describe the data in the stream, but the facts that an operator has to know about it. `dump` and `load` save the state
+across restarts.
+Must not: wait for a lock (the server locks each published table to read its columns), or change a publication.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cdcd.source.start import quote_identifier
 from cdcd.source.unpublished_tables import UnpublishedTable
 
 FORMAT = 1
-"""Of what `dump` writes."""
+"""The format version that `dump` writes."""
 
 _PUBLICATIONS = """
     SELECT p.pubname::text, p.oid,
@@ -41,7 +41,7 @@ _PUBLICATIONS = """
     FROM pg_publication p WHERE p.pubname = ANY(%s)
 """
 
-# Only a column list that was asked for: without one the view lists all there are, and ADD COLUMN is no change of it.
+# Only explicit column lists: without one the view lists all columns, and ADD COLUMN does not change the publication.
 _TABLES = """
     SELECT t.pubname::text, c.oid, t.schemaname || '.' || t.tablename,
            coalesce(to_jsonb(r) ->> 'prattrs', ''), coalesce(to_jsonb(t) ->> 'rowfilter', ''),
@@ -57,7 +57,7 @@ _FIRST_VERSION_WITH_SCHEMAS = 150_000
 _SCHEMA_ENTRY = """
     (SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = {relation}.relnamespace)
 """
-# The nearest one: a partition goes with its parents, unless it is there by itself.
+# The nearest parent's entry: a partition is published with its parents, unless it has an entry of its own.
 _PARENT_ENTRY = """
     (SELECT h.entry
      FROM (SELECT coalesce(pr.oid, {schema_entry}) AS entry, a.height
@@ -87,10 +87,10 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PublicationEntry:
-    """How a table is published: the numbers of its listed columns, a digest of its row filter; empty without one.
+    """A published table: the numbers of its listed columns and a digest of its row filter; empty without one.
 
-    `entry`: the oid of its entry in the publication, or else of its schema's, or else of its nearest parent's that
-    has one; 0 without any (FOR ALL TABLES, and what had none of its own in a record of an older cdcd).
+    `entry`: the oid of its entry in the publication, else of its schema's, else of that of its nearest parent with an
+    entry; 0 without any (FOR ALL TABLES, or a table without its own entry in the record of an older cdcd).
     """
 
     name: str
@@ -101,7 +101,7 @@ class PublicationEntry:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One publication: what of it is published, and its tables by oid. `version` is another after each ALTER."""
+    """One publication: its options, and its tables by oid. `version` changes with each ALTER."""
 
     oid: int
     operations: str
@@ -117,9 +117,9 @@ Published = Mapping[str, Publication]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From what to what a change went, by oids: the same change made a second time has others.
+    """The oids before and after a change: if the same change is made a second time, its oids differ.
 
-    `entry`: None where the table is published no more. `relid` is 0 where the publication itself is meant.
+    `entry`: None if the table is not published any more. `relid` is 0 for a change of the publication itself.
     """
 
     publication: str
@@ -130,7 +130,10 @@ class Step:
     entry: int | None = None
 
     def stands(self, now: Published) -> bool:
-        """Whether what it went to is what there is: without an entry only this tells a second one from the first."""
+        """Return whether the state after the change is still the current one.
+
+        Without an entry, only this distinguishes a second change from the first.
+        """
         publication = now.get(self.publication)
         if publication is None or publication.oid != self.oid:
             return False
@@ -140,9 +143,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is otherwise. `table` is empty where the publication itself is meant.
+    """One change of a publication. `table` is empty for a change of the publication itself.
 
-    `step`: of those that may halt.
+    `step`: for the kinds of changes that may halt cdcd.
     """
 
     kind: Kind
@@ -151,39 +154,39 @@ class Change:
     what: str = ""
     step: Step | None = None
     sql: str = ""
-    """What publishes again what a user takes for published, empty where nothing is to be done."""
+    """The SQL that publishes a table again that a user may believe to be published; empty if none is needed."""
 
     @property
     def description(self) -> str:
-        """What has happened, in a few words."""
+        """A short description of the change."""
         text = _SAID[self.kind].format(table=self.table, publication=self.publication)
         return f"{text}: {self.what}" if self.what else text
 
 
 _SAID: dict[Kind, str] = {
     "dropped": "publication {publication} was dropped",
-    "recreated": "publication {publication} was dropped and made again",
-    "table_removed": "table {table} was taken out of publication {publication}",
-    "table_readded": "table {table} was taken out of publication {publication} and put back",
-    "table_replaced": "another table has the name {table} now, and publication {publication} does not publish it",
-    "table_recreated": "table {table} of publication {publication} was dropped, and another of the name is published",
-    "table_renamed": "table {table} of publication {publication} had another name",
-    "table_attached": "table {table} of publication {publication} is published as another one's partition",
+    "recreated": "publication {publication} was dropped and recreated",
+    "table_removed": "table {table} was removed from publication {publication}",
+    "table_readded": "table {table} was removed from publication {publication} and added again",
+    "table_replaced": "another table now has the name {table}, and publication {publication} does not publish it",
+    "table_recreated": "table {table} of publication {publication} was dropped; a new one of this name is published",
+    "table_renamed": "table {table} of publication {publication} was renamed",
+    "table_attached": "table {table} of publication {publication} is now published as a partition of another table",
     "table_gone": "table {table} of publication {publication} was dropped",
-    "table_added": "table {table} came into publication {publication}",
-    "columns": "the column list of table {table} in publication {publication} is another",
-    "rows": "the row filter of table {table} in publication {publication} is another",
-    "options": "publication {publication} publishes otherwise",
+    "table_added": "table {table} was added to publication {publication}",
+    "columns": "the column list of table {table} in publication {publication} was changed",
+    "rows": "the row filter of table {table} in publication {publication} was changed",
+    "options": "the options of publication {publication} were changed",
 }
 
 
 _SET_TABLE = (
-    "unless it was one SET TABLE with the other list or filter, which looks the same and takes nothing out"
+    "unless a single SET TABLE changed the list or filter, which looks the same and does not remove the table"
 )
 
 
 def read_published(connection: Connection, names: Sequence[str]) -> Published:
-    """Return the publications of these names that exist. Raises Source errors; SourceUnavailable for a lock."""
+    """Return the existing publications with these names. Raises Source errors; SourceUnavailable for a lock."""
     tables: dict[str, dict[int, PublicationEntry]] = {}
     has_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
     sql = _tables_sql(has_schemas)
@@ -202,12 +205,12 @@ def _tables_sql(has_schemas: bool) -> str:
 
 
 def _digest(row_filter: str) -> str:
-    """Return what tells this filter from others: a filter names values, which go nowhere."""
+    """Return a digest of the filter for comparisons: a filter contains values, which must not be stored."""
     return hashlib.sha256(row_filter.encode()).hexdigest()[:16] if row_filter else ""
 
 
 def dump(published: Published) -> str:
-    """Return a text that `load` reads, small also for thousands of tables."""
+    """Return a text for `load`, which is small even for thousands of tables."""
     document = {
         name: [*astuple(replace(publication, tables={}))[:-1], _rows(publication.tables)]
         for name, publication in sorted(published.items())
@@ -221,22 +224,22 @@ def _rows(tables: Mapping[int, PublicationEntry]) -> list[list[object]]:
 
 
 _HOW = attrgetter(*(one.name for one in fields(PublicationEntry)))
-"""As `astuple`, ten times as fast: there may be thousands of tables."""
+"""The same as `astuple`, but ten times as fast: there may be thousands of tables."""
 
 
 def load(text: str) -> Published:
-    """Return what `dump` was given. Raises ProgressUnreadable."""
+    """Return the publications from a text of `dump`. Raises ProgressUnreadable."""
     try:
         document = json_of(unpacked(base64.b64decode(text, validate=True)))
         if document["format"] != FORMAT:
             raise ProgressUnreadable(
-                f"the stored description of the publication has format {shown(document['format'])}, "
+                f"the stored description of the publication has format {shown(document['format'])}; "
                 f"this version reads {FORMAT}",
                 hint="run the version of cdcd that wrote it, or a newer one",
             )
         return {name: _loaded(*parts) for name, parts in document["publications"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
-        raise ProgressUnreadable("the stored description of the publication is not in its format") from error
+        raise ProgressUnreadable("the stored description of the publication is malformed") from error
 
 
 def _loaded(
@@ -247,12 +250,12 @@ def _loaded(
 
 
 def published_oids(now: Published) -> set[int]:
-    """Return the oids of all that is published."""
+    """Return the oids of all published tables."""
     return {relid for publication in now.values() for relid in publication.tables}
 
 
 def not_published_any_more(before: Published, now: Published) -> set[int]:
-    """Return the oids of the tables that were published and are not."""
+    """Return the oids of the tables that were published and no longer are."""
     return published_oids(before) - published_oids(now)
 
 
@@ -263,10 +266,11 @@ def changes(
     roots: Mapping[int, str] = MappingProxyType({}),
     named: Collection[int] | None = None,
 ) -> list[Change]:
-    """Return what is otherwise now. Pure.
+    """Return the changes from `before` to `now`. Pure.
 
-    `standing`: the tables that exist and are not published. `roots`: of those that became partitions, by oid.
-    `named`: those that a publication names itself, so that they can be taken out; None: all of them.
+    `not_published`: the tables that exist and are not published. `roots`: the root's name of each table that became
+    a partition, by oid. `named`: the tables that a publication lists itself, so that DROP TABLE can remove them;
+    None: all of them.
     """
     found: list[Change] = []
     by_relid = {one.relid: one for one in not_published}
@@ -296,7 +300,9 @@ def _options(name: str, was: Publication, now: Publication) -> list[Change]:
         if old != new
     ]
     if not differing and was.version != now.version and was.oid == now.oid:
-        differing = ["it was altered, and is as it was; what came in between went by what it was then"]
+        differing = [
+            "it was altered and altered back; changes in between were published by its state at that time"
+        ]
     return [Change("options", name, what="; ".join(differing))] if differing else []
 
 
@@ -344,7 +350,7 @@ def _tables(
 def _renamed(
     name: str, old: PublicationEntry, new: PublicationEntry, other: UnpublishedTable | None, step: Step
 ) -> list[Change]:
-    """A table is published under another name or in another schema, and its old name may be another table's."""
+    """Return the changes for a table whose name or schema changed, and whose old name another table may have."""
     renamed = Change("table_renamed", name, new.name, f"it was {old.name}", step)
     if other is None:
         return [renamed]
@@ -352,12 +358,12 @@ def _renamed(
 
 
 def _takes_out_unnamed(change: Change, named: Collection[int]) -> bool:
-    """Whether its SQL takes out a table that comes with its schema, a parent or all tables."""
+    """Return whether the SQL would remove a table that is only published with its schema, a parent or all tables."""
     return change.kind == "table_renamed" and change.step is not None and change.step.relid not in named
 
 
 def _drop(publication: str, name: str) -> str:
-    """Return the SQL that takes a table out, empty where a dot in a name leaves open which part is the schema."""
+    """Return the SQL that removes a table, empty if a dot in a name makes the schema ambiguous."""
     schema, _, table = name.partition(".")
     if "." in table:
         return ""
@@ -376,7 +382,7 @@ def _published_as(name: str, old: PublicationEntry, new: PublicationEntry, step:
         found.append(Change("columns", name, new.name))
     if old.row_filter != new.row_filter:
         found.append(Change("rows", name, new.name))
-    # One without an entry gets it when a record of an older cdcd is compared with: that is nothing that happened.
+    # Compared with the record of an older cdcd, a table without an entry may have one now: that is not a change.
     if old.entry not in (0, new.entry) and step.was_oid == step.oid:
         found.append(Change("table_readded", name, new.name, _SET_TABLE if found else "", step))
     return found

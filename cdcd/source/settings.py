@@ -1,8 +1,8 @@
-"""What the source room has to be told, and which protocol options a server can be asked for.
+"""The settings of the source package, and the protocol options that a server supports.
 
 In: plain values from the configuration.  Out: frozen settings and `StreamOptions` for START_REPLICATION.
-Invariant: an option that the server's version does not know is never sent; one that the user asked for and
-cannot have is an error, and one that is left out (logical messages, on by default) is told.
+Invariant: an option that the server's version does not support is never sent. If the user set it, it is an error; an
+omitted default (logical messages) is reported.
 Must not: read files or the environment; a password is read through `read_password` at each connect.
 """
 
@@ -27,10 +27,10 @@ class SourceSettings:
     """One slot of one database.
 
     `dsn` is a libpq URL or keyword string and may hold a password; it never appears in a repr.
-    `read_password` and `read_ssl_password` (the passphrase of sslkey) are asked at each connect.
-    `failover` and `two_phase` are what a slot is created with.
-    `silence_timeout_s` is how long a stream may say nothing although asked (F16); None derives it from the
-    server's wal_sender_timeout.
+    `read_password` and `read_ssl_password` (the passphrase of sslkey) are called at each connect.
+    `failover` and `two_phase` are options for the creation of a slot.
+    `silence_timeout_s` is how long a server may be silent although a reply was requested (F16); None derives it from
+    the server's wal_sender_timeout.
     """
 
     dsn: str = field(repr=False)
@@ -58,19 +58,19 @@ class StreamOptions:
 
 
 PROTOCOL_SINCE_MAJOR = {1: 10, 2: 14, 3: 15, 4: 16}
-"""The first major of PostgreSQL that speaks each protocol version."""
+"""The first major version of PostgreSQL that supports each protocol version."""
 
 _STREAMING_OF: dict[int, Streaming] = {2: "on", 3: "on", 4: "parallel"}
-"""The most of streaming that each protocol version has."""
+"""The highest streaming mode of each protocol version."""
 
 FAILOVER_SINCE_MAJOR = 17
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A wish that a server, or the protocol version asked for, does not grant, and which one would.
+    """A configured option that the server or the protocol version does not support, and the version that does.
 
-    `is_left_out`: the stream begins all the same, without it; else a start is refused.
+    `is_left_out`: the stream starts without the option; otherwise the start is refused.
     """
 
     wish: str
@@ -81,7 +81,7 @@ class Shortfall:
 
 
 def highest_protocol(server_version_num: int) -> int:
-    """Return the highest pgoutput protocol version that a server of this version speaks."""
+    """Return the highest pgoutput protocol version that a server of this version supports."""
     major = server_version_num // 10_000
     return max(version for version, since in PROTOCOL_SINCE_MAJOR.items() if since <= max(major, 10))
 
@@ -96,11 +96,11 @@ def wanted_options(
     origin: Origin = "any",
     two_phase: bool = False,
 ) -> StreamOptions:
-    """Return what is wanted of a server of this version, `auto` resolved; it need not be able to grant it.
+    """Return the configured options with `auto` resolved for this server version, which may not support them.
 
-    `streaming="auto"` is the most that server and version can: without, the server keeps each large transaction on
-    its own disk until the commit (F25). "parallel" adds the time of an abort, by which it is known whether a
-    rollback to a savepoint came before its rows were decoded.
+    `streaming="auto"` is the highest mode of server and protocol version: without streaming the server stores each
+    large transaction on its own disk until the commit (F25). "parallel" adds the time of an abort, which shows
+    whether a rollback to a savepoint happened before its rows were decoded.
     """
     highest = highest_protocol(server_version_num)
     chosen = highest if version == "auto" else version
@@ -110,10 +110,10 @@ def wanted_options(
 
 
 def granted(server_version_num: int, options: StreamOptions, *, failover: bool = False) -> StreamOptions:
-    """Return these options as a server of this version grants them; raises SourceSetup for one it cannot.
+    """Return these options for a server of this version. Raises SourceSetup for an unsupported option.
 
-    Logical messages are left out before PostgreSQL 14 (`shortfalls` says so): they are on by default, and no such
-    server sends any. `failover` is refused also where the slot exists already: no such server can synchronise it.
+    Logical messages are left out before PostgreSQL 14 (`shortfalls` reports it): they are on by default, and no such
+    server sends them. `failover` is refused even if the slot exists: no such server can synchronise it.
     """
     missing = shortfalls(server_version_num, options, failover=failover)
     refused = [one for one in missing if not one.is_left_out]
@@ -125,9 +125,9 @@ def granted(server_version_num: int, options: StreamOptions, *, failover: bool =
 
 
 def shortfalls(server_version_num: int, options: StreamOptions, *, failover: bool = False) -> list[Shortfall]:
-    """Return what of these options a server of this version cannot grant, each with the version that can.
+    """Return the options that a server of this version does not support, each with the version that does.
 
-    `failover`: the slot shall be synchronised to standbys.
+    `failover`: the slot has to be synchronised to standbys.
     """
     major, asked = server_version_num // 10_000, options.protocol_version
     if asked not in PROTOCOL_SINCE_MAJOR:
@@ -166,7 +166,7 @@ _GRANTED_EVERYWHERE = {
     "source.protocol.two_phase": "false",
     "source.slot.failover": "false",
 }
-"""What each option may be on a server of any version."""
+"""For each option, the value that a server of any version supports."""
 
 
 def _shortfall(wish: str, option: str, since_major: int, since_protocol: int, major: int) -> Shortfall:

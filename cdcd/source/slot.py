@@ -1,9 +1,9 @@
 """Replication slots: read one, create one with its exported snapshot, drop one. Blocking.
 
 In: settings or a SQL connection.  Out: `SlotState`, `CreatedSlot`.
-Invariant: a created slot's exported snapshot lives exactly as long as `CreatedSlot` is open (F37): no other
-command is ever sent on that connection.
-Must not: advance a slot, or drop one that nobody asked to drop.
+Invariant: a created slot's exported snapshot exists exactly as long as `CreatedSlot` is open (F37): no other command
+is ever sent on that connection.
+Must not: advance a slot, or drop one that the caller did not ask to drop.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from cdcd.source.settings import FAILOVER_SINCE_MAJOR, SourceSettings
 from cdcd.waits import held_by
 
 CANCEL_TIMEOUT_S = 10.0
-"""How long a cancelled creation may take to say so, until its connection is given up."""
+"""How long a cancelled creation may take to end before its connection is shut down."""
 _WATCH_INTERVAL_S = 0.1
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
-# The whole row as JSON: the view has other columns in each major.
+# The whole row as JSON: the view has different columns in each major version.
 _READ = "SELECT row_to_json(s), age(s.catalog_xmin) FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{name}'"
 
 _DECODED = "SELECT spill_bytes, stream_bytes FROM pg_stat_replication_slots WHERE slot_name = %s"
@@ -40,7 +40,7 @@ _DECODED = "SELECT spill_bytes, stream_bytes FROM pg_stat_replication_slots WHER
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """One row of pg_replication_slots; None where the server's major does not have the column."""
+    """One row of pg_replication_slots; a field is None if the server's major version lacks the column."""
 
     name: str
     plugin: str | None
@@ -68,9 +68,9 @@ class SlotState:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What the server has done with transactions beyond logical_decoding_work_mem, since its statistics began (F25).
+    """The server's statistics of transactions larger than logical_decoding_work_mem (F25).
 
-    None where it does not say: before PostgreSQL 14, or nothing was decoded yet.
+    None if the server has none: before PostgreSQL 14, or before anything was decoded.
     """
 
     spilled_bytes: int | None = None
@@ -78,7 +78,7 @@ class Decoded:
 
 
 class CreatedSlot:
-    """A slot just created, with the connection that keeps its exported snapshot alive (F37)."""
+    """A newly created slot, with the connection that holds its exported snapshot (F37)."""
 
     def __init__(self, connection: Connection, consistent_point: Lsn, snapshot_name: str | None) -> None:
         self._connection = connection
@@ -86,7 +86,7 @@ class CreatedSlot:
         self.snapshot_name = snapshot_name
 
     def close(self) -> None:
-        """End the connection and with it the exported snapshot; the slot stays."""
+        """Close the connection and with it the exported snapshot; the slot remains."""
         self._connection.close()
 
     def __enter__(self) -> CreatedSlot:
@@ -97,18 +97,18 @@ class CreatedSlot:
 
 
 def read_slot(connection: Connection, name: str) -> SlotState | None:
-    """Return the slot's state, None when there is no such slot."""
+    """Return the slot's state, None if the slot does not exist. Raises Source errors."""
     return read_slot_over_walsender(connection, name)
 
 
 def read_slot_over_walsender(connection: Connection, name: str) -> SlotState | None:
-    """Return the slot's state by a statement without parameters, which a walsender also takes."""
+    """Return the slot's state by a statement without parameters, which a walsender also accepts."""
     rows = fetch(connection, _READ.format(name=name.replace("'", "''")))
     return _slot_state(*rows[0]) if rows else None
 
 
 def read_decoded(connection: Connection, name: str) -> Decoded:
-    """Return what the server says of its decoding of this slot."""
+    """Return the server's decoding statistics of this slot. Raises Source errors."""
     rows = fetch(connection, _DECODED, (name,)) if connection.server_version >= 140_000 else []
     return Decoded(*rows[0]) if rows else Decoded()
 
@@ -124,12 +124,12 @@ def create_slot(
 ) -> CreatedSlot:
     """Create the slot with pgoutput. The publication has to exist already (F39).
 
-    PostgreSQL makes it when every transaction that was open has ended (F38): that is waited for as long as it takes,
-    and `report` hears who they are; where others go on writing meanwhile, each new attempt would wait as long again.
-    Raises SlotUnusable when it exists, SourceUnavailable with the names of those that it waited for longer than
-    `timeout_s`, or another Source error. Set from another thread, `given_up` ends the waiting: a walsender that waits
-    does not see its client go away, and would hold the slot until it is through.
-    `expected`: the server that is known to lack the slot; none is made on another one (F59).
+    PostgreSQL creates the slot when every open transaction has ended (F38). There is no limit by default, because
+    each new attempt would wait as long again; `report` is called with the transactions.
+    Raises SlotUnusable if the slot exists, SourceUnavailable with the open transactions after `timeout_s`, or another
+    Source error. Set from another thread, `given_up` cancels the creation: a waiting walsender does not notice that
+    its client has disconnected, and would hold the slot until the creation ends.
+    `expected`: the server that is known to lack the slot; no slot is created on another server (F59).
     """
     check_slot_name(settings.slot)
     connection = connect_replication(settings)
@@ -147,25 +147,25 @@ def create_slot(
 def create_temporary_slot(
     settings: SourceSettings, connection: Connection, report: Report = unreported
 ) -> Lsn:
-    """Create a slot that ends with this walsender connection; its consistent point. Raises as `create_slot`."""
+    """Create a temporary slot on this walsender connection; return its consistent point. Raises as `create_slot`."""
     check_slot_name(settings.slot)
     command = create_slot_command(settings, connection.server_version, False, temporary=True)
     return parse_lsn(_create(settings, connection, command, None, threading.Event(), report)[1])
 
 
 def drop_slot(connection: Connection, name: str) -> None:
-    """Drop the slot. Raises SlotMissing, or SlotActive while a walsender holds it."""
+    """Drop the slot. Raises SlotMissing, or SlotActive while a walsender uses it."""
     fetch(connection, "SELECT pg_drop_replication_slot(%s)", (name,))
 
 
 def drop_own_slot(connection: Connection, settings: SourceSettings) -> Lsn | None:
-    """Drop the slot of these settings if it is one of cdcd's in this database; its confirmed LSN, or None.
+    """Drop the slot of these settings if it is a pgoutput slot of this database; return its confirmed LSN, or None.
 
-    Raises SlotActive while a walsender holds it.
+    Raises SlotActive while a walsender uses it.
     """
     slot = read_slot(connection, settings.slot)
     ((database, is_standby),) = fetch(connection, "SELECT current_database()::text, pg_is_in_recovery()")
-    # A standby's copy is the server's own; after a promotion `synced` says no more than where it came from.
+    # The server itself manages a synchronized copy on a standby; after a promotion `synced` only shows its origin.
     if slot is None or (slot.synced and is_standby) or (slot.plugin, slot.database) != ("pgoutput", database):
         return None
     drop_slot(connection, settings.slot)
@@ -173,18 +173,18 @@ def drop_own_slot(connection: Connection, settings: SourceSettings) -> Lsn | Non
 
 
 def check_slot_name(name: str) -> None:
-    """Raise SourceSetup for a name that PostgreSQL does not take for a slot."""
+    """Raise SourceSetup for a name that PostgreSQL does not accept for a slot."""
     if not 1 <= len(name) <= 63 or not set(name) <= _NAME_CHARACTERS:
         raise SourceSetup(
-            f"{name!r} cannot be the name of a slot",
-            hint="use 1 to 63 of lower-case letters, digits and underscores",
+            f"{name!r} is not a valid name for a slot",
+            hint="use 1 to 63 lower-case letters, digits and underscores",
         )
 
 
 def create_slot_command(
     settings: SourceSettings, server_version: int, export_snapshot: bool, *, temporary: bool = False
 ) -> str:
-    """Return CREATE_REPLICATION_SLOT in the grammar of this server's version."""
+    """Return the CREATE_REPLICATION_SLOT command in the syntax of this server's version. Raises SourceSetup."""
     if settings.failover and server_version < FAILOVER_SINCE_MAJOR * 10_000:
         raise SourceSetup(
             f"a failover slot needs PostgreSQL {FAILOVER_SINCE_MAJOR}, the server is {server_version // 10_000}",
@@ -223,7 +223,7 @@ def _create(
     except CdcdError as error:
         if error.context.get("sqlstate") == "42710":
             raise SlotUnusable(
-                f"slot {settings.slot} exists already", hint="choose another source.slot.name"
+                f"slot {settings.slot} already exists", hint="choose another source.slot.name"
             ) from None
         if cancelling.expired is not None:
             raise cancelling.expired from None
@@ -233,7 +233,7 @@ def _create(
 
 
 class _Cancelling:
-    """Cancels a creation that is given up, or has lasted too long. `expired`: the error of the latter."""
+    """Cancels a slot creation on request or after a time limit. `expired`: the error for the time limit."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class _Cancelling:
         self.expired: SourceUnavailable | None = None
 
     def run(self) -> None:
-        """Cancel when it is time; hang up on a server that does not answer that."""
+        """Cancel the creation when it is due; shut down the connection if the server does not react."""
         started_s = time.monotonic()
         hang_up_s: float | None = None
         while not self._over.wait(_WATCH_INTERVAL_S):
@@ -269,14 +269,14 @@ class _Cancelling:
 
 
 def _blocked(settings: SourceSettings, waiting: Connection, timeout_s: float) -> SourceUnavailable:
-    """Name what the creation waits for (F38)."""
-    names = "not known"
+    """Return the error that names the transactions for which the creation waits (F38)."""
+    names = "unknown"
     with contextlib.suppress(CdcdError, BackendGone), contextlib.closing(connect_sql(settings)) as connection:
         seen = blockers_of(connection, waiting.info.backend_pid)
         names = names if seen is None else held_by(seen.blockers)
     return SourceUnavailable(
-        f"slot {settings.slot} was not created in {timeout_s:g} s, open transactions: {names}",
-        hint="end them; a slot begins only when every transaction open at its creation has ended",
+        f"slot {settings.slot} was not created within {timeout_s:g} s; open transactions: {names}",
+        hint="end these transactions: PostgreSQL creates a slot only after all transactions open at that time",
     )
 
 
@@ -303,7 +303,7 @@ def _slot_state(row: dict[str, Any], catalog_xmin_age: int | None) -> SlotState:
 
 
 def _conflict(row: dict[str, Any]) -> str | None:
-    """PostgreSQL 16 says only that a conflict with recovery invalidated the slot."""
+    """Return the invalidation reason for PostgreSQL 16, which only reports a conflict with recovery."""
     return "conflict with recovery" if row.get("conflicting") else None
 
 

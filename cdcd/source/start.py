@@ -1,8 +1,8 @@
-"""Put a walsender connection into CopyBoth: the START_REPLICATION command and what surrounds it. Blocking.
+"""Put a walsender connection into CopyBoth with the START_REPLICATION command. Blocking.
 
 In: settings, options, the LSN to start at.  Out: `Started`, a `CopyConnection` with the server's time-out.
-Invariant: every name is quoted for the grammar that reads it, a publication for two of them; a slot that
-cannot be read is told apart by what the server's catalog says about it, not by translated text.
+Invariant: every name is quoted for the grammar that parses it, a publication for two grammars. The reason why a slot
+cannot be read is determined from the server's catalog, not from translated text.
 Must not: read from the stream.
 """
 
@@ -27,8 +27,8 @@ from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.slot import read_slot_over_walsender
 
 RECEIVE_BUFFER_BYTES = 196_608
-"""Small, so that a resting reader makes the walsender pile up, and not so small that it stands still for long: with
-64 kB rows of 200 bytes came at two thirds of the rate, with 256 kB transactions of one row a tenth slower."""
+"""Small, so that the walsender buffers while the reader pauses, but large enough that it does not stop for long: with
+64 kB, rows of 200 bytes arrived at two thirds of the rate; with 256 kB, transactions of one row a tenth slower."""
 
 _NEAR_RTT_US = 2_000
 _TCP_INFO_RTT = struct.Struct("=68xI")  # struct tcp_info: 8 bytes, 15 words, then tcpi_rtt in microseconds
@@ -36,9 +36,9 @@ _TCP_INFO_RTT = struct.Struct("=68xI")  # struct tcp_info: 8 bytes, 15 words, th
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A stream that has begun. `server_timeout_ms` is wal_sender_timeout, 0 when it is off.
+    """A started stream. `server_timeout_ms` is wal_sender_timeout, 0 if it is off.
 
-    `backend_pid` is the walsender's.
+    `backend_pid` is the walsender's pid.
     """
 
     copy: CopyConnection
@@ -55,7 +55,7 @@ def start(
 ) -> Started:
     """Connect and start the stream. Raises SlotActive, SlotMissing, SlotLost, SlotUnusable, Source*.
 
-    `expected`: the server that the position was compared with; nothing is started on another one (F59).
+    `expected`: the server with which the position was compared; no stream is started on another server (F59).
     """
     connection = connect_replication(settings)
     try:
@@ -70,7 +70,7 @@ def start(
 def start_on(
     connection: LogicalReplicationConnection, settings: SourceSettings, options: StreamOptions, start_lsn: Lsn
 ) -> Started:
-    """Start the stream on this walsender connection, which stays the caller's to close after an error."""
+    """Start the stream on this walsender connection, which the caller closes after an error. Raises as `start`."""
     rows = fetch(connection, "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")
     _start_replication(settings, connection, start_command(settings, options, start_lsn))
     copy = CopyConnection(connection)
@@ -106,14 +106,14 @@ def quote_identifier(name: str) -> str:
 
 
 def quote_literal(text: str) -> str:
-    """Return the text as a string of the replication grammar, where a backslash is nothing special."""
+    """Return the text as a string literal of the replication grammar, in which a backslash is not special."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _start_replication(
     settings: SourceSettings, connection: LogicalReplicationConnection, command: str
 ) -> None:
-    cursor: Any = connection.cursor()  # the stubs leave this class untyped
+    cursor: Any = connection.cursor()  # the type stubs lack this class
     try:
         with within(connection):
             cursor.start_replication_expert(command, decode=False)
@@ -122,13 +122,13 @@ def _start_replication(
 
 
 def _explained(settings: SourceSettings, connection: Connection, error: CdcdError) -> CdcdError:
-    """Return the error, or a more exact one when the slot's row tells why it cannot be read (F23)."""
+    """Return the error, or a more specific one if the slot's state shows why it cannot be read (F23)."""
     if isinstance(error, (SlotActive, SlotMissing, SourceUnavailable)):
         return error
     try:
         slot = read_slot_over_walsender(connection, settings.slot)
     except CdcdError:
-        return error  # the connection went with the command; the first error stands
+        return error  # the connection ended with the command: report the first error
     if slot is None:
         return error
     sqlstate = error.context.get("sqlstate")
@@ -141,9 +141,9 @@ def _explained(settings: SourceSettings, connection: Connection, error: CdcdErro
 
 
 def _tune_socket(descriptor: int) -> bool:
-    """Shrink the receive buffer of a near TCP connection; returns whether it is TCP.
+    """Shrink the receive buffer of a TCP connection with a short round trip; return whether it is TCP.
 
-    Over a long way a small buffer would limit the rate to buffer / round trip, so it stays as it is.
+    With a long round trip, a small buffer would limit the rate to buffer size / round-trip time.
     """
     with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as probe:
         if probe.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_UNIX:

@@ -1,10 +1,10 @@
-"""One at a time from a session's start until it streams: an advisory lock, because nobody holds the slot yet (F69).
+"""An advisory lock for a session's start: until the session streams, no walsender holds the slot (F69).
 
-In: where the source is, a slot's name.  Out: the lock, or SlotActive with the pid of who has it.
-Invariant: the lock belongs to a connection of its own, and the server ends that one when nothing has come over it for
-`wal_sender_timeout`: a frozen or cut-off owner loses it as it would lose the slot. A working owner says something
-three times as often. Who loses it is told, and is no owner any more.
-Must not: be relied on for exactly once: that nobody else writes is Kafka's to see to (the producer's epoch, F64).
+In: the source's settings, a slot's name.  Out: the lock, or SlotActive with the owner's pid.
+Invariant: the lock belongs to a connection of its own, which the server closes after `wal_sender_timeout` without a
+query. A frozen or disconnected owner thus loses the lock as it would lose the slot. A working owner sends queries
+three times as often. An owner that loses the lock is notified.
+Must not: be relied on for exactly-once delivery: Kafka ensures that no other producer writes (producer epoch, F64).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.settings import SourceSettings
 
 PATIENCE_MS = 2000
-"""How long to wait for the lock: longer than one takes that only looks whether the slot is held."""
+"""How long to wait for the lock: longer than a session holds it that only checks whether the slot is in use."""
 LONGEST_SILENCE_S = 10.0
 _LOCK_NOT_AVAILABLE = "55P03"
 
-# A wal_sender_timeout of 0 is an idle_session_timeout of 0: then neither the slot nor the lock is ever taken away.
-# By its name, because PostgreSQL 12 and 13 do not have it: there a frozen owner keeps the lock with its connection.
+# With wal_sender_timeout = 0, idle_session_timeout is also 0: a frozen owner never loses the slot or the lock.
+# By name, because PostgreSQL 12 and 13 lack the setting: there a frozen owner has the lock as long as its connection.
 _PREPARE = """
     SELECT w.setting::bigint, set_config('lock_timeout', %s, false),
            (SELECT set_config(i.name, w.setting, false) FROM pg_settings i WHERE i.name = 'idle_session_timeout')
@@ -39,7 +39,7 @@ _OWNER = """
 
 
 class StartLock:
-    """The lock of one session. `on_lost` is called, in another thread, when the server has taken it away."""
+    """The lock of one session. `on_lost` is called, in another thread, if the lock's connection is lost."""
 
     def __init__(self, settings: SourceSettings, on_lost: Callable[[CdcdError], None]) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class StartLock:
         self._over = threading.Event()
 
     def acquire(self) -> int:
-        """Take it, and keep it until `release`; returns the pid it is held under. Blocks.
+        """Acquire the lock and hold it until `release`; return the pid of its connection. Blocking.
 
         Raises SlotActive, and Source errors.
         """
@@ -64,11 +64,11 @@ class StartLock:
         return connection.info.backend_pid
 
     def release(self) -> None:
-        """Let it go, now or as soon as it is had; does not wait, and may be called again."""
+        """Release the lock, now or once it is acquired; does not wait, and may be called again."""
         self._over.set()
 
     def _take(self, connection: Connection) -> float:
-        """Return after how many seconds something has to be said."""
+        """Acquire the lock; return the seconds after which the connection has to send a query."""
         ((timeout_ms, *_),) = fetch(connection, _PREPARE, (str(PATIENCE_MS),))
         key = lock_key(self._settings.slot)
         try:
@@ -78,8 +78,8 @@ class StartLock:
                 raise
             raise SlotActive(
                 "another cdcd is starting on the slot, or copies the tables",
-                hint="waits until it streams or ends; a frozen or cut-off one loses its place after "
-                "wal_sender_timeout",
+                hint="no action is needed: cdcd waits until the other one streams or ends; a frozen or disconnected "
+                "one loses the lock after wal_sender_timeout",
                 slot=self._settings.slot,
                 pid=owner_of(connection, self._settings.slot),
             ) from None
@@ -92,20 +92,18 @@ class StartLock:
         except CdcdError as error:
             if not self._over.is_set():
                 self._on_lost(
-                    SourceUnavailable(
-                        f"the connection that holds the lock of the start is gone: {error.message}"
-                    )
+                    SourceUnavailable(f"the connection that holds the start lock was lost: {error.message}")
                 )
         finally:
             connection.close()
 
 
 def owner_of(connection: Connection, slot: str) -> int | None:
-    """Return the pid under which somebody has the lock of this slot, None when nobody has. Raises Source errors."""
+    """Return the pid of the connection that holds the lock of this slot, None for none. Raises Source errors."""
     rows = fetch(connection, _OWNER, (lock_key(slot),))
     return rows[0][0] if rows else None
 
 
 def lock_key(slot: str) -> int:
-    """Return the key, a bigint: of the slot's name alone, because the locks of each database are its own."""
+    """Return the lock's key, a bigint, from the slot's name alone: advisory locks are local to a database."""
     return int.from_bytes(hashlib.sha256(f"cdcd start {slot}".encode()).digest()[:8], "big", signed=True)

@@ -1,9 +1,9 @@
-"""One replication stream on an asyncio loop: items out, confirmed LSNs in, status updates by themselves.
+"""One replication stream on an asyncio loop: items out, confirmed LSNs in, automatic status updates.
 
 In: `open_stream(settings, options, start_lsn)`.  Out: `ReplicationStream`.
-Invariant: the flush LSN begins at `start_lsn`, which is durable already; only `queue_flush_lsn` advances it. Status
-updates continue while nobody reads (F14, F15), and each one has the positions of its moment.
-Must not: be used from another thread than its loop's, or read on while the caller does not (backpressure).
+Invariant: the flush LSN begins at `start_lsn`, which is already durable; only `queue_flush_lsn` advances it. Status
+updates continue while the caller does not read (F14, F15), and each one has the current positions.
+Must not: be used from a thread other than its loop's, or read while the caller does not (backpressure).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ async def open_stream(
 ) -> ReplicationStream:
     """Connect, start replication at `start_lsn` and return the stream. Raises SlotActive and other errors.
 
-    `expected`: who has to answer; SourceUnavailable when it is somebody else (F59).
+    `expected`: the required server; SourceUnavailable if another one answers (F59).
 
-    Cancelled while connecting, it closes the connection when that is through.
+    If cancelled while connecting, it closes the connection once it is established.
     """
     starting = start_in_thread(start, settings, options, start_lsn, expected)
     try:
@@ -51,7 +51,7 @@ async def open_stream(
 
 
 class ReplicationStream:
-    """The stream of one slot. `more`: the last read stopped at its limit, and there is more at once."""
+    """The stream of one slot. `more`: the last read stopped at its limit, and more data is available."""
 
     def __init__(self, started: Started, settings: SourceSettings, start_lsn: Lsn) -> None:
         self._copy = started.copy
@@ -71,30 +71,30 @@ class ReplicationStream:
         self._is_writing = False
         self._is_closed = False
         self.batches_transactions = False
-        """Whether whole transactions are one item (`TransactionBatch`)."""
+        """Whether complete transactions are combined into one item (`TransactionBatch`)."""
         self.more = False
         self.received_bytes = 0
-        """Of CopyData messages, whatever they hold."""
+        """The size of all CopyData messages received."""
         self.sent_updates = 0
-        """Status updates that were handed to libpq."""
+        """The number of status updates passed to libpq."""
         self.send_status()
         self._status_task = self._loop.create_task(self._keep_alive(), name="cdcd-source-status")
         self._status_task.add_done_callback(self._status_ended)
 
     @property
     def is_at_backlog_rate(self) -> bool:
-        """Whether so much comes in that latency is not what matters."""
+        """Whether the rate is so high that throughput matters more than latency."""
         return self._pause.is_at_backlog_rate
 
     @property
     def confirmed_lsn(self) -> Lsn:
-        """What the server is being told to be durable."""
+        """The flush LSN for the server: all data below it is durable in Kafka."""
         return self._feedback.confirmed_lsn
 
     async def read(self, max_bytes: int = 262_144) -> list[Item]:
-        """Return the next items, at least one; about `max_bytes` at most. Cancellable, nothing is lost.
+        """Return the next items, at least one; about `max_bytes` at most. A cancellation loses no items.
 
-        Raises the server's ErrorResponse translated (F19), SourceUnavailable when the stream ended, fell
+        Raises the error for the server's ErrorResponse (F19), SourceUnavailable if the stream ended, fell
         silent (F16) or broke, PublicationMissing (F72), or a ProtocolError.
         """
         await self._rest()
@@ -106,7 +106,7 @@ class ReplicationStream:
                 self._note(drained)
                 return drained.items
             if self._failure is not None:
-                raise self._failure  # after the drain: the server's own last word tells more
+                raise self._failure  # after the drain: the server's own error is more specific
             await self._wait_readable()
             self._hear()
 
@@ -119,9 +119,9 @@ class ReplicationStream:
         self._send(reply_requested=False)
 
     async def close(self) -> None:
-        """Send a last status and CopyDone, wait shortly for the server to release the slot, and disconnect.
+        """Send a last status and CopyDone, wait briefly for the server to release the slot, and disconnect.
 
-        What the server still sends is thrown away: it was not confirmed, so it comes again.
+        Data that the server still sends is dropped: it was not confirmed, so the server sends it again.
         """
         if self._is_closed:
             return
@@ -135,7 +135,7 @@ class ReplicationStream:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self._await_release()
         except (SourceError, TimeoutError):
-            pass  # closing the socket releases the slot as well, only later (F74)
+            pass  # closing the socket also releases the slot, but later (F74)
         finally:
             self._loop.remove_writer(self._copy.socket)
             self._loop.remove_reader(self._copy.socket)
@@ -144,7 +144,7 @@ class ReplicationStream:
     # --- reading -------------------------------------------------------------------------------------------
 
     async def _rest(self) -> None:
-        """Let the socket fill up when the last drain has emptied it and traffic is high; else return at once."""
+        """Wait while the reader pauses to let the socket fill up; otherwise return at once."""
         rest_us = self._resume_us - _now_us()
         if rest_us > 0:
             await asyncio.sleep(rest_us / 1e6)
@@ -165,7 +165,7 @@ class ReplicationStream:
             elif type(item) is TransactionBatch:
                 self._feedback.received(item.last_lsn)
         if self._feedback.due(now_us):
-            self.send_status()  # F14: an answer asked for goes out before the items are worked on
+            self.send_status()  # F14: a requested reply is sent before the items are processed
 
     async def _wait_readable(self) -> None:
         """Wait until the socket can be read or the status task reports a failure."""
@@ -175,7 +175,7 @@ class ReplicationStream:
         try:
             await waiting
         finally:
-            if self._waiting is waiting:  # else `close` waits on the same socket by now
+            if self._waiting is waiting:  # else `close` now waits on the same socket
                 self._loop.remove_reader(self._copy.socket)
                 self._waiting = None
 
@@ -200,7 +200,7 @@ class ReplicationStream:
             self._fail(error)
 
     def _flush(self) -> None:
-        """Send what libpq has queued, going on when the socket takes more; never waits (F15)."""
+        """Send libpq's queued data now, and the rest when the socket is writable; never waits (F15)."""
         try:
             is_done = self._copy.flush()
         except SourceUnavailable as error:
@@ -213,7 +213,7 @@ class ReplicationStream:
         self._is_writing = not is_done
 
     def _fail(self, error: SourceError) -> None:
-        """Keep the failure for `read` and wake it."""
+        """Store the failure for `read` and wake it."""
         self._failure = self._failure or error
         _wake(self._waiting)
 
@@ -222,7 +222,7 @@ class ReplicationStream:
             self._fail(SourceError(f"status updates ended: {type(error).__name__}"))
 
     async def _keep_alive(self) -> None:
-        """Send a status update whenever one is due, whoever reads or not (F14), and watch silence (F16)."""
+        """Send each status update when it is due, also without a reader (F14), and detect silence (F16)."""
         while self._failure is None:
             now_us = _now_us()
             if self._feedback.due(now_us):
@@ -232,9 +232,9 @@ class ReplicationStream:
             await asyncio.sleep(step_us / 1e6)
 
     def _watch_silence(self, now_us: int) -> None:
-        """Ask a server that says nothing for an answer, and give it up when none comes (F16).
+        """Request a reply from a silent server, and report a failure if none is received (F16).
 
-        Only while somebody waits to read: unread bytes are not silence.
+        Only while `read` waits for data: unread bytes are not silence.
         """
         if self._waiting is None:
             return
@@ -248,7 +248,7 @@ class ReplicationStream:
             self._fail(SourceUnavailable(f"the server has been silent for {silent_s:.1f} s"))
 
     async def _await_release(self) -> None:
-        """Read to the end of the copy and of the command: then the walsender holds the slot no more."""
+        """Read to the end of the copy and of the command: then the walsender has released the slot."""
         is_streaming = True
         while True:
             self._flush()
@@ -256,7 +256,7 @@ class ReplicationStream:
                 return
             while is_streaming and (message := self._copy.read_message()) != 0:
                 if message == COPY_FAILED:
-                    return  # libpq has no memory for the message: the copy goes on, and no result would end it
+                    return  # libpq lacks memory for the message: the copy would continue without an end
                 is_streaming = not isinstance(message, int)
             if not is_streaming and self._copy.finish_command():
                 return
@@ -264,7 +264,7 @@ class ReplicationStream:
 
 
 def _silence_us(settings: SourceSettings, timeout_ms: int) -> int:
-    """A server may decode for as long as its own time-out without a word (F17)."""
+    """Return the silence limit in microseconds: a server may decode silently up to its own time-out (F17)."""
     if settings.silence_timeout_s is not None:
         return int(settings.silence_timeout_s * 1e6)
     return max(SILENCE_MIN_MS, 2 * timeout_ms) * 1_000

@@ -1,9 +1,9 @@
-"""Which subtransactions were rolled back, by the server's own account of transaction ids. Blocking.
+"""Find rolled-back subtransactions by the server's transaction status. Blocking.
 
 In: a SQL connection to a server that streams (PostgreSQL 14 and later), 32-bit xids of subtransactions whose
-transaction has ended or is prepared.  Out: whether one was rolled back, or is so old that nobody knows.
-Invariant: a subtransaction is marked as rolled back before its session goes on, so before its transaction's end is
-sent; one that was kept is committed, or in progress still where the server is not done with the commit yet.
+transaction has ended or is prepared.  Out: whether one was rolled back, or is too old for the server to know.
+Invariant: the server records a rollback before the session continues, thus before it sends the transaction's end. Any
+other subtransaction is committed, or still in progress while the server completes the commit.
 Must not: change anything.
 """
 
@@ -26,15 +26,15 @@ _EXISTS = """
 
 
 def any_rolled_back(connection: Connection, xids: Collection[int]) -> bool:
-    """Return whether one of these was rolled back, or whether that is not known any more. Raises Source errors."""
+    """Return whether one of these was rolled back or has an unknown status. Raises Source errors."""
     ((ended,),) = fetch(connection, _ENDED)
     ((found,),) = fetch(connection, _EXISTS, ([with_epoch(xid, ended) for xid in xids],))
     return bool(found)
 
 
 def with_epoch(xid: int, ended: int) -> int:
-    """Return the xid of 64 bits that is nearest to what has ended last; what is prepared may lie beyond.
+    """Return the 64-bit xid that is nearest to the last ended one; a prepared transaction's xid may be higher.
 
-    0, which is none, for one from before the first epoch.
+    0, which is invalid, for an xid from before the first epoch.
     """
     return max(0, ended + (xid - ended + _XIDS // 2) % _XIDS - _XIDS // 2)

@@ -1,9 +1,9 @@
-"""Timelines: which one a server left another at, from its timeline history file.
+"""Timelines: the LSNs at which a server left earlier timelines, from its timeline history file.
 
-In: the file's content, or a walsender connection to ask for it (TIMELINE_HISTORY).  Out: switch points by timeline.
-Invariant: the file has one line for each ancestor, `timeline, tab, switch point, tab, reason`: what is written on a
-timeline up to its switch point belongs to the history of the file's own timeline, what is behind it does not (F58).
-A line that cannot be read is an error, never passed over.
+In: the file's content, or a walsender connection to read it (TIMELINE_HISTORY).  Out: switch points by timeline.
+Invariant: the file has one line per ancestor, `timeline, tab, switch point, tab, reason`. WAL of a timeline up to its
+switch point belongs to the history of the file's own timeline, later WAL does not (F58). A malformed line is an error
+and is never skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_FILE = "58P01"
 
 
 def parse_history(content: bytes) -> dict[int, Lsn]:
-    """Return where each ancestor was left. Raises SourceError for what is no timeline history file."""
+    """Return the switch point of each ancestor. Raises SourceError for an invalid timeline history file."""
     points: dict[int, Lsn] = {}
     for line in content.splitlines():
         line = line.strip()
@@ -31,7 +31,7 @@ def parse_history(content: bytes) -> dict[int, Lsn]:
             timeline, switch_lsn = int(words[0]), parse_lsn(words[1].decode("ascii"))
         except (IndexError, ValueError):
             raise SourceError(
-                "the server's timeline history has a line that is none", line=len(points) + 1
+                "the server's timeline history has a malformed line", line=len(points) + 1
             ) from None
         if points and timeline <= max(points):
             raise SourceError("the server's timeline history is not in order", timeline=timeline)
@@ -40,9 +40,10 @@ def parse_history(content: bytes) -> dict[int, Lsn]:
 
 
 def read_history(connection: Connection, timeline: int) -> Mapping[int, Lsn]:
-    """Return where the ancestors of this timeline were left, asked over a walsender connection.
+    """Return the switch points of this timeline's ancestors, queried over a walsender connection.
 
-    Empty for the first timeline, and where the server does not have the file: then nothing is known of them.
+    Empty for the first timeline, and if the server lacks the file: then the ancestors are unknown. Raises Source
+    errors.
     """
     if timeline == 1:
         return {}
@@ -52,5 +53,5 @@ def read_history(connection: Connection, timeline: int) -> Mapping[int, Lsn]:
         if error.context.get("sqlstate") == _NO_FILE:
             return {}
         raise
-    # Before PostgreSQL 15 the column says that it is bytea, since then text.
+    # Before PostgreSQL 15 the column's type is bytea, since then text.
     return parse_history(content.encode() if isinstance(content, str) else bytes(content))

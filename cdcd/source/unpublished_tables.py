@@ -1,9 +1,10 @@
-"""Tables by their names: those that are there and not published, although somebody may think that they are.
+"""Find tables that are not published although a user may believe so, because of their names.
 
-In: a SQL connection, what is published.  Out: `UnpublishedTable` tables; `with_topic`, pure: those whose topics hold
+In: a SQL connection, the published tables.  Out: `UnpublishedTable`s; `with_topic`, pure: those whose topics have
 records.
-Invariant: PostgreSQL publishes by oid: who renames a table publishes it under its new name, and what takes its old
-name is not published. A partition whose root is published is published, and so is a root by all of its partitions.
+Invariant: PostgreSQL publishes by oid: a renamed table stays published under its new name, and a new table with the
+old name is not published. A partition with a published root is published, and so is a root of which all partitions
+are published.
 Must not: wait for a lock, or change a publication.
 """
 
@@ -50,9 +51,9 @@ _NAMED = """
 
 @dataclass(frozen=True, slots=True)
 class UnpublishedTable:
-    """A table that exists and is not published. `is_logged`: an unlogged one cannot be.
+    """A table that exists and is not published. `is_logged`: an unlogged table cannot be published.
 
-    `is_of_all`: a publication publishes all tables that can be.
+    `is_of_all`: a publication is FOR ALL TABLES.
     """
 
     relid: int
@@ -63,16 +64,16 @@ class UnpublishedTable:
 
     @property
     def name(self) -> str:
-        """The name as publications and topics have it."""
+        """The name as in publications and topics."""
         return f"{self.schema}.{self.table}"
 
     @property
     def quoted(self) -> str:
-        """The name as SQL has it."""
+        """The name as a quoted SQL identifier."""
         return f"{quote_identifier(self.schema)}.{quote_identifier(self.table)}"
 
     def added_to(self, publication: str) -> str:
-        """Return the SQL that publishes it."""
+        """Return the SQL that publishes the table."""
         logged = "" if self.is_logged else f"ALTER TABLE {self.quoted} SET LOGGED; "
         if self.is_of_all:
             return logged.removesuffix("; ")
@@ -82,21 +83,21 @@ class UnpublishedTable:
 def unpublished(
     connection: Connection, published: Collection[int], publications: Collection[str] = ()
 ) -> list[UnpublishedTable]:
-    """Return the tables of this database besides those with these oids. Raises Source errors.
+    """Return the tables of this database other than those with these oids. Raises Source errors.
 
-    `publications`: those that are read.
+    `publications`: the publications that cdcd reads.
     """
     rows = fetch(connection, _UNPUBLISHED, (list(published), list(publications)))
     return [UnpublishedTable(*row) for row in rows]
 
 
 def named(connection: Connection, publications: Collection[str]) -> set[int]:
-    """Return the oids of the tables that these publications name, not their schema or a parent of theirs."""
+    """Return the oids of the tables that these publications list themselves, not by schema or parent."""
     return {relid for (relid,) in fetch(connection, _NAMED, (list(publications),))}
 
 
 def attached(connection: Connection, relids: Collection[int], published: Collection[int]) -> dict[int, str]:
-    """Return those of these tables that are partitions of published ones now, with the names of their roots."""
+    """Return, of these tables, the partitions of published tables, with the names of their roots."""
     if not relids:
         return {}
     rows = fetch(connection, _ATTACHED, (list(published), list(relids)))
@@ -106,10 +107,10 @@ def attached(connection: Connection, relids: Collection[int], published: Collect
 def with_topic(
     tables: Iterable[UnpublishedTable], topic_of: Callable[[str, str], str], known: Collection[str]
 ) -> list[UnpublishedTable]:
-    """Return the tables whose topics hold records, by name. Pure.
+    """Return the tables whose topics have records, sorted by name. Pure.
 
-    What is written to them does not come, and the topic holds the rows of another table of the name, or of this one
-    from before it was taken out of the publication.
+    Changes of these tables are not published, and the topic has the rows of another table with that name, or of this
+    table from before it was removed from the publication.
     """
     topics = frozenset(known)
     return sorted(

@@ -222,7 +222,7 @@ def test_who_goes_on_after_a_halt_accepts_what_it_named_and_nothing_else(pg_serv
         watched.watch.resumed(watched.errors[-1])
         watched.look()
         assert watched.look() == watched.again().look() == []
-        assert ["put back" in error.message for error in watched.errors] == [False, True]
+        assert ["added again" in error.message for error in watched.errors] == [False, True]
 
 
 def test_a_table_that_somebody_alters_holds_up_no_look(pg_server: PostgresServers) -> None:
@@ -292,10 +292,12 @@ def test_a_table_taken_out_while_no_daemon_runs_halts_the_next_start(
     await_confirmed(postgres, daemon)
     assert daemon.stop() == 0
     run_script(postgres.dsn(database), LEFT_OUT, "INSERT INTO t VALUES (2)", "INSERT INTO u VALUES (2)")
-    assert "table public.t was taken out" in halts_with(daemon.start(), PublicationChanged.code)
+    assert "table public.t was removed from" in halts_with(daemon.start(), PublicationChanged.code)
     run_script(postgres.dsn(database), "ALTER PUBLICATION pub ADD TABLE t", "INSERT INTO t VALUES (3)")
     daemon.reload()
-    eventually(lambda: "put back" in daemon.status()["reason"], "what is there now is something else again")
+    eventually(
+        lambda: "added again" in daemon.status()["reason"], "what is there now is something else again"
+    )
     assert reader.read(f"{daemon.name}.public.u") == []
     daemon.reload()
     daemon.wait_state("streaming")

@@ -64,7 +64,7 @@ def test_a_slot_without_a_snapshot_has_no_snapshot(pg_server: PostgresServers, m
 def test_a_slot_that_exists_is_not_created_again(pg_server: PostgresServers) -> None:
     with source_database(pg_server(18)) as settings:
         make_slot(settings)
-        with pytest.raises(SlotUnusable, match="exists already"):
+        with pytest.raises(SlotUnusable, match="already exists"):
             create_slot(settings, export_snapshot=False)
 
 

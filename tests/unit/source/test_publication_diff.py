@@ -142,7 +142,7 @@ def test_another_entry_is_another_membership(now: PublicationEntry, expected: li
 
 def test_the_options_are_told_as_they_were_and_are() -> None:
     (change,) = changes(BEFORE, {"pub": pub(1, "insert", _10=T, _11=U)})
-    assert change.description == f"publication pub publishes otherwise: publish was {ALL}, is insert"
+    assert change.description == f"the options of publication pub were changed: publish was {ALL}, is insert"
 
 
 def test_an_alter_that_was_taken_back_is_told() -> None:
