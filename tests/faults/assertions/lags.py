@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from math import inf
 
 from cdcd.monitoring.server_monitor import SCRAPE_INTERVAL_S
 from tests.faults.facts import Finding, Lag, Progress, Transaction
@@ -64,10 +65,11 @@ class _Truth:
         committed_s = [one.committed_s for one in self.transactions]
         self._latest_s = list(accumulate(committed_s, max))
         self._earliest_s = list(accumulate(reversed(committed_s), min))[::-1]
-        copying = [
-            one.commit_s for one in self.committed if one.phase != "streaming" and one.commit_s is not None
+        self._copies = [
+            record
+            for before, record in pairwise(self.committed)
+            if before.phase == "snapshot" and record.phase == "streaming"
         ]
-        self._begun_s = min([*copying, self.lags[0].began_s]) if self.lags else 0.0
 
     def durable(self, lag: Lag) -> Progress | None:
         """The last record that can have been durable when the metrics were asked."""
@@ -91,23 +93,47 @@ class _Truth:
         return max(0.0, age_s)
 
     def most_s(self, at: int) -> float:
-        """The age of the last transaction that was confirmed, or of one behind it: all before is durable.
+        """The age of the earliest moment that cdcd can count from.
 
-        With nothing behind it there is no lag, but what cdcd cannot know: that grows from what it said before. While
-        it copies it counts from before the slot was made, or from before the attempt that was cut off.
+        With nothing behind the last confirmed transaction there is no lag, but what cdcd cannot know: that grows from
+        what it said before.
         """
         lag = self.lags[at]
-        if lag.state == "snapshot":
-            return lag.until_s - min(lag.began_s, self._begun_s) + SAME_PROCESS_S
+        if not lag.received_lsn:
+            return lag.until_s - self._stored_s(at)
         last = bisect_right(self._ends, lag.confirmed_lsn) - 1
-        if last < 0:
-            return float("inf")
-        age_s = lag.until_s - self._earliest_s[last]
+        age_s = lag.until_s - self._durable_s(lag, last)
         before = self.lags[at - 1] if at else None
-        if before is None or before.lag_s is None or abs(lag.began_s - before.began_s) > SAME_PROCESS_S:
+        is_same = before is not None and abs(lag.began_s - before.began_s) <= SAME_PROCESS_S
+        if last < 0 or before is None or before.lag_s is None or not is_same:
             return age_s
         grown_s = before.lag_s + lag.until_s - before.said_s + SCRAPE_INTERVAL_S
         return grown_s if last == len(self._ends) - 1 else max(age_s, grown_s)
+
+    def _durable_s(self, lag: Lag, last: int) -> float:
+        """The commit time of the last confirmed transaction, or of one behind it: everything before is durable.
+
+        A transaction that is only in the copy has no commit time in cdcd. cdcd counts from before it asked for the
+        slot, which may be much earlier than the slot's point; the record of the complete copy says when.
+        """
+        copied = bisect_right(self._copies, lag.received_lsn, key=lambda one: one.end_lsn) - 1
+        copy = self._copies[copied] if copied >= 0 else None
+        if last >= 0 and (copy is None or self._ends[last] > copy.end_lsn):
+            return self._earliest_s[last]
+        return -inf if copy is None or copy.commit_s is None else copy.commit_s
+
+    def _stored_s(self, at: int) -> float:
+        """The earliest time in a progress record that the process may have read, or written last.
+
+        It has received nothing, so the copy is not complete, or the record is being read. Of the records before the
+        previous sample the last one may have been uncommitted then, so the one before it counts too. Without a record
+        cdcd counts from the begin of the copy, which is within the process.
+        """
+        lag = self.lags[at]
+        first = bisect_left(self._offsets, self.lags[at - 1].end_offset) - 2 if at else -1
+        end = bisect_left(self._offsets, lag.end_offset)
+        said = [one.commit_s for one in self.committed[max(0, first) : end] if one.commit_s is not None]
+        return min(said if first >= 0 else [*said, lag.began_s - SAME_PROCESS_S], default=-inf)
 
 
 def _bytes(lags: Sequence[Lag], at: int, truth: _Truth) -> Iterator[Finding]:
