@@ -1,13 +1,13 @@
-"""One budget in memory: open transactions, and rows that wait for Kafka.
+"""The memory budget for open transactions, and for rows that wait for Kafka.
 
-In: how much both hold.  Out: open transactions moved to disk, or a wait, or SpillFull.
-Invariant: each has a share of its own, because a replay fills the other's while it empties its own. Beyond half of
-the budget the largest open transaction goes to disk, in a thread, so that status updates go on (F14); the overshoot
-is one item.
-At the end of the disk's room reading stops (F15): first all that is complete goes to Kafka and is confirmed, then
-others get time to make room on a full disk. After that the session ends with SpillFull. The limit of one's own is
-not waited for: only what is still to be read could end an open transaction.
-Must not: look at what is stored.
+In: the memory that both use.  Out: open transactions moved to disk, or a wait, or SpillFull.
+Invariant: each has a share of its own, because a replay empties the first while it fills the second. Beyond half of
+the budget the largest open transaction goes to disk, in a thread, so that status updates continue (F14); the budget
+is exceeded by one item at most. When the disk is full, reading stops (F15). First, all complete transactions are
+written to Kafka and confirmed; then cdcd waits for space on the disk for `PATIENCE_S`. After that the session ends
+with SpillFull. At cdcd's own limit there is no wait: only changes that are still to be read could end an open
+transaction.
+Must not: read the stored changes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cdcd.spill.pool import OWN_LIMIT, Usage
 from cdcd.threads import settled, start_in_thread
 
 PATIENCE_S = 30.0
-"""How long a full disk has to get room by what others do."""
+"""How long cdcd waits for other programs to free space on a full disk."""
 RETRY_S = 0.5
 _LOG = structlog.stdlib.get_logger("cdcd.buffers")
 
 
 class Pool(Protocol):
-    """What is needed of the spill room."""
+    """The spill pool, as far as it is used here."""
 
     usage: Usage
 
@@ -38,20 +38,20 @@ class Pool(Protocol):
 
 
 def open_share(budget_bytes: int) -> int:
-    """Return the share of open transactions."""
+    """Return the share of open transactions, in bytes."""
     return max(1, budget_bytes // 2)
 
 
 def waiting_share(budget_bytes: int) -> int:
-    """Return the share of rows that wait for Kafka's client: enough to go on while a Kafka transaction commits.
+    """Return the share of rows that wait for the Kafka client: enough to encode on while a transaction commits.
 
-    More would be no faster: where Kafka is what limits, it is only held.
+    A larger share would not be faster: if Kafka is the bottleneck, it only delays rows.
     """
     return max(1, budget_bytes // 8)
 
 
 class Buffers:
-    """Watches the budget; the pump asks after each item."""
+    """Enforces the budget; the pump checks it after each item."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Buffers:
 
     @property
     def is_over(self) -> bool:
-        """Whether open transactions hold more than their share."""
+        """Whether open transactions use more than their share."""
         return self._pool.usage.memory_bytes > self._limit_bytes
 
     async def relieve(self) -> None:
@@ -82,7 +82,7 @@ class Buffers:
             await self._wait_for_room(error)
 
     async def settled(self) -> None:
-        """Wait until no thread writes any more."""
+        """Wait until no thread writes to disk any more."""
         await settled(self._moving)
 
     async def _move(self) -> None:
@@ -94,7 +94,7 @@ class Buffers:
         self._blocked(True)
         try:
             _LOG.warning(
-                "spill_full", error=str(error), doing="writing what is complete before anything else"
+                "spill_full", error=str(error), doing="writing the complete transactions before anything else"
             )
             await self._flush()
             if error.context.get("cause") == OWN_LIMIT:

@@ -1,10 +1,10 @@
-"""What becomes of a record that is larger than Kafka takes (F65): a halt that names it, or a dead letter.
+"""Handle a record that is larger than Kafka accepts (F65): halt and name the record, or write a dead letter.
 
-In: a refused record.  Out: the records that go in its place, or the refusal with the table and the transaction.
-Invariant: nothing is passed over. In the row's own place stands a marker (`g`), at which a mirror stops, and in the
-topic of dead letters what it was and where PostgreSQL has it; both are in the Kafka transaction that the row would
-have been in, so they are there once, whatever is killed. They are counted and logged when they are durable.
-Must not: be asked about a record that Kafka takes; put the row, or its key, into a log or an error.
+In: a refused record.  Out: the records to write instead, or the refusal with the table and the transaction.
+Invariant: no row is skipped without a trace. A marker (`g`), at which a mirror stops, takes the row's place, and the
+topic of dead letters gets the change's description and its position in PostgreSQL. Both are in the Kafka transaction
+of the row, so each is written exactly once, whatever is killed. They are counted and logged when they are durable.
+Must not: be called for a record that Kafka accepts; put the row, or its key, into a log or an error.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from cdcd.model import Record
 _LOG = structlog.stdlib.get_logger("cdcd.dead_letters")
 FORMAT = 1
 _ONE_PARTITION = 0
-_MARKER_HINT = "what is too large is the marker in a row's place, because of its key: raise the limits"
+_MARKER_HINT = (
+    "the marker that replaces the row is too large itself, because of the row's key: raise the limits"
+)
 
 
 class Plans(Protocol):
-    """What is known of a record's topic and schema."""
+    """The plans that records were encoded by."""
 
     def of_record(self, record: Record) -> RelationPlan | None: ...  # noqa: D102
 
 
 class Counts(Protocol):
-    """Who is told of a dead letter."""
+    """Counts dead letters."""
 
     def dead_letter(self, table: str) -> None: ...  # noqa: D102
 
 
 class DeadLetters:
-    """Those of one session. `topic`: where they go, None where a record that is too large halts."""
+    """The dead letters of one session. `topic`: their topic, None if a record that is too large halts."""
 
     def __init__(self, plans: Plans, counts: Counts, topic: str | None) -> None:
         self._plans = plans
@@ -48,9 +50,9 @@ class DeadLetters:
         self._open: list[Change] = []
 
     def instead_of(self, record: Record, refusal: RecordTooLarge, commit_lsn: Lsn) -> list[Record]:
-        """Return what is to be written in a record's place; it is in the transaction that commits at `commit_lsn`.
+        """Return the records to write instead of a record of the transaction that commits at `commit_lsn`.
 
-        Raises the refusal, with the table and the change, where the record is to halt or is not a row's.
+        Raises the refusal, with the table and the change, if cdcd is to halt or the record is not a row's.
         """
         plan = self._plans.of_record(record)
         if plan is None:
@@ -71,7 +73,7 @@ class DeadLetters:
         return [marker, Record(self._topic, _ONE_PARTITION, record.key, letter(change))]
 
     def after_commit(self) -> None:
-        """What was written since the last time is durable."""
+        """Count and log the dead letters that the last commit made durable."""
         for change in self._open:
             table = f"{change.schema}.{change.table}"
             self._counts.dead_letter(table)
@@ -88,7 +90,7 @@ class DeadLetters:
 
 
 def marker_details(change: Change, dead_letters: str) -> dict[str, bytes]:
-    """Return what the marker says: the gap is this one change of its transaction."""
+    """Return the details of the marker: the gap is this one change of its transaction."""
     commit_lsn = format_lsn(Lsn(change.commit_lsn))
     texts = {
         "from_lsn": commit_lsn,
@@ -102,7 +104,7 @@ def marker_details(change: Change, dead_letters: str) -> dict[str, bytes]:
 
 
 def letter(change: Change) -> bytes:
-    """Return the value of the dead letter. Its key is the row's: the same bytes, under the row's topic's schema."""
+    """Return the value of the dead letter. Its key is the row's key, in the schema of the row's topic."""
     document = {
         "format": FORMAT,
         "reason": RecordTooLarge.code,

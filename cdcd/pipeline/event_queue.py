@@ -1,7 +1,7 @@
-"""The events of one item in their order, of which some may be looked at before they are their turn.
+"""The events of one item in order, with a bounded look-ahead.
 
-In: the events of an item, and the items read with it.  Out: one event after the other; which relations follow.
-Invariant: looking ahead changes neither the order nor the events. It is bounded in events and bytes.
+In: the events of an item, and the items read with it.  Out: one event after the other; the relations of later rows.
+Invariant: the look-ahead changes neither the order nor the events. It is bounded in events and bytes.
 Must not: wait.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["EventQueue"]
 
 
 class EventQueue:
-    """One for the session: `reads` for each item, `begin` for one that is not handed on in one go."""
+    """One for the session: call `reads` for each item, and `begin` for an item that is not a transaction batch."""
 
     def __init__(self) -> None:
         self._items: Sequence[Item] = ()
@@ -27,11 +27,11 @@ class EventQueue:
         self._looked_at: deque[Event] = deque()
 
     def reads(self, items: Sequence[Item], at: int) -> None:
-        """The item at this index is next; those behind it were read in the same go."""
+        """Set the item at this index as the next one; the items after it were read by the same drain."""
         self._items, self._at = items, at
 
     def begin(self, events: Iterator[Event]) -> None:
-        """Take the events of the next item; those of the last one are through."""
+        """Take the events of the next item; those of the last one are consumed."""
         self._events = events
 
     def next(self) -> Event | None:
@@ -39,9 +39,9 @@ class EventQueue:
         return self._looked_at.popleft() if self._looked_at else next(self._events, None)
 
     def look_ahead(self, relids: Collection[int]) -> Lookahead:
-        """Return which relations have rows in what follows, these besides.
+        """Return the relations that have rows in the following events, and these `relids`.
 
-        Of a replay, which is one item however large, a part is looked at; of the wire what was read in one go.
+        The look-ahead covers a part of a replay, which is one item of any size, and all items of the same drain.
         """
         left_bytes = MOST_BYTES
         while left_bytes > 0 and len(self._looked_at) < MOST_EVENTS:

@@ -1,6 +1,6 @@
-"""What readers of a topic have to know of its keys: null, shared by rows, changed, or new.
+"""Warnings for readers of a topic about its keys: null, shared by rows, changed, or new.
 
-In: plans and what was found out of their keys.  Out: a warning for each, once in a session for each table.
+In: plans and the properties of their keys.  Out: a warning for each, once in a session for each table.
 Must not: refuse anything, show a value.
 """
 
@@ -21,20 +21,20 @@ _KEYLESS_HINT = (
 )
 _KEY_ADDED_HINT = (
     "no key schema was registered so far: the topic's earlier records have null keys, in one partition (or keys of a "
-    "schema that was deleted), and stay as they are; readers that go by key begin again from a snapshot"
+    "schema that was deleted), and stay as they are; readers by key have to begin again with a snapshot"
 )
 _FLAWED_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them: rows may share its "
-    "key for a moment, because {flaw}; make the constraint again, NOT DEFERRABLE and valid in each partition, or set "
+    "key for a moment, because {flaw}; recreate the constraint, NOT DEFERRABLE and valid in each partition, or set "
     "format.key_columns"
 )
 _NOT_UNIQUE_HINT = (
-    "no unique index keeps two rows from having this key: whoever reads by key, and a compacted topic, has one of "
-    "them, and none once the other is deleted; choose columns with a UNIQUE constraint that is not DEFERRABLE"
+    "no unique index prevents two rows with this key: readers by key, and a compacted topic, have only one of the "
+    "two, and none once the other is deleted; choose columns with a UNIQUE constraint that is not DEFERRABLE"
 )
 _NOT_EXACT_HINT = (
     "format.numeric_as: double, or format.interval_as: microseconds, may make one key of two that are not equal to "
-    "PostgreSQL, and whoever reads by key has one of the rows; format.overrides can leave these columns as they are"
+    "PostgreSQL; readers by key then have only one of the two rows; format.overrides can exclude these columns"
 )
 _KEY_SCHEMA_HINT = (
     "a column of the key changed its type: the same key has other bytes from here on and may go to another "
@@ -46,12 +46,12 @@ Say = Callable[..., None]
 
 
 def warn(event: str, **fields: Any) -> None:
-    """Log it."""
+    """Log the event as a warning."""
     _LOG.warning(event, **fields)
 
 
 class KeyWarnings:
-    """Those of one session."""
+    """The warnings of one session."""
 
     def __init__(self, say: Say = warn) -> None:
         self._say = say
@@ -59,7 +59,7 @@ class KeyWarnings:
         self._shared: set[int] = set()
 
     def keyless(self, plan: RelationPlan, flaw: str | None) -> None:
-        """A table's records have a null key (F45), by what is wrong with the one it has."""
+        """Warn that a table's records have a null key (F45). `flaw`: why its key cannot be used, if it has one."""
         if not plan.key_indexes and plan.relation.relid not in self._keyless:
             self._keyless.add(plan.relation.relid)
             hint = _KEYLESS_HINT if flaw is None else _FLAWED_HINT.format(flaw=flaw)
@@ -68,7 +68,7 @@ class KeyWarnings:
     def shared(
         self, relation: Relation, columns: tuple[str, ...], merged: tuple[str, ...], *, is_unique: bool
     ) -> None:
-        """Rows may share the key, by the columns or the types that were chosen (F82)."""
+        """Warn that rows may share the key, because of the chosen columns or types (F82)."""
         if (is_unique and not merged) or relation.relid in self._shared:
             return
         self._shared.add(relation.relid)
@@ -79,9 +79,9 @@ class KeyWarnings:
             self._say("key_not_exact", table=table, columns=list(merged), hint=_NOT_EXACT_HINT)
 
     def schema_changed(self, topic: str, schema_id: int) -> None:
-        """A column of the key has another type from here on."""
+        """Warn that a column of the key has another type from here on."""
         self._say("key_schema_changed", topic=topic, schema_id=schema_id, hint=_KEY_SCHEMA_HINT)
 
     def added(self, topic: str, schema_id: int) -> None:
-        """A topic whose records had null keys has a key from here on."""
+        """Warn that a topic whose records had null keys has a key from here on."""
         self._say("key_added", topic=topic, schema_id=schema_id, hint=_KEY_ADDED_HINT)

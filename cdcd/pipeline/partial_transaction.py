@@ -1,10 +1,10 @@
-"""What is written already of a transaction that goes to Kafka in parts, when it comes again.
+"""Drop the changes written already when a transaction that was written in parts is sent again.
 
-In: the part that the progress record names, the transactions of the session that follows.
-Out: which changes are dropped because they are durable, by their number in the transaction.
-Invariant: the same transaction numbers its changes the same on every replay, streamed or not, so that what is
-dropped is exactly what was written; a transaction that does not come again, or is another than it was, is an error,
-because readers have its beginning and would never see its end.
+In: the part that the progress record names, the transactions of the next session.
+Out: the changes to drop because they are durable, by their number in the transaction.
+Invariant: a transaction numbers its changes in the same way on every replay, streamed or not, so exactly the changes
+written already are dropped. If the transaction is not sent again, or has changed, that is an error, because readers
+have its beginning and would never see its end.
 Must not: do I/O.
 """
 
@@ -29,7 +29,7 @@ _NUMBERS_OF_A_ROW = 2  # an update that changes the key is a delete and an inser
 
 
 def numbered_by(config: Config) -> str:
-    """Return what tells configurations apart under which the changes of a transaction have other numbers."""
+    """Return a hash of the options that determine the numbers of the changes in a transaction."""
     policies = config.format.policies()
     keys: list[Any] = [_keys_of(asdict(policies.default))]
     keys += [
@@ -41,59 +41,59 @@ def numbered_by(config: Config) -> str:
 
 
 def _keys_of(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides whether an update changes the key, and so takes two numbers (F47)."""
+    """Return the options that decide whether an update changes the key, and so takes two numbers (F47)."""
     return {name: policy[name] for name in ("key_columns", "keyless") if name in policy}
 
 
 def check_numbers(part: PartPosition | None, now: str) -> None:
-    """Raise PartialTransactionMissing for a part whose changes the configuration of `now` numbers otherwise.
+    """Raise PartialTransactionMissing if the present configuration, `now`, numbers the changes of a part differently.
 
-    What is not written yet would be taken for written, and the other way round, also where the numbers happen to fit.
+    Changes not written yet would be dropped, or changes written already would be repeated, even if the numbers fit.
     """
     if part is not None and part.numbered_by not in ("", now):
         raise PartialTransactionMissing(
-            "a transaction is written in part, and the configuration numbers the rest of it otherwise",
+            "a transaction is written in part, and the configuration numbers the rest of it differently",
             commit_lsn=part.commit_lsn,
             tx_seq=part.tx_seq,
         )
 
 
 class PartialTransaction:
-    """`pending`: the part that waits for the rest of its transaction. `tx_seq`: what is read is written up to it."""
+    """`pending`: the part that waits for the rest of its transaction. `tx_seq`: the last number written already."""
 
     def __init__(self, pending: PartPosition | None) -> None:
         self.pending = pending
         self.tx_seq = 0
 
     def began(self, commit_lsn: Lsn) -> None:
-        """A transaction that is not durable as a whole begins. Raises PartialTransactionMissing."""
+        """Begin a transaction that is not durable as a whole. Raises PartialTransactionMissing."""
         self.tx_seq = 0
         if self.pending is None or commit_lsn < self.pending.commit_lsn:
             return
         if commit_lsn > self.pending.commit_lsn:
-            raise self._missing("another transaction came in its place")
+            raise self._missing("the server sent a later transaction instead")
         self.tx_seq = self.pending.tx_seq
 
     def ended(self, tx_seq: int) -> None:
-        """The transaction that is read is complete: the last number in it. Raises PartialTransactionMissing."""
+        """End the transaction; `tx_seq` is its last number. Raises PartialTransactionMissing."""
         if tx_seq < self.tx_seq:
-            raise self._missing("it came with fewer changes than are written of it")
+            raise self._missing("the server sent fewer changes of it than are written already")
         if self.tx_seq:
             self.pending, self.tx_seq = None, 0
 
     def passed(self, lsn: Lsn) -> None:
-        """All that was committed up to `lsn` has come. Raises PartialTransactionMissing."""
+        """Note that everything committed up to `lsn` was received. Raises PartialTransactionMissing."""
         if self.pending is not None and lsn > self.pending.commit_lsn:
-            raise self._missing("the server is beyond it")
+            raise self._missing("the server has passed its commit LSN")
 
     def covers(self, tx_seq: int) -> bool:
-        """Return whether the change that was given this number is written; it must be asked about each."""
+        """Return whether the change with this number is written already; has to be called for every change."""
         return tx_seq <= self.tx_seq
 
     def unwritten_rows(
         self, batch: RowBatch, plans: Mapping[int, RelationPlan], tx: TransactionContext
     ) -> RowBatch | None:
-        """Return what of a batch is not written yet; the rest is encoded for its numbers and dropped."""
+        """Return the rows of a batch that are not written yet; encode the others for their numbers, and drop them."""
         if tx.tx_seq + _NUMBERS_OF_A_ROW * batch.count <= self.tx_seq:
             encode_batch(batch, plans, tx)
             return None
@@ -105,14 +105,14 @@ class PartialTransaction:
             if tx.tx_seq >= self.tx_seq:
                 break
         if tx.tx_seq > self.tx_seq:
-            raise self._missing("its changes have other numbers than those that are written")
+            raise self._missing("its changes have other numbers than the changes written already")
         frames = b"".join(row.frames for row in rows)
         return RowBatch(frames, left, batch.xid) if left else None
 
     def _missing(self, why: str) -> PartialTransactionMissing:
         assert self.pending is not None
         return PartialTransactionMissing(
-            f"a transaction is written in part, and its rest does not come: {why}",
+            f"a transaction is written in part, and the rest of it is missing: {why}",
             commit_lsn=self.pending.commit_lsn,
             tx_seq=self.pending.tx_seq,
         )

@@ -1,9 +1,9 @@
-"""A plan for each relation the server describes: catalog, topic, schemas and their ids, put together once.
+"""A plan for each relation that the server describes: catalog, topic, schemas and their ids, combined once.
 
-In: Relation messages (or the catalog's word, for a snapshot).  Out: `RelationPlan`s by relid.
-Invariant: a plan is made before the first row it reads and belongs to one session (F43); look-ups happen here,
-between items, never per row. Plans of several relations are made by several threads, each relation by one of them.
-Two relations never share a topic unawares.
+In: Relation messages (or the catalog's columns, for a snapshot).  Out: `RelationPlan`s by relid.
+Invariant: a plan is made before the first row that it encodes, and belongs to one session (F43); look-ups happen
+here, between items, never per row. Several threads make the plans of several relations, one thread for each relation.
+Two relations never share a topic undetected.
 Must not: cache a relation across sessions.
 """
 
@@ -45,18 +45,18 @@ from cdcd.waits import Kind
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 PLANNED_AT_ONCE = 4
 _PLANS_OF_A_TOPIC = 16
-"""Who asks by which plan a record was encoded, asks of records that are not durable yet."""
+"""How many recent plans of a topic `of_record` can find: enough for the records that are not durable yet."""
 
 
 class Catalog(Protocol):
-    """What plans ask of the database (blocking)."""
+    """The catalog of the database, as plans use it (blocking)."""
 
     def types(self, oids: Any) -> dict[int, PgType]: ...  # noqa: D102
     def keys(self, relid: int) -> TableKeys | None: ...  # noqa: D102
 
 
 class Topics(Protocol):
-    """What plans ask of the topics (blocking)."""
+    """The topics, as plans use them (blocking)."""
 
     def ensure(self, names: Any) -> dict[str, int]: ...  # noqa: D102
     def ensure_new(self, names: Any) -> dict[str, int]: ...  # noqa: D102
@@ -64,7 +64,7 @@ class Topics(Protocol):
 
 
 class Registry(Protocol):
-    """What plans ask of the schema registry (blocking)."""
+    """The schema registry, as plans use it (blocking)."""
 
     def schema_id(self, subject: str, schema: Any, *, is_forced: bool = False) -> int: ...  # noqa: D102
     def knows(self, subject: str, schema: Any) -> bool: ...  # noqa: D102
@@ -72,20 +72,20 @@ class Registry(Protocol):
 
 
 Waiting = Callable[[Kind, str], contextlib.AbstractContextManager[None]]
-"""Around what may wait for a server."""
+"""Encloses a call that may wait for a server."""
 
 
 def not_waiting(_kind: Kind, _what: str) -> contextlib.AbstractContextManager[None]:
-    """Tell nobody."""
+    """Report no wait."""
     return contextlib.nullcontext()
 
 
 Incompatible = Literal["halt", "new_topic", "register_with_none"]
-"""What becomes of a table's schema that readers of its topic could not read."""
+"""The policy for a schema that readers of the table's topic could not read."""
 
 
 class _Place(TypedDict):
-    """Where a topic's records go and under which schemas."""
+    """A topic with its partitions and schema ids."""
 
     topic: str
     partitions: int
@@ -96,8 +96,8 @@ class _Place(TypedDict):
 class _Key(NamedTuple):
     """The columns of a relation's key, () without one; whether none of them can be null.
 
-    `nullable`: those that may be null in the topic's values all the same. `is_unique`: nothing says that two rows may
-    have the same key.
+    `nullable`: the key columns that may be null in the topic's values nevertheless. `is_unique`: False if two rows
+    may have the same key.
     """
 
     columns: tuple[str, ...]
@@ -123,13 +123,13 @@ class Plans:
         waiting: Waiting = not_waiting,
         say: Say = warn,
     ) -> None:
-        """`say` hears what readers of a table's topic have to know."""
+        """`say` is called with the warnings for readers of a table's topic."""
         self._waiting = waiting
         self._say = say
         self._warnings = KeyWarnings(say)
         self.by_relid: dict[int, RelationPlan] = {}
         self.is_sure = True
-        """Whether table descriptions may be believed: not while transactions are streamed (`option_downgrade`)."""
+        """Whether table descriptions are reliable: not while transactions are streamed (`option_downgrade`)."""
         self._described: dict[int, Relation] = {}
         self._partitions: dict[int, dict[int, Relation]] = {}
         self._root_of: dict[int, int] = {}
@@ -143,9 +143,9 @@ class Plans:
         self._own_topics: dict[str, _Place] = {}
         self._one_topic = threading.Lock()
         self._prepared: dict[str, int] = {}
-        """Partitions of topics that were just made for plans to come."""
+        """The partition numbers of topics that `prepare` created for later plans."""
         self._asked_for: set[str] = set()
-        """Topics that `prepare` has seen to."""
+        """Topics that `prepare` has handled."""
         self._catalog = catalog
         self._topics = topics
         self._registry = registry
@@ -158,13 +158,13 @@ class Plans:
     @property
     def partitions(self) -> dict[str, int]:
         """The number of partitions over which keys are hashed, by topic."""
-        made = list(self._made.values())  # a copy in one step: a thread may be planning another one
+        made = list(self._made.values())  # a copy in one step: a thread may add a plan meanwhile
         return {plan.topic: plan.partitions for *_, plan in made}
 
     def begin_stream(self, *, is_sure: bool) -> None:
-        """Forget what tables are like: from here on it is the stream that describes them before their rows (F43).
+        """Forget all table descriptions: from here on the stream describes each table before its rows (F43).
 
-        What a snapshot was copied by says nothing of a row whose description is missing. `is_sure` as above.
+        A description of the snapshot must not hide that the stream's own is missing. `is_sure` as above.
         """
         self.by_relid.clear()
         self._described.clear()
@@ -174,19 +174,19 @@ class Plans:
         self.is_sure = is_sure
 
     def of_record(self, record: Record) -> RelationPlan | None:
-        """Return the plan that a record was encoded by; None where it is no table's, or of long ago."""
+        """Return the plan that a record was encoded by; None if it is not a table's, or not recent."""
         plans = self._by_header.get(record.topic)
         return None if plans is None else plans.get((record.value or b"")[:HEADER_BYTES])
 
     def describe(self, relation: Relation) -> None:
-        """Take the server's description; the plan is made when a row needs it.
+        """Store the server's description; the plan is made when a row needs it.
 
-        A partition is described along with the root that its rows are published as (F50): without a row of its
-        own it gets no topic.
+        The server describes a partition together with the root that its rows are published as (F50): without a row of
+        its own the partition gets no topic.
         """
         was = self._described.get(relation.relid)
         if was is not None and was.identity is not relation.identity:
-            # F45: what `before` holds is another from here on, and where the key changes with it, cdcd halts.
+            # F45: the columns in `before` change from here on; if the key changes too, cdcd halts.
             _LOG.warning(
                 "replica_identity_changed",
                 table=f"{relation.schema}.{relation.name}",
@@ -202,7 +202,7 @@ class Plans:
         self._note_partition(relation)
 
     def _note_partition(self, relation: Relation) -> None:
-        """Know from which partitions a table's rows may come: its plan goes by their identities (F78)."""
+        """Store from which partitions a table's rows may come: its plan depends on their identities (F78)."""
         was, root = self._root_of.pop(relation.relid, None), relation.published_as
         if was is not None:
             del self._partitions[was][relation.relid]
@@ -213,16 +213,16 @@ class Plans:
             self.by_relid.pop(root, None)
 
     async def ready(self, relids: Iterable[int]) -> None:
-        """Make the plans of these relations if they were described; RelationUnknown is the encoder's to say."""
+        """Make the plans of these relations if they were described; else the encoder raises RelationUnknown."""
         new = dict.fromkeys(
             relid for relid in relids if relid not in self.by_relid and relid in self._described
         )
         await self.plan_all([self._described[relid] for relid in new])
 
     async def plan_all(self, relations: Sequence[Relation]) -> list[RelationPlan]:
-        """Return the plans of relations, made several at a time: each waits for the registry most of its time.
+        """Return the plans of relations, made concurrently: each waits for the registry most of its time.
 
-        Raises what one of them met; then no other is begun.
+        Raises the first error; then no other plan is begun.
         """
         if len(relations) == 1:
             return [await self.plan(relations[0])]
@@ -243,14 +243,14 @@ class Plans:
         return [made[relation.relid] for relation in relations]
 
     def has_prepared(self, relids: Iterable[int]) -> bool:
-        """Return whether `prepare` has seen to the topics of all of these that were described."""
+        """Return whether `prepare` has handled the topics of all these relations, as far as they were described."""
         relations = (self._described.get(relid) for relid in relids)
         return all(one is None or self._topic(one) in self._asked_for for one in relations)
 
     async def prepare(self, ahead: Lookahead) -> None:
-        """Make the topics of relations that will need a plan, by one request; each plan is made in its turn.
+        """Create the topics of relations that will need a plan, by one request; the plans are made later.
 
-        Only topics that nothing was written to: where a table goes on in another topic, its first is not asked for.
+        Only topics without records are created here: a table that continues in another topic does not need its first.
         """
         relids = ahead.relids - self.by_relid.keys()
         relations = [ahead.described.get(relid) or self._described.get(relid) for relid in relids]
@@ -263,7 +263,7 @@ class Plans:
     async def plan(self, relation: Relation) -> RelationPlan:
         """Return the plan of a relation; the same description gives the same plan without compiling it again.
 
-        Raises KeyChanged and SchemaIncompatible as the policy has it.
+        Raises KeyChanged and SchemaIncompatible, depending on the policy.
         """
         self._described[relation.relid] = relation
         plan = self.by_relid[relation.relid] = await in_thread(self.place, relation)
@@ -271,7 +271,7 @@ class Plans:
         return plan
 
     def place(self, relation: Relation) -> RelationPlan:
-        """Return the plan in the topic whose readers can read it; `plan`, but blocking and kept for no row."""
+        """Return the plan in a topic whose readers can read it (blocking). It is not added to `by_relid`."""
         topic = self._topic(relation)
         if self._incompatible == "new_topic":
             return self._among_topics(relation, topic)
@@ -291,9 +291,9 @@ class Plans:
         return topic_name(self._template, name=self._name, schema=relation.schema, table=relation.name)
 
     def _among_topics(self, relation: Relation, first: str) -> RelationPlan:
-        """Return the plan in the newest topic of a table that has this schema, or can have it, else in a new one.
+        """Return the plan in the newest topic of a table that has this schema, or can have it, else in a new topic.
 
-        What has its schema already stays where it is, so that a row that is read again has its place again.
+        A schema stays in its topic, so that a row that is sent again goes to the same topic.
         """
         topics = [first]
         while self._registered_value(following := f"{first}.v{len(topics) + 1}", relation) is not None:
@@ -311,7 +311,7 @@ class Plans:
             return self._in_topic(relation, following)
 
     def _registered_value(self, topic: str, relation: Relation) -> dict[str, Any] | None:
-        """Return the topic's newest value schema, asked for once in a session."""
+        """Return the topic's newest value schema, read once in a session."""
         if topic not in self._value_schemas:
             is_flat = self._policies.table(f"{relation.schema}.{relation.name}").value == "flat"
             record = value_record(self._name, relation.schema, relation.name, is_flat=is_flat)
@@ -343,16 +343,15 @@ class Plans:
         partitions = self._partitions.get(relation.relid)
         if partitions:
             return old_tuples([self._identity_of(one, relation) for one in partitions.values()], key.columns)
-        # A key on a generated column, which up to PostgreSQL 17 is not sent: the same for the table itself.
+        # A key on a generated column, which PostgreSQL does not send up to 17, makes the table itself such a case.
         own = old_tuples([_described_identity(relation)], key.columns)
         return own if own is not None and own.short else None
 
     def _identity_of(self, partition: Relation, root: Relation) -> PartitionIdentity:
-        """Return a partition's identity, as the stream describes it or, where it cannot, as the catalog had it when
-        it was first asked.
+        """Return a partition's identity as the stream describes it or, if it cannot, as the catalog first had it.
 
         PostgreSQL 15 to 18 describe a partition by the attribute numbers of its root's column list, which are other
-        columns where the two have them in another order. Of those that it shows the description is right.
+        columns if the partition has another column order. The description is right for the columns that it shows.
         """
         found = self._identities.get(partition.relid)
         if found is None:
@@ -383,18 +382,18 @@ class Plans:
         shared = index.columns if index is not None and is_flawed else ()
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
         value = self._registered_value(topic, relation)
-        # A table that seems to have no key while open transactions are streamed may have one.
+        # While open transactions are streamed, a table may have a key although its description has none.
         believed = nullable_columns(value) if self.is_sure else ()
         registered = registered_columns(key_schema, policy)
         columns = key_of(relation, catalog_key, registered, policy, believed, shared)
-        # What the topic's values do not have yet would be new and without a default.
+        # A key column that the topic's values do not have yet would be a new field without a default.
         nullable = frozenset[str]() if value is None else frozenset(columns) - required_columns(value)
         is_chosen = set(columns) == set(policy.key_columns) or (policy.keyless == "row" and not catalog_key)
         is_unique = keys is None or not columns or not is_chosen or keys.is_unique(columns)
         return _Key(columns, is_required(relation, catalog_key, key_schema, shared), nullable, is_unique)
 
     def _registered_key(self, topic: str, record: str) -> dict[str, Any] | None:
-        """Return the topic's key schema, asked for once in a session."""
+        """Return the topic's key schema, read once in a session."""
         if topic not in self._key_schemas:
             subject = subject_of(self._subjects, topic, "key", record)
             with self._waiting("registry", f"subject {subject}"):
@@ -423,7 +422,7 @@ class Plans:
         self._warnings.shared(relation, key.columns, merged, is_unique=key.is_unique)
         partitions = self._prepared.pop(topic, None) or self._ensured(topic)
         had_values = self._registered_value(topic, relation) is not None
-        # The value first: a topic has no key before its values are accepted along with it.
+        # The value schema first: a topic gets a key schema only if its values are accepted too.
         value_id = self._schema_id(topic, "value", schemas.value, is_forced)
         self._value_schemas[topic] = schemas.value
         key_id = (
@@ -451,8 +450,9 @@ class Plans:
         return number
 
     def _has_records(self, topic: str) -> bool:
-        """Whether the topic has records, or may get some that are on their way: a start that was cut off registers
-        a table's schemas one after the other, and then nothing was written under the first.
+        """Whether the topic has records, or may get records that are queued.
+
+        An interrupted start may have registered a table's value schema only, without writing a record.
         """
         return any(topic == planned for _, planned in self._made) or self._topics.has_records(topic)
 
@@ -485,19 +485,19 @@ class Plans:
         return encode_metadata(tx, is_end=is_end, **place)
 
     async def _own_place(self, topic: str, make: Callable[[], _Place]) -> _Place:
-        """Make a topic that is no table's ready, once in a session; return where its records go."""
+        """Prepare a topic that is not a table's, once in a session; return its partitions and schema ids."""
         place = self._own_topics.get(topic)
         if place is None:
             place = self._own_topics[topic] = await in_thread(make)
         return place
 
     def place_messages(self) -> _Place:
-        """Make the topic of logical messages ready (blocking). Raises what its schemas are refused with."""
+        """Prepare the topic of logical messages (blocking). Raises the registry's error for its schemas."""
         key, value = message_key_schema(self._name), message_value_schema(self._name)
         return self._ready_topic(message_topic(self._name), key, value)
 
     def place_transactions(self) -> _Place:
-        """Make the topic of transactions ready, as above."""
+        """Prepare the topic of transactions (blocking). Raises the registry's error for its schemas."""
         return self._ready_topic(
             transaction_topic(self._name), metadata_key_schema(), metadata_value_schema()
         )

@@ -1,10 +1,10 @@
-"""The flow, readable in one screen: items from the walsender become chunks of records for the writer.
+"""Turn items from the walsender into chunks of records for the writer.
 
-In: items of one walsender session.  Out: chunks, each transaction's last one with its commit position.
-Invariant: transactions are handed on in commit order; one whose commit LSN was written already is dropped
-after its Relation messages were read (F4, F43); the number of a change is the same on every replay. What may be
-confirmed never passes the oldest PREPARE that is undecided (F33), while the commit LSN that tells a replay apart
-goes on: two positions of one commit position. Of a transaction that was written in part, what is written is dropped.
+In: items of one walsender session.  Out: chunks; the last chunk of each transaction has its commit position.
+Invariant: transactions leave in commit order. A transaction whose commit LSN was written already is dropped after its
+Relation messages were read (F4, F43). The number of a change is the same on every replay. The end LSN to confirm
+never passes the oldest undecided PREPARE (F33), while the commit LSN, which detects a replay, advances: a commit
+position has both. If a part of a transaction is written already, its changes are dropped.
 Must not: talk to Kafka or PostgreSQL itself.
 """
 
@@ -56,7 +56,7 @@ from cdcd.txn.transaction_batch import expanded
 
 
 class Plans(Protocol):
-    """Where plans come from: one per relation the server has described."""
+    """The plans, one for each relation that the server has described."""
 
     by_relid: dict[int, RelationPlan]
 
@@ -69,14 +69,14 @@ class Plans(Protocol):
 
 
 class Output(Protocol):
-    """Where the chunks go: the writer."""
+    """The consumer of the chunks: the writer."""
 
     async def add(self, chunk: Chunk) -> None: ...  # noqa: D102
     def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None: ...  # noqa: D102
 
 
 class Counts(Protocol):
-    """What the pump reports, per event."""
+    """Receives the pump's reports, one for each event."""
 
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
     def began(self, commit_us: int) -> None: ...  # noqa: D102
@@ -88,7 +88,7 @@ class Counts(Protocol):
 
 
 class Buffers(Protocol):
-    """What watches how much open transactions hold in memory."""
+    """The memory budget of open transactions."""
 
     @property
     def is_over(self) -> bool: ...  # noqa: D102
@@ -96,15 +96,18 @@ class Buffers(Protocol):
 
 
 TURN_US = 10_000
-"""How long the pump may go on without a turn for the others of its loop (F14)."""
+"""How long the pump may run before it yields to the event loop (F14)."""
 
 NewContext = Callable[[TransactionInfo], TransactionContext]
 AnyRolledBack = Callable[[Collection[int]], Awaitable[bool]]
 
 
 class Pump:
-    """Turns one session's items into chunks. It gives way to the loop again and again, so that status updates go on
-    in a replay as well, which is one item, however large (F14)."""
+    """Turns one session's items into chunks.
+
+    The pump yields to the event loop every `TURN_US`, so that status updates continue during a replay, which is one
+    item of any size (F14).
+    """
 
     _clock_us = staticmethod(monotonic_us)
 
@@ -148,7 +151,7 @@ class Pump:
         }
 
     async def feed(self, items: list[Item]) -> None:
-        """Hand on everything in `items`, in order."""
+        """Give the chunks of all `items` to the writer, in order."""
         for at, item in enumerate(items):
             self._queue.reads(items, at)
             if isinstance(item, Keepalive):
@@ -161,7 +164,7 @@ class Pump:
             await self._give_way()
 
     async def _feed_whole(self, item: TransactionBatch) -> None:
-        """Hand on whole transactions in one go; one by one where any of them needs more than its own bytes."""
+        """Encode a transaction batch at once; item by item if one of them needs more than its own bytes."""
         first = self._context_of_all(item)
         while first is not None:
             found = encode_transaction_batch(
@@ -175,12 +178,12 @@ class Pump:
                 break
             await self._plans.ready((found,))
             if found not in self._plans.by_relid:
-                break  # the encoder's to say, with all that it says of a row (F43)
+                break  # the encoder raises RelationUnknown, with the details of the row (F43)
         for plain in expanded(item):
             await self._feed_plain(plain)
 
     def _context_of_all(self, item: TransactionBatch) -> TransactionContext | None:
-        """Return what holds for all of them, None where they differ or something has to be known of each."""
+        """Return the context for all transactions of a batch, None if they differ or need contexts of their own."""
         if not self._assembler.takes_whole or self._partial.pending is not None:
             return None
         first_lsn, last_lsn = item.commit_lsns
@@ -214,10 +217,10 @@ class Pump:
             await self._buffers.relieve()
 
     async def _ready(self, relids: Collection[int]) -> None:
-        """Make the plans of these relations; where one's topic is missing, the topics of those that follow as well.
+        """Make the plans of these relations. If one's topic is missing, create the topics of later relations as well.
 
-        What was found ahead once is not looked for again: each of many tables has the others ahead of it, and the
-        server describes a root again with each of its partitions.
+        Topics that a look-ahead has found are not handled again: each of many new tables has the others ahead of it,
+        and the server describes a root again with each of its partitions.
         """
         if not self._plans.by_relid.keys() >= set(relids):
             if not self._plans.has_prepared(relids):
@@ -225,10 +228,12 @@ class Pump:
             await self._plans.ready(relids)
 
     async def _ask_before(self, item: PlainItem) -> None:
-        """Raise UnsafeStreaming where the stream that ends here has what was rolled back without a Stream Abort."""
+        """Raise UnsafeStreaming if `item` ends a stream with a subtransaction rolled back without a Stream Abort."""
         xids = self._assembler.subtransactions_ended_by(item)
         if xids and self._any_rolled_back is not None and await self._any_rolled_back(xids):
-            raise UnsafeStreaming("the server streamed a subtransaction, rolled it back and did not say so")
+            raise UnsafeStreaming(
+                "the server streamed a subtransaction and rolled it back without a Stream Abort"
+            )
 
     @property
     def _is_time_to_give_way(self) -> bool:
@@ -242,7 +247,7 @@ class Pump:
         await self._handlers[type(event)](event)
 
     def _keepalive(self, keepalive: Keepalive) -> None:
-        # Inside a transaction the WAL end says nothing about what is complete (F6, F11).
+        # Inside a transaction the WAL end does not prove that earlier transactions are complete (F6, F11).
         if not self._assembler.in_transaction:
             self._position.idle(keepalive.wal_end_lsn)
             self._partial.passed(self._position.end_lsn)
@@ -269,7 +274,7 @@ class Pump:
 
     async def _begun(self, event: TransactionBegun) -> None:
         self._rows = 0
-        # F4: what the last committed progress record covers was written; its relations still have to be read.
+        # F4: the last committed progress record covers the transaction; its relations still have to be read.
         is_written = self._position.covers(event.info.commit_lsn)
         self._tx = None if is_written else self._new_context(event.info)
         if not is_written:
@@ -291,7 +296,7 @@ class Pump:
         self._counts.rows_encoded(operations)
         await self._hand_on(records, len(batch.frames))
         hit("in_transaction")
-        # The writer takes the records of this batch before there are those of the next.
+        # The writer takes the records of this batch before the next batch is encoded.
         await self._give_way()
 
     async def _truncated(self, event: Truncated) -> None:
@@ -322,7 +327,7 @@ class Pump:
                     await self._hand_on([*begin, record], len(event.content))
         elif event.prefix != HEARTBEAT_PREFIX and not self._position.covers(
             event.lsn - 1
-        ):  # F12: nobody's data
+        ):  # F12: a heartbeat is no data
             await self._message_at_once(event)
 
     async def _message_at_once(self, event: LogicalMessage) -> None:
@@ -336,10 +341,10 @@ class Pump:
         self._counts.relation(relation.relid, f"{relation.schema}.{relation.name}")
 
     async def _nothing(self, event: TypeSeen | Skipped) -> None:
-        """A type's name is nothing here: the plans ask the catalog, which knows its shape too (F44)."""
+        """Ignore the event. The plans read types from the catalog, which has their structure too (F44)."""
 
     async def _begin_of(self, tx: TransactionContext) -> list[Record]:
-        """Return the transaction's BEGIN before its first change, where that is wanted and not written yet."""
+        """Return the transaction's BEGIN record before its first change, if it is wanted and not written yet."""
         if tx.counts is None or tx.tx_seq > 0 or self._partial.tx_seq > 0:
             return []
         return [await self._plans.metadata(tx, is_end=False)]

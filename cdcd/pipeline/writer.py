@@ -1,10 +1,10 @@
-"""Write groups of whole transactions to Kafka and tell PostgreSQL what is durable.
+"""Write groups of whole transactions to Kafka, and confirm the durable positions to PostgreSQL.
 
 In: chunks of encoded records from the pump or the snapshot.  Out: Kafka transactions; `confirm(safe LSN)`.
 Invariant: an LSN is confirmed only after the Kafka transaction that holds its progress record has committed
-(F7, F64), and it is exactly a commit position's end LSN (F2). While a commit is under way in its thread, encoding
-goes on into the waiting chunks; when those reach their limit in bytes, `add` waits: the one back-pressure (F15).
-Must not: decode, look into records' keys and values.
+(F7, F64), and it is exactly a commit position's end LSN (F2). While a thread commits, encoding continues into the
+waiting chunks; when these reach their limit in bytes, `add` waits. There is no other back-pressure (F15).
+Must not: decode, or read the keys and values of records.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cdcd.model import Progress, Record, SourceIdentity
 from cdcd.threads import settled, start_in_thread
 
 NO_ROOM_WAIT_S = 0.002
-"""The loop stands still for as long, at most."""
+"""How long the event loop is blocked at most while librdkafka has no room."""
 IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
-"""After rows: what ends a burst is confirmed soon, so that the slot of a database at rest holds nothing back."""
+"""After rows: the end of a burst is confirmed soon, so that the slot of an idle database retains no WAL."""
 COMMIT_PAUSE_S = 0.01
 _LARGER_BY = {
     "rows": "sink.large_transactions.max_rows",
@@ -38,22 +38,21 @@ _LARGER_BY = {
     "sink.large_transactions.max_time_ms where it is set,",
 }
 _LARGER_HINT = (
-    "nothing of it is visible or confirmed. Raise {raised} and restart cdcd; or set sink.large_transactions.policy: "
-    "parts and restart, then readers may see a part of it before the rest"
+    "nothing of the transaction is visible or confirmed. Raise {raised} and restart cdcd; or set "
+    "sink.large_transactions.policy: parts and restart, then readers may see a part of it before the rest"
 )
 COMMIT_COOLDOWN_US = 1_000
-"""A broker answers a commit before it has written its markers. Who begins the next transaction on the same partitions
-meanwhile is refused, and librdkafka asks again 20 ms later."""
+"""A broker answers a commit before it has written the commit's markers. Meanwhile it refuses the next transaction on
+the same partitions, and librdkafka retries 20 ms later."""
 SEND_WAIT_S = 0.001
-"""How long the loop stands still, at most, once for each read, to have such rows sent. Kafka's client sends while it
-is asked to; what it has not begun with by then goes with the next ones, or with the position."""
+"""How long the event loop is blocked at most, once for each read, to send such rows. librdkafka sends while it is
+polled; rows that it has not begun to send by then go with the next rows, or with the position."""
 STALL_US = 1_000_000
-"""A producer that takes nothing for this long is not slow but stands still."""
+"""A producer that accepts no record for this long is stalled, not slow."""
 
 
 class Sink(Protocol):
-    """What the writer needs of the sink room. `by_partition`: all of a chunk, each partition's records in their
-    order."""
+    """The sink, as the writer uses it. `by_partition` groups a chunk's records by partition, each in its order."""
 
     def begin(self) -> None: ...  # noqa: D102
     def by_partition(self, records: Sequence[Record]) -> Sequence[Record]: ...  # noqa: D102
@@ -69,7 +68,7 @@ class Sink(Protocol):
 
 
 class PendingSchemas(Protocol):
-    """What has to be written before the records that count on it: schemas that no registry has."""
+    """Schemas of the schema topic that have to be written before the records that use them."""
 
     @property
     def is_waiting(self) -> bool: ...  # noqa: D102
@@ -78,14 +77,14 @@ class PendingSchemas(Protocol):
 
 
 class TooLarge(Protocol):
-    """What becomes of a record that is larger than Kafka takes (F65)."""
+    """Handles a record that is larger than Kafka accepts (F65)."""
 
     def instead_of(self, record: Record, refusal: RecordTooLarge, commit_lsn: Lsn) -> list[Record]: ...  # noqa: D102
     def after_commit(self) -> None: ...  # noqa: D102
 
 
 class Observer(Protocol):
-    """What the writer reports, once per group; `given_up`: one was aborted."""
+    """Receives the writer's reports, one for each group. `given_up`: the group was aborted."""
 
     def committed(  # noqa: D102
         self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
@@ -97,7 +96,7 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class MaintenanceTask:
-    """What is to be done between two groups."""
+    """Work to do between two groups."""
 
     work: Callable[[], None]
     running: asyncio.Future[None] | None = None
@@ -105,7 +104,7 @@ class MaintenanceTask:
 
 
 class Writer:
-    """One producer epoch's writing side. `run()` ends only by an error or by cancellation."""
+    """Writes the groups of one producer epoch. `run()` ends only by an error or by cancellation."""
 
     _start = staticmethod(start_in_thread)
     _clock_us = staticmethod(monotonic_us)
@@ -128,10 +127,10 @@ class Writer:
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         before_renewal: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_at_least_once`: rows are seen as they are written, whether their group is complete or not.
+        """`is_at_least_once`: readers see rows as they are written, before their group is complete.
 
-        `waiting`: around whatever waits for Kafka. `before_renewal`: raises where somebody else may write by now,
-        whose producer a new epoch would end (F69).
+        `waiting`: encloses each wait for Kafka. `before_renewal`: raises an error if another daemon may have taken
+        over, whose producer a new epoch would fence (F69).
         """
         self._waiting = waiting
         self._before_renewal = before_renewal
@@ -168,30 +167,30 @@ class Writer:
 
     @property
     def safe_lsn(self) -> int:
-        """What is durable in Kafka and may be confirmed."""
+        """The LSN up to which everything is durable in Kafka and may be confirmed."""
         return self._safe.lsn
 
     @property
     def waiting_bytes(self) -> int:
-        """Of what was handed on and is not with the sink yet."""
+        """The size of the chunks that were added and are not with the sink yet."""
         return self._group.waiting_bytes
 
     def slot_created(self, consistent_point: int) -> None:
-        """Say in every progress record from now on where the slot was made (F10)."""
+        """Write the slot's consistent point into every progress record from now on (F10)."""
         self._identity = replace(self._identity, slot_lsn=consistent_point)
 
     def confirm_with(self, confirm: Callable[[int], None]) -> None:
-        """Set who is told the safe LSN (the stream, once it is open)."""
+        """Set the function that confirms the safe LSN (the stream's, once the stream is open)."""
         self._confirm = confirm
 
     def begin_at(self, commit_position: CommitPosition) -> None:
-        """Set what is complete before the first chunk."""
+        """Set the commit position before the first chunk."""
         self._group.begin_at(commit_position)
 
     # --- called by the pump ---
 
     async def add(self, chunk: Chunk) -> None:
-        """Hand on a chunk; waits while too much is waiting already."""
+        """Queue a chunk; wait while the queue is over its limit."""
         self._group.add(chunk)
         self._settled.clear()
         self._wake.set()
@@ -206,15 +205,17 @@ class Writer:
             self._observer.waiting(self._group.waiting_bytes, is_blocked=False)
 
     def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None:
-        """Everything up to `commit_position` was received and needs no record (F11); urgent: the server asks
-        (F13)."""
+        """Note that everything up to `commit_position` was received and needs no record (F11).
+
+        `is_urgent`: the server has requested a reply (F13).
+        """
         self._group.add(Chunk(records=(), size_bytes=0, commit_position=commit_position))
         if is_urgent:
             self._idle_due_us = 0
         self._wake.set()
 
     async def flush(self) -> None:
-        """Wait until every complete transaction handed on so far is durable and confirmed."""
+        """Wait until every complete transaction added so far is durable and confirmed."""
         self._group.begin_flush()
         self._idle_due_us = 0
         self._settled.clear()
@@ -223,10 +224,10 @@ class Writer:
         self._group.end_flush()
 
     def note_backlog(self, is_backlog: bool) -> None:
-        """Commit less often while much comes in: the next groups wait a moment for more.
+        """Set the wait policy of the next groups: in a backlog they wait for more rows, so there are fewer commits.
 
-        While little does, rows that are seen as they are written are sent as they come, and their position waits.
-        Others wait for what comes while their partitions join, where something is to be expected.
+        Without a backlog and with at_least_once, rows are sent at once and only their position waits. With
+        exactly_once, a group waits while its partitions join the transaction, if more rows are likely.
         """
         self._sends_early = self._is_at_least_once and not is_backlog
         policy = wait_policy(
@@ -235,15 +236,15 @@ class Writer:
         self._group.wait_by(policy)
 
     def note_drained(self) -> None:
-        """All that was read is handed on: what is to be sent early is sent now, not chunk by chunk."""
+        """Note that all items read so far were added: rows to send early are sent now, not chunk by chunk."""
         if self._sends_early:
             self._is_send_due = True
             self._wake.set()
 
     async def pause_for_commit(self) -> None:
-        """Wait for a commit that is under way, a moment at most: what comes meanwhile would wait for it too.
+        """Wait up to `COMMIT_PAUSE_S` for a commit under way: rows read meanwhile would wait for it too.
 
-        Read in one go behind it, it costs the loop one turn, which the commit's own thread needs as well.
+        Read together after the commit, they cost one turn of the event loop; the commit's thread needs the CPU too.
         """
         if self._commit is not None and not self._commit.done():
             await asyncio.wait((self._commit,), timeout=COMMIT_PAUSE_S)
@@ -252,10 +253,10 @@ class Writer:
         """Forget the beginning of a transaction whose end will not be read any more."""
         self._group.drop_partial_tail()
 
-    # --- called by who needs the sink to himself ---
+    # --- called by tasks that need the sink for themselves ---
 
     async def mark(self, commit_position: CommitPosition) -> None:
-        """Make a progress record durable that no records belong to, before the first chunk."""
+        """Commit a progress record without other records, before the first chunk."""
         async with self._lock:
             self._is_open = True
             self._commit = self._start(self._mark, commit_position)
@@ -270,9 +271,9 @@ class Writer:
         self._phase = commit_position.phase
 
     def _make_durable(self, progress: Progress) -> None:
-        """Commit the open group. Where a request of it may still arrive, the next one has another epoch (F77)."""
+        """Commit the open group. If a request of it may still arrive, the next group gets a new epoch (F77)."""
         self._sink.commit(progress)
-        self._is_open = False  # whatever comes of what follows, there is nothing to abort
+        self._is_open = False  # if a later step fails, there is nothing to abort
         if renewal_reason := self._sink.renewal_reason:
             began_us = self._clock_us()
             self._before_renewal()
@@ -280,7 +281,7 @@ class Writer:
             self._observer.epoch_renewed(renewal_reason, (self._clock_us() - began_us) / 1e6)
 
     async def between_groups(self, work: Callable[[], None]) -> None:
-        """Wait until `work` was done, in a thread, while no group is open. What it raises is raised by `run`."""
+        """Run `work` in a thread while no group is open, and wait for its end. `run` raises its error."""
         self._maintenance = maintenance = MaintenanceTask(work)
         self._wake.set()
         await maintenance.is_done.wait()
@@ -295,7 +296,7 @@ class Writer:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Produce what comes, commit at commit positions, confirm what is durable."""
+        """Produce the chunks, commit at commit positions, confirm durable positions."""
         while True:
             timeout_us = self._wait_us(self._clock_us())
             with contextlib.suppress(TimeoutError):
@@ -305,7 +306,7 @@ class Writer:
             await self._turn()
 
     def _wait_us(self, now_us: int) -> int | None:
-        """Microseconds until there is something to do although nothing comes in, or None."""
+        """Return the microseconds until there is work to do without a new chunk, or None."""
         if self._has_idle_position():
             return max(0, self._idle_due_us - now_us)
         return self._group.wait_us(now_us, self._stalled_us)
@@ -352,10 +353,10 @@ class Writer:
         await asyncio.sleep(0)
 
     async def _produce_rest(self, chunk: Chunk, records: Sequence[Record], done: int) -> None:
-        """Hand over what was not taken at once, as there is room for it."""
+        """Produce the records that librdkafka did not accept at once, as it gets room."""
         taken_us = self._clock_us()
         while done < len(records):
-            # What has to go alone waits for all before it (F65), which else would linger for more to come.
+            # A record that has to be sent alone waits for all records before it (F65), which would linger otherwise.
             self._sink.send_now(NO_ROOM_WAIT_S)
             await asyncio.sleep(0)
             before = done
@@ -371,16 +372,16 @@ class Writer:
         self._is_send_due = False
 
     async def _cool_down(self) -> None:
-        """Leave the broker alone for a moment after a commit; in a backlog a group is longer than what it costs."""
+        """Wait for the rest of the cool-down after a commit; not in a backlog, where a group takes longer."""
         commit_cooldown_us = self._cooled_down_us - self._clock_us()
         if commit_cooldown_us > 0 and self._group.policy.linger_us == 0:
             await asyncio.sleep(commit_cooldown_us / 1e6)
 
     def _taken(self, chunk: Chunk, records: Sequence[Record], start: int) -> tuple[Sequence[Record], int]:
-        """Hand over `records[start:]`; return what is to be written now and the index of the first not taken.
+        """Produce `records[start:]`; return the records to write now, and the index of the first not produced.
 
-        In the place of a record that Kafka does not take there is then what goes instead of it (F65). From the first
-        of them on a chunk is in commit order: so are the dead letters then, and a halt names the first of all.
+        A record that is too large for Kafka is replaced in the result (F65). From the first such record on, a chunk
+        is in commit order: so are the dead letters then, and a halt names the first record of all.
         """
         try:
             return records, self._sink.produce(records, start)
@@ -409,7 +410,7 @@ class Writer:
         commit_position = self._group.idle_position
         if commit_position is None:
             return False
-        # A snapshot that is complete is told, though the position is still that of its rows.
+        # The end of a snapshot is written although its position is that of the rows.
         return commit_position.end_lsn > self._safe.lsn or self._phase not in (None, commit_position.phase)
 
     def _idle_is_due(self) -> bool:
@@ -418,7 +419,7 @@ class Writer:
         )
 
     async def _commit_group(self) -> None:
-        """Commit in a thread; the loop goes on (F14), `run` waits for it, so groups stay in order (F7)."""
+        """Commit in a thread. The event loop runs on (F14); `run` waits, so that groups stay in order (F7)."""
         rows, transactions = self._group.rows, self._group.transactions
         commit_position = self._group.close()
         self._is_unsent = False
@@ -440,7 +441,7 @@ class Writer:
         if self._too_large is not None:
             self._too_large.after_commit()
         self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
-        # A snapshot that was cut off counts for nothing: it begins again.
+        # An interrupted snapshot is no advance: it begins again.
         if commit_position.phase == "streaming":
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
         self._confirm(self._safe.advance(commit_position.end_lsn))
@@ -463,7 +464,7 @@ class Writer:
         )
 
     async def close(self) -> None:
-        """End this epoch: wait for a commit under way, abort what is open. Errors of the abort are the caller's."""
+        """End this epoch: wait for a commit under way, abort the open transaction. Raises the errors of the abort."""
         await settled(self._announcing)
         await settled(None if self._maintenance is None else self._maintenance.running)
         await settled(self._commit)
@@ -476,7 +477,7 @@ class Writer:
 
 
 def in_commit_order(records: Sequence[Record], given: Iterable[Record]) -> list[Record]:
-    """Return those of `records` that are not among the `given`, of each partition its first ones."""
+    """Return `records` without the `given` ones, which are the first ones of each partition."""
     counts = Counter((record.topic, record.partition) for record in given)
     rest = []
     for record in records:

@@ -157,9 +157,8 @@ class SessionStart:
             await self._serve_schemas()
             raise
         finally:
-            start_in_thread(
-                self._known.close
-            )  # a cancelled query may still run: the thread waits for its end
+            # A cancelled query may still run: the thread waits for its end.
+            start_in_thread(self._known.close)
         shared = self._known.shared
         if shared is not None:
             _LOG.warning("topics_shared", detail=shared.message, hint=shared.advice)
